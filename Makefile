@@ -1,0 +1,33 @@
+# Two commands do everything: make demo, make test. Both create .venv and install into it what they need.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest --numprocesses auto
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first, and pinned: a bare requirement may pull a build of several gigabytes
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	@touch $@
+
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: pyproject.toml constraints.txt $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	@touch $@

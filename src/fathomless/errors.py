@@ -1,0 +1,30 @@
+"""The few exceptions and warnings that a caller would catch.
+
+Each message says what was given (with the number), what is allowed, and what to do.
+"""
+
+__all__ = ["ConvergenceWarning", "DataError", "DepthError", "DivergenceError", "FathomlessError", "FileError"]
+
+
+class FathomlessError(Exception):
+    """Any error that fathomless raises on purpose."""
+
+
+class DataError(FathomlessError, ValueError):
+    """A table, a target or an option that cannot be used as given."""
+
+
+class FileError(FathomlessError, OSError):
+    """A model or checkpoint that cannot be written, or that is not to be trusted."""
+
+
+class DivergenceError(FathomlessError, ArithmeticError):
+    """A training that produced a value which is not finite."""
+
+
+class DepthError(FathomlessError, RuntimeError):
+    """A depth posterior that asks for more layers than allowed."""
+
+
+class ConvergenceWarning(UserWarning):
+    """The training ended before the posterior over structure came to rest."""

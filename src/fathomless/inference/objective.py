@@ -1,0 +1,78 @@
+r"""The only evidence bound in the library: in nats, for the whole data set, with named parts.
+
+.. math:: \mathrm{ELBO} = \frac{N}{B} \sum_b \sum_s w_s \log p(y_b \mid f_{sb}) - T \, \mathrm{KL}_\text{weights}
+          - \sum_{\text{others}} \mathrm{KL}
+
+Nothing is averaged over weights, layers or batches. T = 1 is the model; T < 1 is a cold posterior.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fathomless.likelihoods import Likelihood
+from fathomless.models.interface import Draws
+
+__all__ = ["Evidence", "evidence", "log_predictive"]
+
+
+class Evidence(NamedTuple):
+    """An evidence bound and its parts, scalars in nats.
+
+    Attributes
+    ----------
+    elbo : Tensor
+        The bound: `log_likelihood` minus the (tempered) divergences.
+    log_likelihood : Tensor
+        Expected log-likelihood of the whole data set, estimated from the batch.
+    divergence : mapping of str to Tensor
+        Kullback-Leibler terms by name, not tempered.
+    """
+
+    elbo: Tensor
+    log_likelihood: Tensor
+    divergence: Mapping[str, Tensor]
+
+
+def evidence(
+    draws: Draws,
+    likelihood: Likelihood,
+    y: Tensor,
+    *,
+    size: int,
+    weight: Tensor | None = None,
+    temperature: float = 1.0,
+) -> Evidence:
+    """Estimate the evidence bound of a data set from one batch.
+
+    The mean over a partition of the data into equal batches equals the value on all data at once.
+
+    Parameters
+    ----------
+    draws : Draws
+        Networks evaluated on the batch.
+    likelihood : Likelihood
+        p(y | f).
+    y : Tensor, shape (B, ...)
+        Targets of the batch.
+    size : int
+        Rows N of the whole data set.
+    weight : Tensor, shape (B,), optional
+        How often each row counts.
+    temperature : float
+        T.
+    """
+    log_p = likelihood.log_prob(draws.f, y)  # (S, B)
+    per_draw = log_p.sum(1) if weight is None else log_p @ weight  # (S,)
+    log_likelihood = (size / len(y)) * (draws.log_weight.exp() @ per_draw)
+    elbo = log_likelihood
+    for name, term in draws.divergence.items():
+        elbo = elbo - (temperature * term if name == "weights" else term)
+    return Evidence(elbo, log_likelihood, draws.divergence)
+
+
+def log_predictive(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
+    """Log density of each row under the mixture: logsumexp_s (log w_s + log p(y_b | f_sb)), shape (B,)."""
+    return torch.logsumexp(draws.log_weight[:, None] + likelihood.log_prob(draws.f, y), 0)

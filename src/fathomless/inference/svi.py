@@ -1,0 +1,548 @@
+"""The training loop: stochastic gradient ascent on the evidence bound, for every family.
+
+One step is: draw networks on a batch, weigh their log-likelihood, subtract the divergences, differentiate, move. The
+step neither reads the device nor loops over rows. Between steps, every ``structure_every`` of them, the model may create
+or retire parts; at the end of an epoch, when it is due, the validation rows are scored and the history gets a row.
+
+A run is a value that can be taken apart into tensors and JSON and put together again (:class:`Run`): a training
+killed at any moment and resumed from its last checkpoint ends in the same bytes as one that was never killed
+(on the CPU, with the same number of threads).
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.errors import DataError, DivergenceError
+from fathomless.inference.callbacks import Best, schedule
+from fathomless.inference.objective import evidence, log_predictive
+from fathomless.likelihoods import Likelihood
+from fathomless.models.interface import Model
+from fathomless.progress import Progress, Silent
+from fathomless.rng import as_generator, derive
+
+__all__ = ["Rows", "Run", "Training", "fit"]
+
+_CHUNK = 8192  # rows scored at once
+
+
+@dataclass(frozen=True)
+class Training:
+    """Options of a training.
+
+    Attributes
+    ----------
+    epochs : int
+        Passes over the data.
+    batch_size : int
+        Largest batch; the rows of an epoch are split into batches of nearly equal size.
+    optimizer : {"adam", "sgd"}
+        Fused Adam, or stochastic gradients with momentum.
+    learning_rate : float
+        Rate of the weights, before the schedule.
+    structure_rate : float
+        Rate of the structure's parameters, relative to the weights'. It decides how fast depth is found, and with
+        too few steps how deep it ends.
+    structure_optimizer : {"adam", "natural"}
+        The weights' kind of step, or the natural gradient: `structure_rate` times I⁻¹ dE/dη with the Fisher information
+        I, no longer than `structure_radius` in the metric I (which bounds the divergence between old and new).
+    structure_radius : float
+        Trust region of one natural step; 0.1 moves a Poisson rate by at most a tenth of its standard deviation.
+    structure_delay : int
+        Epochs during which the posterior over structure stays where it is.
+    momentum : float
+        For "sgd".
+    schedule : str or tuple of (int, float)
+        "cosine", "constant" or "one_cycle", or pieces (epochs, rate) one after the other, the last one without end.
+    clip_norm : float, optional
+        Longest gradient allowed, in the units of the bound divided by N.
+    temperature : float
+        T multiplies the divergence of the weights. T = 1 is the model.
+    draws : int
+        Weight draws per step, for families that draw.
+    precondition : bool, optional
+        Divide gradients by the probability that their parameter is used. Default: for "sgd" alone, since adaptive
+        optimisers do so by themselves.
+    structure_every : int
+        The posterior over structure moves, and the model may grow, every so many steps; its rate is multiplied by
+        this number. Looking more rarely costs less and changes the path little.
+    max_growth : int, optional
+        Most parts created per epoch.
+    evaluate_every : int
+        Epochs between rows of the history and scores of the validation rows.
+    patience : int, optional
+        Stop after this many scores in a row without a better one. None: never.
+    calibrate : bool
+        At the end, fit the likelihood's own parameters (the scale of the noise, say) to the validation rows, with the
+        network as it is: a network that fits its training rows too well takes the noise for too small.
+    mixed : bool
+        Run the network in bfloat16 where that is safe (``torch.autocast``), weights stay as they are.
+    """
+
+    epochs: int = 200
+    batch_size: int = 256
+    optimizer: str = "adam"
+    learning_rate: float = 5e-3
+    structure_rate: float = 0.3
+    structure_optimizer: str = "adam"
+    structure_radius: float = 0.1
+    structure_delay: int = 0
+    momentum: float = 0.9
+    schedule: str | tuple[tuple[int, float], ...] = "cosine"
+    clip_norm: float | None = None
+    temperature: float = 1.0
+    draws: int = 1
+    precondition: bool | None = None
+    structure_every: int = 8
+    max_growth: int | None = None
+    evaluate_every: int = 1
+    patience: int | None = None
+    calibrate: bool = False
+    mixed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "draws", "structure_every", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise DataError(f"{name}={getattr(self, name)} was given; at least 1 is needed")
+        for name in ("learning_rate", "temperature"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise DataError(f"{name}={getattr(self, name)} was given; a positive, finite number is allowed")
+        if self.structure_rate < 0.0:
+            raise DataError(f"structure_rate={self.structure_rate} was given; 0 or more is allowed")
+        if self.optimizer not in ("adam", "sgd"):
+            raise DataError(f"optimizer={self.optimizer!r} was given; allowed are 'adam' and 'sgd'")
+        if self.structure_optimizer not in ("adam", "natural"):
+            raise DataError(
+                f"structure_optimizer={self.structure_optimizer!r} was given; allowed are 'adam' and 'natural'"
+            )
+        schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Data on the device.
+
+    Attributes
+    ----------
+    x : Tensor, shape (N, ...)
+        Inputs.
+    y : Tensor, shape (N, ...)
+        Targets.
+    weight : Tensor, shape (N,), optional
+        How often each row counts.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, index: Tensor | slice) -> "Rows":
+        """Return the rows of an index."""
+        return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
+
+
+class Run:
+    """A training between two epochs: everything that is needed to go on.
+
+    Attributes
+    ----------
+    epoch, step : int
+        Epochs and steps done.
+    history : list of dict
+        One row per evaluation: epoch, step, learning_rate, elbo, log_likelihood and divergence_* in nats for the
+        data set, validation_log_likelihood in nats per row, the structure's statistics, and drift (see
+        :attr:`gradient`).
+    best : Best
+        Best validation score and the state it was reached in.
+    gradient : list of float
+        Mean gradient of the bound in each structure parameter since the last row, in nats. The history's ``drift``
+        is the largest |mean| / mean |·|: near 1 the parameter is still on its way, near 0 it is at rest.
+    terms : tuple of str
+        Names of the divergences.
+    stop : bool
+        Set it to end the training after this epoch.
+    """
+
+    def __init__(self, model: Model, likelihood: Likelihood, training: Training, seed: int) -> None:
+        self.model, self.likelihood, self.training, self.seed = model, likelihood, training, seed
+        self.epoch = self.step = 0
+        self.history: list[dict[str, float]] = []
+        self.best = Best()
+        self.gradient: list[float] = []
+        self.terms: tuple[str, ...] = ()
+        self.stop = False
+        self.order = as_generator(derive(seed, "order"))
+        self.noise = as_generator(derive(seed, "noise"), device=_device(model))
+        self.optimizer = _optimizer(training)
+        self.adopt()
+        self.model.train()
+        self.likelihood.train()
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Return every parameter by the name it has in checkpoints."""
+        return {
+            **{f"model/{name}": p for name, p in self.model.named_parameters()},
+            **{f"likelihood/{name}": p for name, p in self.likelihood.named_parameters()},
+        }
+
+    def adopt(self) -> None:
+        """Hand parameters that the optimiser does not know to its existing groups."""
+        weights, structure = self.optimizer.param_groups
+        known = {id(p) for group in (weights, structure) for p in group["params"]}
+        shape = {id(p) for p in self.model.structure_parameters().values()}
+        for p in self.named().values():
+            if id(p) not in known:
+                (structure if id(p) in shape else weights)["params"].append(p)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state's tensors by name, not copied."""
+        state = {
+            **_prefixed("model", self.model.state_dict()),
+            **_prefixed("likelihood", self.likelihood.state_dict()),
+            **_prefixed("best", self.best.state),
+            "generator/order": self.order.get_state(),
+            "generator/noise": self.noise.get_state(),
+        }
+        for name, p in self.named().items():
+            for key, value in self.optimizer.state.get(p, {}).items():
+                if value is not None:
+                    state[f"optimizer/{name}/{key}"] = value
+        return state
+
+    def meta(self) -> dict[str, Any]:
+        """Return the rest of the state as plain JSON."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "history": self.history,
+            "gradient": self.gradient,
+            "layout": self.model.layout(),
+            "best": {
+                "score": self.best.score,
+                "epoch": self.best.epoch,
+                "since": self.best.since,
+                "layout": self.best.layout,
+            },
+        }
+
+    def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
+        self.model.restore(meta["layout"])
+        _load(self.model, _under("model", tensors))
+        _load(self.likelihood, _under("likelihood", tensors))
+        self.adopt()
+        for name, p in self.named().items():
+            state = _under(f"optimizer/{name}", tensors)
+            if state:
+                # fused optimisers keep the step beside the parameter, others on the host
+                self.optimizer.state[p] = {k: v.to(p.device) if v.ndim or _fused(self) else v for k, v in state.items()}
+        self.order.set_state(tensors["generator/order"].cpu())
+        self.noise.set_state(tensors["generator/noise"].cpu())
+        self.best = Best(state=_under("best", tensors), **meta["best"])
+        self.epoch, self.step = meta["epoch"], meta["step"]
+        self.history, self.gradient = list(meta["history"]), list(meta["gradient"])
+
+    def restore_best(self) -> None:
+        """Put model and likelihood into the state of the best validation score, if there was one."""
+        if self.best.layout is not None:
+            self.model.restore(self.best.layout)
+            _load(self.model, _under("model", self.best.state))
+            _load(self.likelihood, _under("likelihood", self.best.state))
+
+
+Callback = Callable[[Run], None]
+
+
+def fit(
+    model: Model,
+    likelihood: Likelihood,
+    train: Rows,
+    valid: Rows | None = None,
+    *,
+    training: Training | None = None,
+    seed: int = 0,
+    callbacks: Sequence[Callback] = (),
+    progress: Progress | None = None,
+    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+) -> Run:
+    """Fit a model and its likelihood to data, in place.
+
+    With validation rows the state of the best mean log predictive density is restored at the end.
+
+    Parameters
+    ----------
+    model : Model
+        Any family.
+    likelihood : Likelihood
+        p(y | f); its parameters are learned too.
+    train, valid : Rows
+        Data on the model's device.
+    training : Training
+        Options.
+    seed : int
+        Seed of the order of the rows and of weight draws.
+    callbacks : sequence of callables
+        Called with the run after every row of the history.
+    progress : Progress
+        Display.
+    resume : (tensors, meta), optional
+        State to go on from.
+
+    Returns
+    -------
+    Run
+        The finished run, with its history.
+
+    Raises
+    ------
+    DivergenceError
+        When the bound is no longer finite; names the first tensor that is not.
+    """
+    run = Run(model, likelihood, training or Training(), seed)
+    if resume is not None:
+        run.resume(*resume)
+    display = progress or Silent()
+    display.start(run.training.epochs, run.epoch)
+    totals: Tensor | None = None
+    pulses: list[list[float]] = []
+    try:
+        while run.epoch < run.training.epochs and not run.stop:
+            sums = _epoch(run, train, pulses)
+            totals = sums if totals is None else totals + sums
+            run.epoch += 1
+            if run.epoch % run.training.evaluate_every == 0 or run.epoch == run.training.epochs:
+                _record(run, train, valid, totals, pulses)
+                totals, pulses = None, []
+                for callback in callbacks:
+                    callback(run)
+                display.advance(run.epoch, run.history[-1])
+    finally:
+        display.close()
+    run.restore_best()
+    model.eval()
+    likelihood.eval()
+    if run.training.calibrate and valid is not None and len(valid):
+        _calibrate(run, valid)
+    return run
+
+
+def _calibrate(run: Run, valid: Rows) -> None:
+    """Maximise the log predictive density of the validation rows over the likelihood's parameters alone.
+
+    A change by one (a factor e of a scale) costs half a nat, so that a few rows do not say too much.
+    """
+    parameters = [p for p in run.likelihood.parameters() if p.requires_grad]
+    if not parameters:
+        return
+    with torch.no_grad():
+        noise = as_generator(derive(run.seed, "score"), device=valid.x.device)
+        draws = run.model.draw(valid.x, max(run.training.draws, 8), noise)
+    start = [p.detach().clone() for p in parameters]
+    optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        density = log_predictive(draws, run.likelihood, valid.y)
+        change = sum(((p - old) ** 2).sum() for p, old in zip(parameters, start, strict=True))
+        value: Tensor = 0.5 * change - (density if valid.weight is None else density * valid.weight).sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    optimizer.zero_grad()
+
+
+def _epoch(run: Run, train: Rows, pulses: list[list[float]]) -> Tensor:
+    """One pass over the data; return the sums of the bound's parts, weighted by the size of their batch."""
+    t = run.training
+    if not run.model.training:  # walking through all modules costs as much as a few layers
+        run.model.train()
+        run.likelihood.train()
+    created = 0
+    totals: Tensor | None = None
+    steps = math.ceil(len(train) / t.batch_size)
+    for batch in _batches(train, steps, run.order):
+        run.step += 1
+        look = run.step % t.structure_every == 0
+        _set_rates(run, steps, look and run.epoch >= t.structure_delay)
+        parts = _step(run, batch, len(train))
+        share = len(batch) / len(train)
+        totals = parts * share if totals is None else totals.add_(parts, alpha=share)
+        if look:
+            pulses.append(_look(run, len(train)))
+            new = run.model.grow(None if t.max_growth is None else t.max_growth - created)
+            if new:
+                created += new
+                run.adopt()
+        run.optimizer.zero_grad(set_to_none=True)
+    assert totals is not None
+    return totals
+
+
+def _step(run: Run, batch: Rows, size: int) -> Tensor:
+    """One step; return [log_likelihood, divergences…] on the device. Reads nothing back."""
+    t = run.training
+    with torch.autocast(batch.x.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
+        draws = run.model.draw(batch.x, t.draws, run.noise)
+    e = evidence(draws, run.likelihood, batch.y, size=size, weight=batch.weight, temperature=t.temperature)
+    (-e.elbo / size).backward()
+    if t.optimizer == "sgd" if t.precondition is None else t.precondition:
+        _precondition(run.model)
+    if t.clip_norm is not None:
+        named = run.named()  # in an order that a resumed run shares, since sums depend on it
+        nn.utils.clip_grad_norm_([named[name] for name in sorted(named)], t.clip_norm)
+    run.optimizer.step()
+    run.terms = tuple(e.divergence)
+    return torch.stack([e.log_likelihood.detach(), *(term.detach() for term in e.divergence.values())])
+
+
+@torch.no_grad()
+def _look(run: Run, size: int) -> list[float]:
+    """Read the gradient of the bound in the structure parameters, in nats; take the natural step, if asked for."""
+    t = run.training
+    moving = [p for p in run.model.structure_parameters().values() if p.grad is not None]
+    if not moving:
+        return []
+    gradient = torch.stack([-size * p.grad for p in moving if p.grad is not None])
+    if t.structure_optimizer == "natural":
+        fisher = run.model.fisher()
+        step = t.structure_rate * (torch.linalg.pinv(fisher, rtol=1e-9) @ gradient)
+        length = (step @ fisher @ step).sqrt()
+        step = step * (t.structure_radius / length.clamp(min=t.structure_radius))
+        for p, change in zip(moving, step, strict=True):
+            p.add_(change)
+    return gradient.tolist()
+
+
+@torch.no_grad()
+def _precondition(model: Model, least: float = 1e-3) -> None:
+    """Divide gradients by how much their parameter is used, so that new parts learn at full speed."""
+    parameters = dict(model.named_parameters())
+    for name, share in model.usage().items():
+        gradient = parameters[name].grad
+        if gradient is not None:
+            gradient.div_(share.clamp(min=least))
+
+
+def _batches(train: Rows, steps: int, order: torch.Generator) -> Iterator[Rows]:
+    """Split the rows into batches of nearly equal size, in random order; one batch keeps its order."""
+    if steps == 1:
+        yield train
+        return
+    shuffled = train.take(torch.randperm(len(train), generator=order).to(train.x.device))
+    edges = [len(train) * i // steps for i in range(steps + 1)]
+    for start, end in zip(edges, edges[1:], strict=False):
+        yield shuffled.take(slice(start, end))
+
+
+def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
+    """Set the rates of this step, and whether the posterior over structure takes part in it."""
+    t = run.training
+    weights, structure = run.optimizer.param_groups
+    weights["lr"] = t.learning_rate * schedule(t.schedule, run.step - 1, steps * t.epochs, steps)
+    structure["lr"] = weights["lr"] * t.structure_rate * t.structure_every * (t.structure_optimizer == "adam")
+    for p in structure["params"]:
+        p.requires_grad_(structure_moves)
+
+
+def _record(run: Run, train: Rows, valid: Rows | None, totals: Tensor, pulses: list[list[float]]) -> None:
+    """Read the sums once, refuse what is not finite, score the validation rows, add a row to the history."""
+    t = run.training
+    epochs = run.epoch - (int(run.history[-1]["epoch"]) if run.history else 0)
+    log_likelihood, *terms = (value / epochs for value in totals.double().tolist())
+    row = {
+        "epoch": run.epoch,
+        "step": run.step,
+        "learning_rate": run.optimizer.param_groups[0]["lr"],
+        "elbo": log_likelihood,
+        "log_likelihood": log_likelihood,
+    }
+    for name, term in zip(run.terms, terms, strict=True):
+        row[f"divergence_{name}"] = term
+        row["elbo"] -= t.temperature * term if name == "weights" else term
+    _guard(run, train, row["elbo"])
+    row.update(run.model.structure().statistics)
+    if pulses:
+        pulse = torch.tensor([p for p in pulses if len(p) == len(pulses[-1])], dtype=torch.float64)  # (looks, P)
+        mean, size = pulse.mean(0), pulse.abs().mean(0)
+        run.gradient = mean.tolist()
+        row["drift"] = float((mean.abs() / size.clamp(min=1e-300)).max()) if len(mean) else 0.0
+    if valid is not None and len(valid):
+        row["validation_log_likelihood"] = score(run, valid)
+        run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
+        run.stop = run.stop or (t.patience is not None and run.best.since >= t.patience)
+    run.history.append(row)
+
+
+@torch.no_grad()
+def score(run: Run, rows: Rows) -> float:
+    """Mean log predictive density of some rows, in nats per row."""
+    run.model.eval()
+    run.likelihood.eval()
+    total = torch.zeros((), dtype=torch.float64, device=rows.x.device)
+    for start in range(0, len(rows), _CHUNK):
+        part = rows.take(slice(start, start + _CHUNK))
+        noise = as_generator(derive(run.seed, "score"), device=rows.x.device)
+        density = log_predictive(run.model.draw(part.x, max(run.training.draws, 8), noise), run.likelihood, part.y)
+        total += (density if part.weight is None else density * part.weight).double().sum()
+    count = len(rows) if rows.weight is None else float(rows.weight.sum())
+    return float(total) / count
+
+
+def _guard(run: Run, train: Rows, elbo: float) -> None:
+    """Refuse a bound that is not finite, naming the first tensor that is not."""
+    if math.isfinite(elbo):
+        return
+    tensors = {"x (the inputs)": train.x, "y (the targets)": train.y, **run.named()}
+    culprit = next(
+        (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),
+        "the network's output",
+    )
+    raise DivergenceError(
+        f"the evidence bound is {elbo} after epoch {run.epoch}; the first tensor that is not finite is {culprit}. "
+        f"Lower learning_rate (now {run.training.learning_rate}), set clip_norm, or scale the data; the last "
+        "checkpoint, if any, is untouched"
+    )
+
+
+def _optimizer(t: Training) -> torch.optim.Optimizer:
+    """Two groups, weights and structure, empty at first."""
+    # an empty group is refused: each opens with a placeholder that is taken out again
+    groups: list[dict[str, Any]] = [{"params": [nn.Parameter(torch.zeros(()))]} for _ in range(2)]
+    optimizer: torch.optim.Optimizer
+    if t.optimizer == "adam":
+        # the loss is divided by N, so eps must be far below the usual 1e-8
+        optimizer = torch.optim.Adam(groups, lr=t.learning_rate, eps=1e-10, fused=True)
+    else:
+        optimizer = torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.momentum, fused=True)
+    for group in optimizer.param_groups:
+        group["params"].clear()
+    return optimizer
+
+
+def _fused(run: Run) -> bool:
+    return bool(run.optimizer.param_groups[0].get("fused"))
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": value for name, value in state.items()}
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(prefix + "/")}
+
+
+def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    module.load_state_dict(dict(state), strict=True)

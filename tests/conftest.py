@@ -1,0 +1,32 @@
+"""Fixtures that many tests share."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--data", default=os.environ.get("FATHOMLESS_DATA"), help="folder of the public data sets")
+
+
+@pytest.fixture(scope="session")
+def data_folder(request: pytest.FixtureRequest) -> Path:
+    """The folder of public data sets; tests that need it are skipped where it is not given."""
+    given = request.config.getoption("--data")
+    if not given:
+        pytest.skip("needs the public data sets: give their folder as --data or in FATHOMLESS_DATA")
+    return Path(given)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Small problems run fastest on one thread, and the tests run in several processes."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A generator with a fixed seed."""
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,21 @@
+"""Check what a built wheel holds: one package, its types, no stray folders, and a small size."""
+
+import sys
+import zipfile
+from pathlib import Path
+
+LIMIT = 500_000
+
+
+def main(path: str) -> None:
+    names = zipfile.ZipFile(path).namelist()
+    top = sorted({name.split("/")[0] for name in names})
+    extra = [name for name in top if name != "fathomless" and not name.endswith(".dist-info")]
+    size = Path(path).stat().st_size
+    if extra or "fathomless/py.typed" not in names or size > LIMIT:
+        sys.exit(f"{path}: top-level names {top}, {size} bytes (limit {LIMIT}), py.typed {'fathomless/py.typed' in names}")
+    print(f"{Path(path).name}: {', '.join(top)}; {len(names)} files, {size} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -82,10 +82,10 @@ REGRESSORS: dict[str, Make] = {
 
 def halves(data: Dataset, split: int) -> tuple[np.ndarray, np.ndarray]:
     """Return training and test rows: the published split where there is one, else a stratified fifth."""
-    if data.name in ("adult", "letter") and split == 0 or data.task == "regression":
+    if (data.name in ("adult", "letter") and split == 0) or data.task == "regression":
         train, test = data.splits[split]
         return np.asarray(train), np.asarray(test)
-    rows = np.arange(len(data.y))
+    rows = np.arange(len(data.X))
     train, test = train_test_split(rows, test_size=0.2, random_state=split, stratify=data.y)
     return train, test
 
@@ -154,9 +154,8 @@ def main() -> None:
         data = load(name)
         models, run = (CLASSIFIERS, classify) if data.task == "classification" else (REGRESSORS, regress)
         chosen = [m for m in models if options.models is None or m in options.models]
-        print(
-            f"\n{name}: {len(data.y)} rows, log-likelihood (nats per row), {'accuracy, ECE' if models is CLASSIFIERS else 'RMSE'}"
-        )
+        error = "accuracy, ECE" if models is CLASSIFIERS else "RMSE"
+        print(f"\n{name}: {len(data.X)} rows, log-likelihood (nats per row), {error}")
         results[name] = {m: [vars(run(m, data, s)) for s in range(options.splits)] for m in chosen}
         for model, scores in results[name].items():
             print(f"  {model:<11}{line(scores)}", flush=True)

@@ -1,6 +1,6 @@
 """Fit networks of unbounded depth to a spiral and to two real tables, and draw what was found.
 
-    make demo                      or: python examples/demo.py --out demo.png
+make demo                      or: python examples/demo.py --out demo.png
 """
 
 import argparse
@@ -36,13 +36,17 @@ def fit_spiral(axes: tuple[Axes, Axes]) -> None:
     clf = UnboundedDepthClassifier(random_state=0).fit(X, y)
     linear = LogisticRegression().fit(X, y)
     report("spiral, 1,024 points", clf, "logistic regression", "accuracy")
-    row("log-likelihood per row", log_loss(clf.predict_proba(X_test), y_test), log_loss(linear.predict_proba(X_test), y_test))
+    row(
+        "log-likelihood per row",
+        log_loss(clf.predict_proba(X_test), y_test),
+        log_loss(linear.predict_proba(X_test), y_test),
+    )
     row("accuracy", clf.score(X_test, y_test), linear.score(X_test, y_test))
     grid = np.stack(np.meshgrid(np.linspace(-1.1, 1.1, 160), np.linspace(-1.1, 1.1, 160)), -1)
     p = clf.predict_proba(grid.reshape(-1, 2))[:, 1].reshape(160, 160)
     axes[0].contourf(grid[..., 0], grid[..., 1], p, levels=np.linspace(0, 1, 11), cmap="BrBG", alpha=0.75)
-    axes[0].scatter(*X[y == 0].T, s=3, color=SAND)
-    axes[0].scatter(*X[y == 1].T, s=3, color=SEA)
+    axes[0].scatter(X[y == 0, 0], X[y == 0, 1], s=3, color=SAND)
+    axes[0].scatter(X[y == 1, 0], X[y == 1, 1], s=3, color=SEA)
     axes[0].set_aspect("equal")
     axes[0].set_title("Spiral: p(class | x) and the data")
     draw_depths(axes[1], clf.depth_posterior_, "Spiral: p(depth | data)")
@@ -70,15 +74,18 @@ def fit_diabetes(axes: tuple[Axes, Axes]) -> None:
 
 def fit_breast_cancer(axes: tuple[Axes, Axes]) -> None:
     data = load_breast_cancer()
-    X, X_test, y, y_test = train_test_split(data.data, data.target, test_size=0.25, random_state=0, stratify=data.target)
+    X, X_test, y, y_test = train_test_split(
+        data.data, data.target, test_size=0.25, random_state=0, stratify=data.target
+    )
     clf = UnboundedDepthClassifier(random_state=0).fit(X, y)
     linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(X, y)
     report("breast cancer, 426 rows", clf, "logistic regression", "accuracy")
     p = clf.predict_proba(X_test)
     row("log-likelihood per row", log_loss(p, y_test), log_loss(linear.predict_proba(X_test), y_test))
     row("accuracy", clf.score(X_test, y_test), linear.score(X_test, y_test))
-    axes[0].hist(p[y_test == 0, 1], bins=np.linspace(0, 1, 21), color=SAND, alpha=0.8, label=str(data.target_names[0]))
-    axes[0].hist(p[y_test == 1, 1], bins=np.linspace(0, 1, 21), color=SEA, alpha=0.8, label=str(data.target_names[1]))
+    bins = np.linspace(0, 1, 21).tolist()
+    axes[0].hist(p[y_test == 0, 1], bins=bins, color=SAND, alpha=0.8, label=str(data.target_names[0]))
+    axes[0].hist(p[y_test == 1, 1], bins=bins, color=SEA, alpha=0.8, label=str(data.target_names[1]))
     axes[0].set_xlabel("predicted p(benign)")
     axes[0].set_ylabel("test rows")
     axes[0].legend(frameon=False)

@@ -555,7 +555,7 @@ def test_draws_are_frozen_and_weigh_one() -> None:
     draws = model.draw(x, 5, torch.Generator().manual_seed(1))
     assert isinstance(draws, Draws)
     assert draws.f.shape == (5 * len(model._support), 64, 3)
-    assert float(torch.logsumexp(draws.log_weight, 0)) == pytest.approx(0.0, abs=1e-12)
+    assert torch.logsumexp(draws.log_weight, 0).item() == pytest.approx(0.0, abs=1e-12)
     with pytest.raises(AttributeError):
         draws.f = draws.f  # type: ignore[misc]
 

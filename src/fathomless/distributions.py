@@ -117,7 +117,7 @@ class Taper(Clipping):
 
 
 class DepthLaw(ABC):
-    """A family q(k; η) of laws over the offset k = 0, 1, 2, …"""
+    """A family q(k; η) of laws over the offset k = 0, 1, 2 and so on."""
 
     @abstractmethod
     def start(self, k: int) -> float | None:
@@ -326,11 +326,11 @@ class FixedDepth(DepthLaw):
         return None
 
     def support(self, eta: Tensor) -> Sequence[int]:
-        """The given offsets."""
+        """Return the given offsets."""
         return self.offsets
 
     def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The given masses."""
+        """Return the given masses."""
         q = torch.tensor(self.probabilities, dtype=torch.float64, device=eta.device)
         return q, q.new_zeros(len(q), len(eta))
 
@@ -353,7 +353,7 @@ class PoissonPrior(DepthPrior):
         _check_rate(self.rate)
 
     def log_prob(self, k: Tensor) -> Tensor:
-        """k log λ − λ − log k!"""
+        """Return k log λ − λ − log Γ(k + 1)."""
         return k * math.log(self.rate) - self.rate - torch.lgamma(k + 1.0)
 
 
@@ -439,7 +439,7 @@ def _softplus(eta: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _offsets(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """k and log k! for k = 0, …, size − 1."""
+    """K and log k! for k = 0, …, size − 1."""
     k = torch.arange(size, dtype=torch.float64, device=device)
     return k, torch.lgamma(k + 1.0)
 

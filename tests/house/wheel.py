@@ -13,7 +13,9 @@ def main(path: str) -> None:
     extra = [name for name in top if name != "fathomless" and not name.endswith(".dist-info")]
     size = Path(path).stat().st_size
     if extra or "fathomless/py.typed" not in names or size > LIMIT:
-        sys.exit(f"{path}: top-level names {top}, {size} bytes (limit {LIMIT}), py.typed {'fathomless/py.typed' in names}")
+        sys.exit(
+            f"{path}: top-level names {top}, {size} bytes (limit {LIMIT}), py.typed {'fathomless/py.typed' in names}"
+        )
     print(f"{Path(path).name}: {', '.join(top)}; {len(names)} files, {size} bytes")
 
 

@@ -1,0 +1,1 @@
+"""Families of networks whose structure is a random variable, behind one interface."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fathomless.errors import DataError
 
-__all__ = ["MLP", "Architecture", "ConvNet", "Residual", "SequenceTransformer", "TabularTransformer"]
+__all__ = ["MLP", "Architecture", "ConvNet", "Residual", "SequenceTransformer", "TabularTransformer", "make_identity"]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -31,7 +31,7 @@ class Architecture(ABC):
 
     @abstractmethod
     def layer(self, depth: int) -> nn.Module:
-        """Build layer `depth` = 1, 2, …"""
+        """Build layer `depth`, counted from 1."""
 
     @abstractmethod
     def head(self, depth: int) -> nn.Module:
@@ -259,6 +259,26 @@ class TabularTransformer(Architecture):
         if depth == 0:
             return nn.Linear(self.inputs, self.outputs)
         return nn.Sequential(nn.LayerNorm(self.width), _MeanOverSteps(), nn.Linear(self.width, self.outputs))
+
+
+def make_identity(part: nn.Module) -> None:
+    """Make a layer compute its input: zero the end of a residual branch, or set a square map to the identity."""
+    maps = [m for m in part.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    with torch.no_grad():
+        if isinstance(part, Residual) and maps:
+            maps[-1].weight.zero_()
+            if maps[-1].bias is not None:
+                maps[-1].bias.zero_()
+            return
+        if len(maps) == 1 and isinstance(maps[0], nn.Linear) and maps[0].in_features == maps[0].out_features:
+            nn.init.eye_(maps[0].weight)
+            if maps[0].bias is not None:
+                maps[0].bias.zero_()
+            return
+    raise DataError(
+        "growth='identity' was given, but a grown layer is neither residual nor one square linear map with an "
+        "activation; use growth='default', or layers of one of these two forms"
+    )
 
 
 class _Sum(nn.Module):

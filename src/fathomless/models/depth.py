@@ -6,8 +6,9 @@ has a prior without bound and a posterior q(ℓ) whose every member is finite, s
 them. All depths share one pass through the layers. With q nested (weights that a depth does not use keep their prior),
 
 .. math::
-    \mathrm{ELBO} = \sum_\ell q(\ell) \mathrm{LL}(\ell) - \sum_k S_k \mathrm{KL}_k - \sum_\ell q(\ell) \mathrm{KL}^o_\ell
-                    - \mathrm{KL}(q(\ell) \,\|\, p(\ell)), \qquad S_k = \sum_{\ell \ge k} q(\ell),
+    \mathrm{ELBO} = \sum_\ell q(\ell) \mathrm{LL}(\ell) - \sum_k S_k \mathrm{KL}_k
+                    - \sum_\ell q(\ell) \mathrm{KL}^o_\ell - \mathrm{KL}(q(\ell) \,\|\, p(\ell)),
+    \qquad S_k = \sum_{\ell \ge k} q(\ell),
 
 where :math:`S_k` is the probability that layer k is used, and a head is charged only at its own depth. (Equation 10
 of Nazaret and Blei, 2022, bundles heads with layers, which is a looser bound.)
@@ -16,7 +17,7 @@ of Nazaret and Blei, 2022, bundles heads with layers, which is a looser bound.)
 import copy
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,12 +25,12 @@ from torch import Tensor, nn
 
 from fathomless.distributions import ClippedPoisson, DepthLaw, DepthPrior, FixedDepth, PoissonPrior, depth_terms
 from fathomless.errors import ConvergenceWarning, DataError, DepthError
-from fathomless.layers import BayesianLayer, MeanField, prior_parameters, weight_decay
-from fathomless.models.blocks import Residual
+from fathomless.layers import BayesianLayer, MeanField, alike_linear, prior_parameters, side_by_side, weight_decay
+from fathomless.models.blocks import make_identity
 from fathomless.models.interface import Draws, Model, Structure
 from fathomless.rng import derive, lent_globally
 
-__all__ = ["UnboundedDepth"]
+__all__ = ["UnboundedDepth", "unsettled"]
 
 Build = Callable[[int], nn.Module]
 
@@ -133,7 +134,7 @@ class UnboundedDepth(Model):
             self.readout = self._build("readout", 0, lambda _: readout())
         self._extend(None)
         if growth == "identity":
-            _make_identity(self.layer(len(self.layers) + 1))  # refuse now rather than in mid-training
+            make_identity(self.layer(len(self.layers) + 1))  # refuse now rather than in mid-training
 
     # ---- what the rest of the library asks of a model
 
@@ -333,21 +334,6 @@ class UnboundedDepth(Model):
                 break
         return label, stopped
 
-    @torch.no_grad()
-    def remaining_move(self, gradient: Sequence[float]) -> float:
-        """Estimate how many layers the mean depth would still move, from the gradient of the ELBO in η.
-
-        The natural-gradient step is Δη = I⁻¹ dE/dη; it moves the mean depth by Σ ℓ ∂q(ℓ) Δη. Near an optimum the data
-        sharpen the curvature beyond the Fisher information I, so this is an upper guess.
-        """
-        if not len(self.law_parameters):
-            return 0.0
-        _, dq = self.law.atoms(self._eta(), self._support)
-        step = torch.linalg.pinv(self.fisher(), rtol=1e-9) @ torch.tensor(
-            gradient, dtype=torch.float64, device=self.device
-        )
-        return float((self._depths.double() @ dq) @ step)
-
     # ---- inside
 
     def _eta(self) -> Tensor:
@@ -380,9 +366,7 @@ class UnboundedDepth(Model):
             hidden.append(_apply(name, layer, hidden[-1], generator, divergences))
         hidden = [hidden[depth] for depth in self._depths_in_use]
         if self._linear_heads and not torch.is_autocast_enabled(x.device.type):
-            weight = [head.weight for head in self._linear_heads]
-            bias = [head.bias for head in self._linear_heads]
-            f = _SideBySide.apply(len(hidden), *hidden, *weight, *bias)
+            f = side_by_side(self._linear_heads, hidden)
         else:
             heads = zip(self._heads_in_use, hidden, strict=True)
             f = torch.stack([_apply(name, head, h, generator, divergences) for (name, head), h in heads])
@@ -402,14 +386,14 @@ class UnboundedDepth(Model):
         return f if self.readout is None else self.readout(f)
 
     def _extend(self, limit: int | None) -> int:
-        built = len(self.layers) > 0 or self.min_depth > 0 and bool(self.heads)
+        built = len(self.layers) > 0 or (self.min_depth > 0 and bool(self.heads))
         support = self._allowed(self.law.support(self._eta()))
         wanted = self.min_depth + support[-1]
         created = 0
         while len(self.layers) < wanted and (limit is None or created < limit):
             depth = len(self.layers) + 1
             self.layers[str(depth)] = self._build(
-                "layer", depth, self.layer, _make_identity if built and self.growth == "identity" else None
+                "layer", depth, self.layer, make_identity if built and self.growth == "identity" else None
             )
             self._add_law_parameters(depth - self.min_depth)
             created += 1
@@ -482,7 +466,7 @@ class UnboundedDepth(Model):
         ]
         self._decayed = [p for own in owned for p in own]
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
-        self._linear_heads = _linear_alike([head for _, head in heads])
+        self._linear_heads = alike_linear([head for _, head in heads])
         sizes = [sum(p.numel() for p in own) for own in owned]
         uses = torch.zeros(len(depths), len(self._parts))
         for row, depth in enumerate(depths):
@@ -519,6 +503,23 @@ class UnboundedDepth(Model):
     def _refuse_stochastic(self, what: str) -> None:
         if self.stochastic:
             raise DepthError(f"{what} was called on a model whose weights are drawn; it needs weights='map'")
+
+
+def unsettled(history: Sequence[Mapping[str, float]]) -> float:
+    """Return the layers that the mean depth would still go by, if it has not come to rest; else 0.
+
+    Depth is still on its way if, in the last third of a training, the gradient of its parameters kept its sign (the
+    history's ``drift`` is above 0.9 on average) and the mean depth went on at a pace which, without the decay of the
+    learning rate, would carry it more than one layer in another training of the same length. Then the depth that is
+    reported says how fast it was learned, not what the data ask for.
+    """
+    late = [row for row in history if row["epoch"] > history[-1]["epoch"] * 2 / 3]
+    drift = [row["drift"] for row in late if "drift" in row]
+    if len(late) < 3 or not drift or sum(drift) / len(drift) < 0.9:
+        return 0.0
+    share = sum(row["learning_rate"] for row in late) / sum(row["learning_rate"] for row in history)
+    way = (late[-1]["mean_depth"] - late[0]["mean_depth"]) / share
+    return way if abs(way) > 1.0 else 0.0
 
 
 def _forget(model: nn.Module, _: object) -> None:
@@ -565,51 +566,6 @@ def _apply(
     else:
         output = part(x)
     return output
-
-
-def _linear_alike(heads: Sequence[nn.Module]) -> list[nn.Linear]:
-    """Return the heads if they are linear maps of one shape, which can be applied at once; else nothing."""
-    linear = [head for head in heads if type(head) is nn.Linear and head.bias is not None]
-    alike = len(linear) == len(heads) > 1 and len({head.weight.shape for head in linear}) == 1
-    return linear if alike else []
-
-
-class _SideBySide(torch.autograd.Function):
-    """Apply m linear heads to their hidden states by batched products.
-
-    Autograd's own derivative of a batched product multiplies in an order that is slow for few outputs.
-    """
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, m: int, *tensors: Tensor) -> Tensor:
-        hidden, weight, bias = (torch.stack(tensors[i * m : (i + 1) * m]) for i in range(3))
-        ctx.save_for_backward(hidden, weight)
-        return torch.baddbmm(bias[:, None], hidden, weight.mT)  # (m, B, K)
-
-    @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight = ctx.saved_tensors  # type: ignore[attr-defined]
-        return None, *torch.bmm(grad, weight).unbind(), *torch.bmm(grad.mT, hidden).unbind(), *grad.sum(1).unbind()
-
-
-def _make_identity(part: nn.Module) -> None:
-    """Make a layer compute its input: zero the end of a residual branch, or set a square map to the identity."""
-    maps = [m for m in part.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    with torch.no_grad():
-        if isinstance(part, Residual) and maps:
-            maps[-1].weight.zero_()
-            if maps[-1].bias is not None:
-                maps[-1].bias.zero_()
-            return
-        if len(maps) == 1 and isinstance(maps[0], nn.Linear) and maps[0].in_features == maps[0].out_features:
-            nn.init.eye_(maps[0].weight)
-            if maps[0].bias is not None:
-                maps[0].bias.zero_()
-            return
-    raise DataError(
-        "growth='identity' was given, but a grown layer is neither residual nor one square linear map with an "
-        "activation; use growth='default', or layers of one of these two forms"
-    )
 
 
 def _credible(posterior: dict[int, float], level: float) -> tuple[int, int]:

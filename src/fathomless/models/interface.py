@@ -63,7 +63,20 @@ class Structure:
 
 
 class Model(nn.Module, ABC):
-    """A family of networks: draw from it, look at its structure, let it grow."""
+    """A family of networks: draw from it, look at its structure, let it grow.
+
+    Attributes
+    ----------
+    dtype : torch.dtype
+        Floating-point type of the weights.
+    """
+
+    dtype: torch.dtype
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where the model lives."""
 
     @abstractmethod
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:

@@ -1,0 +1,156 @@
+"""Speed, as ratios in one run, and memory.
+
+    python benchmarks/speed.py               all
+    python benchmarks/speed.py step          the training step against a bare loop over a plain network of equal depth
+    python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
+    python benchmarks/speed.py predict       a million rows in chunks: rows a second and peak memory
+
+Each figure is a median over interleaved repetitions on one thread; times are CPU seconds of the process.
+"""
+
+import argparse
+import itertools
+import platform
+import resource
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from fathomless import UnboundedDepthClassifier
+from fathomless.distributions import ClippedPoisson, StickBreaking
+from fathomless.inference import svi
+from fathomless.inference.svi import Rows, Run, Training
+from fathomless.likelihoods import Categorical
+from fathomless.models.blocks import MLP
+from fathomless.models.depth import UnboundedDepth
+
+ROWS, BATCH, WIDTH = 1024, 256, 32
+
+
+def clock(epoch: Callable[[], object]) -> float:
+    start = time.process_time()
+    epoch()
+    return time.process_time() - start
+
+
+def floor(x: torch.Tensor, y: torch.Tensor, depth: int) -> Callable[[], object]:
+    """Return one epoch of a bare loop: tensor batching, fused Adam, nothing else."""
+    order = torch.Generator().manual_seed(0)
+    widths = [2, *[WIDTH] * depth]
+    layers = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
+    net = nn.Sequential(*layers, nn.Linear(WIDTH, 2))
+    optimizer = torch.optim.Adam(net.parameters(), lr=5e-3, fused=True)
+
+    def epoch() -> None:
+        rows = torch.randperm(ROWS, generator=order)
+        xs, ys = x[rows], y[rows]
+        for start in range(0, ROWS, BATCH):
+            F.cross_entropy(net(xs[start : start + BATCH]), ys[start : start + BATCH]).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return epoch
+
+
+def unbounded(x: torch.Tensor, y: torch.Tensor, depth: int, law: str) -> Callable[[], object]:
+    """Return one epoch of the library's loop, at a posterior over depth that ends at `depth` and stays there."""
+    net = MLP(2, 2, WIDTH)
+    make = ClippedPoisson if law == "poisson" else StickBreaking
+    rate = 0.02
+    model = UnboundedDepth(net.layer, net.head, law=make(rate))
+    while model.depth < depth:
+        rate *= 1.02
+        model = UnboundedDepth(net.layer, net.head, law=make(rate))
+    run = Run(model, Categorical(2), Training(epochs=10**6, structure_rate=1e-9), seed=0)
+    rows = Rows(x, y)
+    return lambda: svi._epoch(run, rows, [])
+
+
+def step() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, 2, generator=g)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    print(f"training step, width {WIDTH}, batch {BATCH}, two classes, fused Adam: CPU time over the bare loop's")
+    for depth in (3, 7, 15):
+        epochs = {"bare loop": floor(x, y, depth)}
+        epochs |= {law: unbounded(x, y, depth, law) for law in ("poisson", "stick_breaking")}
+        times: dict[str, list[float]] = {name: [] for name in epochs}
+        for repetition in range(130):
+            for name, epoch in epochs.items():
+                seconds = clock(epoch)
+                if repetition >= 30:
+                    times[name].append(seconds)
+        base = statistics.median(times["bare loop"])
+        for name in ("poisson", "stick_breaking"):
+            ratios = sorted(a / b for a, b in zip(times[name], times["bare loop"], strict=True))
+            print(
+                f"  m = {depth:2d}  {name:<15}{statistics.median(times[name]) / base:6.2f}   "
+                f"(middle half of the paired ratios {ratios[25]:.2f} to {ratios[74]:.2f}; "
+                f"bare step {base / 4 * 1e6:.0f} µs)"
+            )
+
+
+def table(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((rows, 20))
+    return X, (np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * rng.standard_normal(rows) > 0).astype(int)
+
+
+def fit() -> None:
+    X, y = table(12_000)
+    X, X_test, y, y_test = X[:10_000], X[10_000:], y[:10_000], y[10_000:]
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    print("fit of 10,000 rows by 20 columns with the defaults, CPU seconds, accuracy on 2,000 more")
+    scale = StandardScaler().fit(X)
+    for name, model, a, b in (
+        ("fathomless", UnboundedDepthClassifier(random_state=0), X, X_test),
+        (
+            "scikit-learn MLP, early stopping",
+            MLPClassifier(early_stopping=True, random_state=0),
+            scale.transform(X),
+            scale.transform(X_test),
+        ),
+    ):
+        start = time.process_time()
+        model.fit(a, y)
+        print(f"  {name:<34}{time.process_time() - start:6.1f} s   {model.score(b, y_test):.3f}")
+
+
+def predict() -> None:
+    X, y = table(10_000)
+    model = UnboundedDepthClassifier(random_state=0, epochs=20).fit(X, y)
+    print("prediction in chunks; peak memory of the process, with the input's own size")
+    for rows in (10_000, 100_000, 1_000_000):
+        new = np.random.default_rng(1).standard_normal((rows, 20))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        start = time.process_time()
+        model.predict(new)
+        seconds = time.process_time() - start
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(
+            f"  {rows:>9,} rows ({new.nbytes / 2**20:6.1f} MiB): {rows / seconds:>10,.0f} rows a second, "
+            f"peak {after:7.0f} MiB, {after - before:+.0f} MiB by predicting"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", help="step, fit, predict; all of them if nothing is named")
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, python {platform.python_version()}, one thread")
+    parts = {"step": step, "fit": fit, "predict": predict}
+    for name in parser.parse_args().what or parts:
+        parts[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,565 @@
+"""The scikit-learn border, for every family: arrays or data frames in, calibrated predictions out.
+
+An estimator is thin: it encodes a table, has its family build a model, hands it to the training loop, and shows the
+posterior through :mod:`fathomless.predictive`. The leaves in :mod:`fathomless.estimators` say what their family is.
+"""
+
+import contextlib
+import copy
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, cast
+
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import Tags
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from fathomless import io
+from fathomless.data import encode, fit_schema, split
+from fathomless.errors import DataError, FileError
+from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.svi import Rows, Run, Training, fit
+from fathomless.likelihoods import Likelihood
+from fathomless.models.interface import Model
+from fathomless.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
+from fathomless.progress import Silent, Terminal
+from fathomless.rng import as_generator, as_seed, derive
+from fathomless.schema import Schema
+from fathomless.targets import ClassLabels, TargetScale, fit_labels, fit_target
+
+__all__ = ["Array", "Classifier", "Estimator", "Regressor"]
+
+Array = npt.NDArray[Any]
+
+_CHUNK = 16384  # rows predicted at once
+_SMALL = 2000  # rows below which double precision costs nothing
+_FEW = 60  # rows below which none are held out
+
+
+class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """What all estimators share: tables, training, chunks of predictions, files."""
+
+    saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
+
+    temperature: float
+    weight_draws: int
+    epochs: int | Literal["auto"]
+    batch_size: int | Literal["auto"]
+    learning_rate: float
+    structure_rate: float | Literal["auto"]
+    structure_optimizer: str
+    structure_radius: float
+    schedule: str | tuple[tuple[int, float], ...]
+    patience: int | None
+    clip_norm: float | None
+    validation_fraction: float
+    missing: str
+    unseen: str
+    max_levels: int
+    device: str
+    precision: str
+    checkpoint: str | PathLike[str] | None
+    checkpoint_seconds: float
+    progress: bool
+    callbacks: Sequence[Callable[[Run], None]] | None
+    warm_start: bool
+    random_state: Any
+
+    schema_: Schema
+    target_: ClassLabels | TargetScale
+    likelihood_: Likelihood
+    model_: Model
+
+    # ---- what a family says
+
+    @abstractmethod
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> Model:
+        """Build the untrained model."""
+
+    @abstractmethod
+    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
+        """Build p(y | f)."""
+
+    @abstractmethod
+    def _describe(self) -> None:
+        """Set the attributes that show the posterior over structure."""
+
+    @abstractmethod
+    def _warn(self, run: Run) -> None:
+        """Warn of what a training did not reach."""
+
+    # ---- what a task says
+
+    @abstractmethod
+    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels | TargetScale:
+        """Learn how to encode the target."""
+
+    @classmethod
+    @abstractmethod
+    def _target_type(cls) -> type[ClassLabels] | type[TargetScale]:
+        """Return the class of what :meth:`_fit_target` learns."""
+
+    @abstractmethod
+    def _units(self) -> dict[str, Any]:
+        """Return what turns components into the user's units."""
+
+    # ---- fitting
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the posterior over depth and weights.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Numbers in an array; numbers, booleans, categories and dates, with gaps, in a pandas, polars or pyarrow
+            frame.
+        y : array or series, shape (N,) or (N, T)
+            Class labels of any type, or numbers.
+        sample_weight : array, shape (N,), optional
+            How often each row counts.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError
+            For a table, target or option that cannot be used; the message says what to do.
+        DivergenceError
+            If the training produced a value that is not finite.
+        """
+        seed = self._seed()
+        X, y, weight = self._read(X, y, sample_weight)
+        warm = self._warm()
+        schema = self.schema_ if warm else self._fit_schema(X, weight)
+        target = self.target_ if warm else self._fit_target(y, weight)
+        x, z = encode(schema, X), target.encode(y)
+        count = float(len(x) if weight is None else weight.sum())
+        dtype = self.model_.dtype if warm else self._dtype(count)
+        device = self._device()
+        rows = Rows(
+            torch.as_tensor(x, dtype=dtype),
+            torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype),
+            None if weight is None else torch.as_tensor(weight, dtype=dtype),
+        )
+        train, valid = self._hold_out(rows, count, seed)
+        if warm:  # a training that fails must not spoil what is fitted
+            likelihood, model = copy.deepcopy((self.likelihood_, self.model_))
+        else:
+            likelihood = self._likelihood(target).to(device, dtype)
+            model = self._build_model(x.shape[1], likelihood.outputs, seed, dtype).to(device)
+        run = self._train(
+            model, likelihood, _on(train, device), None if valid is None else _on(valid, device), count, seed
+        )
+        self.schema_, self.target_, self.likelihood_, self.model_ = schema, target, likelihood, model
+        self.seed_, self.history_, self.n_iter_ = seed, run.history, run.epoch
+        self.validation_score_ = run.best.score
+        self._describe()
+        self._warn(run)
+        return self
+
+    def _warm(self) -> bool:
+        return bool(self.warm_start) and "model_" in vars(self)
+
+    def _fit_schema(self, X: Any, weight: Array | None) -> Schema:
+        return fit_schema(X, weight=weight, missing=self.missing, unseen=self.unseen, max_levels=self.max_levels)
+
+    def _seed(self) -> int:
+        if self.checkpoint is not None and self.random_state is None:
+            raise DataError(
+                "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
+                "set random_state to an integer"
+            )
+        return as_seed(self.random_state)
+
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Array | None]:
+        """Check the table the way scikit-learn does, and drop rows that count for nothing."""
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
+        X = self._table(X, reset=not self._warm())
+        if len(X) != len(y):
+            raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
+        if sample_weight is None:
+            return X, y, None
+        weight = _check_sample_weight(sample_weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
+        kept = np.flatnonzero(weight)
+        if len(kept) == 0:
+            raise DataError("every sample_weight is zero; at least one row must count")
+        if len(kept) < len(weight):
+            X, y, weight = _take(X, kept), _take(y, kept), weight[kept]
+        return X, y, weight
+
+    def _table(self, X: Any, reset: bool) -> Any:
+        frame = nw.from_native(X, eager_only=True, pass_through=True)
+        if isinstance(frame, nw.DataFrame):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        finite = "allow-nan" if self.missing == "impute" else True
+        return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
+
+    def _dtype(self, count: float) -> torch.dtype:
+        match self.precision:
+            case "auto":
+                return torch.float64 if count < _SMALL else torch.float32
+            case "float64":
+                return torch.float64
+            case "float32" | "bfloat16":
+                return torch.float32
+        raise DataError(
+            f"precision={self.precision!r} was given; allowed are 'auto', 'float32', 'float64' and 'bfloat16'"
+        )
+
+    def _device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise DataError(
+                f"device={self.device!r} was given, which torch cannot use here ({error}); 'cpu' always works"
+            ) from error
+        return device
+
+    def _hold_out(self, rows: Rows, count: float, seed: int) -> tuple[Rows, Rows | None]:
+        fraction = self.validation_fraction
+        if not 0.0 <= fraction < 1.0:
+            raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
+        if fraction == 0.0 or count < _FEW:
+            return rows, None
+        strata = None if rows.y.is_floating_point() else rows.y
+        train, valid = split(len(rows), fraction, as_generator(derive(seed, "split")), strata=strata)
+        return (rows.take(train), rows.take(valid)) if len(valid) else (rows, None)
+
+    def _train(
+        self, model: Model, likelihood: Likelihood, train: Rows, valid: Rows | None, count: float, seed: int
+    ) -> Run:
+        training = self._training(count * len(train) / (len(train) + (0 if valid is None else len(valid))))
+        callbacks = list(self.callbacks or ())
+        resume = None
+        if self.checkpoint is not None:
+            extra = {"fingerprint": _fingerprint(train, valid, training, self._options())}
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, extra)
+            resume = keeper.found()
+            callbacks.append(keeper)
+        return fit(
+            model,
+            likelihood,
+            train,
+            valid,
+            training=training,
+            seed=derive(seed, "training"),
+            callbacks=callbacks,
+            progress=Terminal() if self.progress else Silent(),
+            resume=resume,
+        )
+
+    def _training(self, count: float) -> Training:
+        batch = _batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
+        steps_per_epoch = max(1, math.ceil(count / batch))
+        epochs = _epochs(steps_per_epoch) if self.epochs == "auto" else int(self.epochs)
+        rate = _structure_rate(epochs * steps_per_epoch) if self.structure_rate == "auto" else self.structure_rate
+        return Training(
+            epochs=epochs,
+            batch_size=batch,
+            learning_rate=self.learning_rate,
+            structure_rate=rate,
+            structure_optimizer=self.structure_optimizer,
+            structure_radius=self.structure_radius,
+            schedule=self.schedule,
+            clip_norm=self.clip_norm,
+            temperature=self.temperature,
+            evaluate_every=max(1, round(8 / steps_per_epoch)),
+            patience=self.patience,
+            calibrate=True,
+            mixed=self.precision == "bfloat16",
+        )
+
+    # ---- predicting
+
+    def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive:
+        """Return the predictive distribution of every row: a mixture over depths (and weight draws).
+
+        It holds the parameters of every component, S × N × K numbers.
+        """
+        return cast(ClassPredictive | ContinuousPredictive, concatenate(list(self._predictives(X))))
+
+    def _predictives(self, X: Any) -> Iterator[ClassPredictive | ContinuousPredictive]:
+        """Predict chunk after chunk, with the same weight draws for all of them."""
+        check_is_fitted(self, "model_")
+        X, device = self._table(X, reset=False), self.model_.device
+        for start in range(0, len(X), _CHUNK):
+            x = torch.as_tensor(encode(self.schema_, X[start : start + _CHUNK]), dtype=self.model_.dtype).to(device)
+            noise = as_generator(derive(self.seed_, "predict"), device=x.device)
+            with torch.no_grad():
+                yield predictive(self.model_.draw(x, self.weight_draws, noise), self.likelihood_, **self._units())
+
+    # ---- saving
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Save the fitted estimator as a folder: tensors and a JSON manifest, no pickle.
+
+        Predictions after :meth:`load` are bit-equal. ``callbacks`` and ``checkpoint`` are not kept; an option that is a
+        function must be given again to :meth:`load`.
+
+        Raises
+        ------
+        FileError
+            If the folder cannot be written; what was there before is untouched.
+        """
+        check_is_fitted(self, "model_")
+        tensors = {
+            **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
+            **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
+        }
+        meta = {
+            "options": self._options(),
+            "schema": self.schema_.to_json(),
+            "target": self.target_.to_json(),
+            "layout": self.model_.layout(),
+            "dtype": str(self.model_.dtype).removeprefix("torch."),
+            "seed": self.seed_,
+            "history": self.history_,
+            "n_iter": self.n_iter_,
+            "validation_score": self.validation_score_,
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": list(getattr(self, "feature_names_in_", ())),
+        }
+        return io.save(path, kind=type(self).__name__, tensors=tensors, meta=meta)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], **functions: Any) -> Self:
+        """Load an estimator that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path
+            The folder.
+        functions
+            Options that were functions, by name: they cannot be saved and must be given again.
+
+        Raises
+        ------
+        FileError
+            If the folder is missing, damaged, altered, foreign, or written by a newer version.
+        DataError
+            If an option that was a function is not given.
+        """
+        saved = io.load(path, kinds={cls.__name__})
+        meta = saved.meta
+        lacking = {name for name, value in meta.get("options", {}).items() if value == _FUNCTION} - set(functions)
+        if lacking:
+            raise DataError(
+                f"the estimator in {path} was fitted with a function as {', '.join(sorted(lacking))}; give it again: "
+                f"{cls.__name__}.load(path, {', '.join(f'{name}=...' for name in sorted(lacking))})"
+            )
+        with _foreign(path):
+            estimator = cls(**{**_decoded(meta["options"], cls.saved_values), **functions})
+            estimator._rebuild(saved)
+        return estimator
+
+    def _rebuild(self, saved: io.Saved) -> None:
+        """Take over the fitted state that a folder holds."""
+        meta = saved.meta
+        self.schema_ = Schema.from_json(meta["schema"])
+        self.target_ = self._target_type().from_json(meta["target"])
+        dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
+        device = self._device()
+        self.likelihood_ = self._likelihood(self.target_).to(device, dtype)
+        self.model_ = self._build_model(self.schema_.width, self.likelihood_.outputs, meta["seed"], dtype).to(device)
+        self.model_.restore(meta["layout"])
+        for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
+            own = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
+            module.load_state_dict(own)
+            module.eval()
+        self.seed_, self.history_, self.n_iter_ = meta["seed"], meta["history"], meta["n_iter"]
+        self.validation_score_, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]
+        if meta["feature_names_in"]:
+            self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
+        self._describe()
+
+    def _options(self) -> dict[str, Any]:
+        """Return the constructor's options as plain JSON; what belongs to one run alone becomes None."""
+        options = {**self.get_params(deep=False), "callbacks": None, "checkpoint": None}
+        if not isinstance(options["random_state"], int | np.integer):
+            options["random_state"] = None
+        return {name: _encoded(value, self.saved_values) for name, value in options.items()}
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.missing == "impute"
+        return tags
+
+
+class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
+    """What all classifiers share."""
+
+    @property
+    def classes_(self) -> Array:
+        """Labels, ascending; shape (K,)."""
+        labels = cast(ClassLabels, self.target_)
+        return labels.decode(np.arange(len(labels.labels)))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return class probabilities, shape (N, K), columns in the order of ``classes_``."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return log class probabilities, shape (N, K)."""
+        return np.concatenate([cast(ClassPredictive, p).log_probs.numpy() for p in self._predictives(X)])
+
+    def predict(self, X: Any) -> Array:
+        """Return the most probable class of every row, shape (N,)."""
+        codes = [cast(ClassPredictive, p).mode.numpy() for p in self._predictives(X)]
+        return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw labels from the predictive distribution, shape (N, n_samples).
+
+        Each sample draws one network and applies it to every row.
+        """
+        noise = as_generator(random_state)
+        draws = cast(ClassPredictive, self.predict_dist(X)).sample(n_samples, noise)
+        return np.asarray(draws).T
+
+    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
+        return fit_labels(y)
+
+    def _units(self) -> dict[str, Any]:
+        return {"labels": self.classes_}
+
+    @classmethod
+    def _target_type(cls) -> type[ClassLabels]:
+        return ClassLabels
+
+
+class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
+    """What all regressors share."""
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Return the predictive mean, shape (N,) or (N, T), and if asked the standard deviation, noise included."""
+        mean, std = [], []
+        for p in self._predictives(X):
+            p = cast(ContinuousPredictive, p)
+            mean.append(p.mean.numpy())
+            if return_std:
+                std.append(p.std.numpy())
+        return (np.concatenate(mean), np.concatenate(std)) if return_std else np.concatenate(mean)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
+        """Return the bounds of the central interval that holds `level` of the predictive distribution."""
+        bounds = [cast(ContinuousPredictive, p).interval(level) for p in self._predictives(X)]
+        low, high = zip(*bounds, strict=True)
+        return np.concatenate([b.numpy() for b in low]), np.concatenate([b.numpy() for b in high])
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets from the predictive distribution, shape (N, n_samples) or (N, T, n_samples).
+
+        Each sample draws one network and applies it to every row.
+        """
+        noise = as_generator(random_state)
+        draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(n_samples, noise)
+        return np.moveaxis(np.asarray(draws), 0, -1)
+
+    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
+        return fit_target(y, weight)
+
+    def _units(self) -> dict[str, Any]:
+        target = cast(TargetScale, self.target_)
+        return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
+
+    @classmethod
+    def _target_type(cls) -> type[TargetScale]:
+        return TargetScale
+
+
+def _batch_size(count: float) -> int:
+    """Rows per step: 256, and more for large data, where the cost of a step is in the arithmetic."""
+    return 256 if count < 10_000 else 512
+
+
+def _epochs(steps_per_epoch: int) -> int:
+    """Epochs that make about 4,000 steps, within 20 and 1,000."""
+    return max(20, min(1000, round(4000 / steps_per_epoch)))
+
+
+def _structure_rate(steps: int) -> float:
+    """Rate of the structure's parameters: 0.3 in 4,000 steps, and more in fewer, so that they can go as far."""
+    return min(3.0, 0.3 * max(1.0, 4000 / steps))
+
+
+def _take(rows: Any, index: Array) -> Any:
+    """Return rows of an array, a list or a data frame."""
+    native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
+    if isinstance(native, nw.DataFrame | nw.Series):
+        return native[index.tolist()].to_native()
+    return np.asarray(rows)[index]
+
+
+def _on(rows: Rows, device: torch.device) -> Rows:
+    return Rows(rows.x.to(device), rows.y.to(device), None if rows.weight is None else rows.weight.to(device))
+
+
+def _fingerprint(train: Rows, valid: Rows | None, training: Training, options: dict[str, Any]) -> str:
+    """Name the data and the options of a fit, so that a checkpoint of another one is not taken up."""
+    digest = hashlib.sha256(json.dumps([asdict(training), options], sort_keys=True, default=str).encode())
+    for rows in (train, *([valid] if valid is not None else [])):
+        for tensor in (rows.x, rows.y, *([rows.weight] if rows.weight is not None else [])):
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _foreign(path: str | PathLike[str]) -> Iterator[None]:
+    """Turn whatever a manifest that passed its checks may still do wrong into one clear error."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise FileError(
+            f"{path} does not hold an estimator that this version can rebuild ({type(error).__name__}: {error}); "
+            "save it again with the version that wrote it"
+        ) from error
+
+
+_FUNCTION = {"function": True}
+
+
+def _encoded(value: Any, classes: Mapping[str, type]) -> Any:
+    """Write options as plain JSON: values of our own by class and fields, functions by a mark."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case np.generic():
+            return value.item()
+        case list() | tuple():
+            return [_encoded(entry, classes) for entry in value]
+    name = type(value).__name__
+    if classes.get(name) is type(value):
+        own = {f.name: _encoded(getattr(value, f.name), classes) for f in fields(cast(Any, value)) if f.init}
+        return {"class": name, "fields": own}
+    if callable(value):
+        return _FUNCTION
+    raise DataError(f"an option of type {name} cannot be saved; allowed are plain values and {', '.join(classes)}")
+
+
+def _decoded(value: Any, classes: Mapping[str, type]) -> Any:
+    """Undo :func:`_encoded`; lists become tuples."""
+    match value:
+        case {"class": str(name), "fields": dict(entries)}:
+            return classes[name](**_decoded(entries, classes))
+        case dict():
+            return {name: _decoded(entry, classes) for name, entry in value.items()}
+        case list():
+            return tuple(_decoded(entry, classes) for entry in value)
+    return value

@@ -72,7 +72,7 @@ def unbounded(x: torch.Tensor, y: torch.Tensor, depth: int, law: str) -> Callabl
         model = UnboundedDepth(net.layer, net.head, law=make(rate))
     run = Run(model, Categorical(2), Training(epochs=10**6, structure_rate=1e-9), seed=0)
     rows = Rows(x, y)
-    return lambda: svi._epoch(run, rows, [])
+    return lambda: svi._epoch(run, rows)
 
 
 def step() -> None:

@@ -22,9 +22,10 @@ from fathomless.distributions import (
 from fathomless.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.inference.objective import evidence
 from fathomless.inference.svi import Rows, Run, Training, fit
+from fathomless.layers import WeightPrior, weight_decay
 from fathomless.likelihoods import Categorical, Gaussian
 from fathomless.models.blocks import MLP, ConvNet, SequenceTransformer, TabularTransformer
-from fathomless.models.depth import UnboundedDepth
+from fathomless.models.depth import UnboundedDepth, unsettled
 from fathomless.models.interface import Draws
 
 LAWS = {
@@ -244,8 +245,25 @@ def test_identity_growth_preserves_the_function(residual: bool) -> None:
 
 
 def test_identity_growth_is_refused_where_it_has_no_meaning() -> None:
-    with pytest.raises(DataError, match="identity"):
-        UnboundedDepth(ConvNet(base=4).layer, ConvNet(base=4).head, growth="identity")
+    for net in (MLP(2, 3, 6, activation="tanh"), MLP(2, 3, 6, activation="gelu")):
+        with pytest.raises(DataError, match="identity"):
+            UnboundedDepth(net.layer, net.head, growth="identity")
+
+
+def test_identity_growth_leaves_layers_that_learn() -> None:
+    """Zeros in front of a ReLU would have no gradient for ever."""
+    for net, x in (
+        (MLP(2, 3, 6, residual=True), data()[0].float()),
+        (ConvNet(base=4, size=16, outputs=3, norm="group", stages=(30, 5)), torch.randn(64, 3, 16, 16)),
+        (TabularTransformer(2, 3, width=8, heads=2), data()[0].float()),
+    ):
+        model = UnboundedDepth(net.layer, net.head, growth="identity", law=ClippedPoisson(1.0))
+        old = model.depth
+        move_to(model, 4.0)
+        evidence(model.draw(x), Categorical(3), data()[1], size=64).elbo.backward()
+        for depth in range(old + 1, model.depth + 1):
+            gradients = [p.grad for p in model.layers[str(depth)].parameters()]
+            assert any(g is not None and float(g.abs().max()) > 1e-8 for g in gradients)
 
 
 def test_initial_weights_do_not_depend_on_when_a_layer_is_made_or_on_evaluations() -> None:
@@ -476,7 +494,7 @@ def test_growth_obeys_its_rate_limit() -> None:
     with torch.no_grad():
         model.law_parameters[0].fill_(20.0)
     before = len(model.layers)
-    assert model.grow(limit=2) == 4  # two layers and their heads
+    assert model.grow(limit=2) == 2
     assert len(model.layers) == model.depth == before + 2
     assert sum(model.depth_posterior().values()) == pytest.approx(1.0)
 
@@ -584,3 +602,69 @@ def test_weighing_follows_the_parameters() -> None:
         model.draw(x)
     model.train()
     evidence(model.draw(x), Categorical(3), y, size=64).elbo.backward()
+
+
+@pytest.mark.parametrize("law", ["soft", "hard", "two_sided", "taper"])
+def test_the_least_depth_is_no_trap(law: str) -> None:
+    """However far down a step threw η, a look leaves a second depth, whose gradient leads back up."""
+    model, (x, y) = build(law, min_depth=0), data()
+    move_to(model, -40.0)
+    assert len(model.depth_posterior()) >= 2
+    with torch.no_grad():
+        model.heads["1"].weight.copy_(model.heads["0"].weight.new_zeros(model.heads["1"].weight.shape))
+        model.heads["0"].weight.fill_(30.0)  # depth 0 is hopeless
+        model.heads["0"].bias.copy_(torch.tensor([60.0, -60.0, 60.0], dtype=torch.float64))
+    evidence(model.draw(x), Categorical(3), y, size=64).elbo.backward()
+    gradient = model.law_parameters[0].grad
+    assert gradient is not None
+    assert gradient.item() > 1.0
+
+
+def test_the_prior_can_follow_the_shape_of_a_layer() -> None:
+    """s² is scale² 2/fan-in for matrices and 1 for vectors; mean-field and point estimates pay for the same prior."""
+    prior = WeightPrior(2.0, fan_in=True)
+    model = build("point", weight_prior=prior)
+    expected = 0.0
+    for part in [*(model.layers[str(k)] for k in range(1, 5)), model.heads["4"]]:
+        for p in part.parameters():
+            variance = 4.0 * 2.0 / p.shape[1] if p.ndim == 2 else 1.0
+            expected += 0.5 * float((p.detach() ** 2).sum()) / variance
+    assert model.draw(data()[0]).divergence["weights"].item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_decay_is_summed_in_double_precision() -> None:
+    big = torch.full((2_000_000,), 0.01)
+    assert weight_decay([big, big[:100]], torch.tensor([2_000_000, 100]))[0].item() == pytest.approx(100.0, rel=1e-6)
+
+
+def test_moving_to_another_precision_keeps_the_model_whole() -> None:
+    x, y = data()
+    model = build("soft", dtype=torch.float32)
+    expected = evidence(model.draw(x.float()), Categorical(3), y, size=64).elbo.item()
+    model.double()
+    assert model.dtype is torch.float64
+    assert evidence(model.draw(x), Categorical(3), y, size=64).elbo.item() == pytest.approx(expected, rel=1e-4)
+    move_to(model, 4.0)
+    assert {p.dtype for p in model.layers.parameters()} == {torch.float64}
+
+
+def test_usage_is_what_the_likelihood_sees_also_with_bundled_heads() -> None:
+    model = build("soft", head_divergence="bundled")
+    for depth, q in model.depth_posterior().items():
+        assert float(model.usage()[f"heads.{depth}.weight"]) == pytest.approx(q)
+
+
+def test_only_a_path_in_one_direction_is_unsettled() -> None:
+    rate = [0.5 * (1.0 + math.cos(math.pi * i / 30)) for i in range(30)]
+
+    def rows(depths: list[float]) -> list[dict[str, float]]:
+        return [
+            {"epoch": i + 1, "learning_rate": r, "mean_depth": d}
+            for i, (r, d) in enumerate(zip(rate, depths, strict=True))
+        ]
+
+    assert unsettled(rows([2.0 + 0.05 * i for i in range(30)])) > 2.0
+    assert unsettled(rows([9.0 - 0.05 * i for i in range(30)])) < -2.0
+    assert unsettled(rows([4.0 + 0.3 * (-1) ** i for i in range(30)])) == 0.0
+    assert unsettled(rows([4.0 + min(i, 15) * 0.2 for i in range(30)])) == 0.0
+    assert unsettled([]) == 0.0

@@ -2,19 +2,19 @@
 
 import multiprocessing
 import signal
-from multiprocessing.connection import wait
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from fathomless import io
 from fathomless.estimators import UnboundedDepthClassifier, UnboundedDepthRegressor
 
-FITS = [  # one or more of each family of laws, with point estimates and with drawn weights
+FITS = [  # every family of laws, with point estimates or with drawn weights
     ("poisson", "map"),
     ("poisson", "meanfield"),
     ("two_sided", "map"),
@@ -24,77 +24,90 @@ FITS = [  # one or more of each family of laws, with point estimates and with dr
     ("categorical", "map"),
 ]
 KILLS = 4  # of each fit
-EPOCHS = 48
+EPOCHS = 40
 
 
-def build(law: str, weights: str, checkpoint: Path | None) -> Any:
-    kind = UnboundedDepthClassifier if law in ("poisson", "quantile") else UnboundedDepthRegressor
-    return kind(
+def fit(law: str, weights: str, checkpoint: Path, model: Path, news: Connection) -> None:
+    """Fit and save, telling of every epoch before its checkpoint is written; a child process runs this."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 3))
+    classes = law in ("poisson", "quantile")
+    estimator = (UnboundedDepthClassifier if classes else UnboundedDepthRegressor)(
         depth_law=law,
         weights=weights,
         width=6,
         epochs=EPOCHS,
         batch_size=32,
-        structure_rate=2.0,  # the support changes under way, so that layers come and go
+        structure_rate=1.0,  # the support changes under way: layers come and go
         patience=None,
         random_state=0,
         checkpoint=checkpoint,
         checkpoint_seconds=0,
+        callbacks=[lambda run: news.send((run.epoch, run.model.depth))],
     )
+    estimator.fit(X, X[:, 0] * X[:, 1] > 0 if classes else np.sin(2 * X[:, 0]) + X[:, 1])
+    estimator.save(model)
 
 
-def fit(law: str, weights: str, checkpoint: Path | None, model: Path, started: Any = None) -> None:
-    """Fit and save; also what the child process runs."""
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200, 3))
-    y = (X[:, 0] * X[:, 1] > 0) if law in ("poisson", "quantile") else np.sin(2 * X[:, 0]) + X[:, 1]
-    estimator = build(law, weights, checkpoint)
-    if started is not None:
-        started.send(True)
-    estimator.fit(X, y).save(model)
+class Life:
+    """One process that fits."""
 
+    def __init__(self, context: Any, *arguments: Any) -> None:
+        self.listening, news = context.Pipe(duplex=False)
+        self.child = context.Process(target=fit, args=(*arguments, news))
+        self.child.start()
+        news.close()  # the child holds the other end, so its death is heard
 
-@pytest.fixture(scope="module")
-def server() -> Any:
-    """Processes that start in no time, with torch loaded."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "fathomless.estimators"])
-    return context
+    def news(self) -> Iterator[tuple[int, int]]:
+        """Yield the number and the depth of every epoch, until the end."""
+        while True:
+            try:
+                yield self.listening.recv()
+            except EOFError:
+                return
 
-
-def kill_once(server: Any, arguments: tuple[Any, ...], patience: float | None) -> bool:
-    """Run a fit, kill it after so many seconds of training (None: never); return whether it was killed alive."""
-    listening, started = server.Pipe(duplex=False)
-    child = server.Process(target=fit, args=(*arguments, started))
-    child.start()
-    started.close()
-    try:
-        listening.recv()  # the training begins now
-        if patience is not None:
-            wait([child.sentinel], timeout=patience)
-            child.kill()
-        child.join()
-    finally:
-        listening.close()
-    assert child.exitcode in (0, -signal.SIGKILL), child.exitcode
-    return child.exitcode == -signal.SIGKILL
+    def end(self, kill: bool) -> int:
+        """Kill the process, or wait for it; return its exit code."""
+        if kill:
+            self.child.kill()
+        self.child.join()
+        self.listening.close()
+        return self.child.exitcode
 
 
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::fathomless.errors.ConvergenceWarning")
-def test_a_fit_that_is_killed_at_random_moments_ends_in_the_same_bytes(server: Any, tmp_path: Path) -> None:
-    random, kills, between = Random(0), 0, 0
+def test_a_fit_that_is_killed_at_random_moments_ends_in_the_same_bytes(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "fathomless.estimators"])  # or torch loads it in every child
+    random, kills, resumed, depths = Random(0), 0, 0, {}
     for law, weights in FITS:
         home = tmp_path / f"{law} {weights}"
-        home.mkdir()
-        began = time.monotonic()
-        kill_once(server, (law, weights, None, home / "whole"), None)
-        length = time.monotonic() - began
+        whole = Life(context, law, weights, home / "other", home / "whole")
+        depths[law] = {depth for _, depth in whole.news()}
+        assert whole.end(kill=False) == 0
         for _ in range(KILLS):
-            before = epoch(home / "checkpoint")
-            kills += kill_once(server, (law, weights, home / "checkpoint", home / "model"), random.uniform(0.1, 0.4))
+            life = Life(context, law, weights, home / "checkpoint", home / "killed")
+            first, due, began = 0, random.randint(2, EPOCHS // (KILLS + 1)), time.monotonic()
+            for epoch, _ in life.news():
+                first = first or epoch
+                if epoch >= first + due:
+                    break
+                began = time.monotonic()
+            # somewhere in the writing of this checkpoint or in the epoch after it
+            time.sleep(random.uniform(0.0, time.monotonic() - began))
+            kills += life.end(kill=True) == -signal.SIGKILL
+            resumed += first > 1
+            assert not (home / "killed").exists()
+        life = Life(context, law, weights, home / "checkpoint", home / "killed")
+        reached = [epoch for epoch, _ in life.news()]
+        assert life.end(kill=False) == 0
+        assert reached[0] > 2 * KILLS  # it went on
+        assert reached[-1] == EPOCHS
+        assert files(home / "killed") == files(home / "whole"), (law, weights)
+    assert kills >= 20
+    assert resumed >= 15
+    assert sum(len(found) > 1 for found in depths.values()) >= 3  # layers did come and go

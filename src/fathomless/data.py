@@ -293,7 +293,7 @@ def _check_missing(name: str, cells: Cells, allowed: bool) -> None:
 
 
 def check_weight(weight: npt.NDArray[Any] | None, rows: int) -> tuple[Floats | None, Bools | None]:
-    """Return the positive weights, the largest scaled to 1, and which rows have them (None: all rows)."""
+    """Return the positive weights, the largest scaled to [1/2, 1), and which rows have them (None: all rows)."""
     if weight is None:
         return None, None
     found = np.asarray(weight, dtype=np.float64)
@@ -303,7 +303,8 @@ def check_weight(weight: npt.NDArray[Any] | None, rows: int) -> tuple[Floats | N
     if bad.any() or not found.any():
         which = rows_of(bad) if bad.any() else "all rows being zero"
         raise DataError(f"weight is negative, not finite or zero throughout ({which}); give counts, some positive")
-    found = found / found.max()  # only ratios matter, and sums cannot overflow
+    # only ratios matter: sums cannot overflow, and a power of two leaves every digit as it is
+    found = np.ldexp(found, -int(np.frexp(found.max())[1]))
     keep = found > 0
     return (found, None) if keep.all() else (found[keep], keep)
 

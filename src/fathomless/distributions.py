@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fathomless.errors import DataError
+from fathomless.errors import DataError, DepthError
 
 __all__ = [
     "Clip",
@@ -128,6 +128,13 @@ class DepthLaw(ABC):
         """Return the offsets of positive mass, ascending. Reads η on the host."""
 
     @abstractmethod
+    def least(self) -> float | None:
+        """Return the raw value below which no parameter may fall, or None if they are free.
+
+        Below it a member would sit on one offset with no slope in any direction, and never leave it again.
+        """
+
+    @abstractmethod
     def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the mass of each offset of `support` and its derivative in η, on the device of η.
 
@@ -173,6 +180,10 @@ class ClippedPoisson(DepthLaw):
         """One raw parameter: λ = softplus(η)."""
         return _inverse_softplus(self.rate) if k == 0 else None
 
+    def least(self) -> float | None:
+        """Where the second atom has all but vanished."""
+        return _least_rate(self.clip.upper)
+
     def support(self, eta: Tensor) -> Sequence[int]:
         """Offsets whose mass is positive."""
         _, F_k = _poisson_until(eta, self.clip.upper)
@@ -210,6 +221,10 @@ class QuantilePoisson(DepthLaw):
     def start(self, k: int) -> float | None:
         """One raw parameter: λ = softplus(η)."""
         return _inverse_softplus(self.rate) if k == 0 else None
+
+    def least(self) -> float | None:
+        """Where the second atom has all but vanished."""
+        return _least_rate(self.quantile)
 
     def support(self, eta: Tensor) -> Sequence[int]:
         """Offsets up to the quantile."""
@@ -253,6 +268,10 @@ class StickBreaking(DepthLaw):
         """Each layer brings its own hazard, at the default value."""
         return -math.log(self.rate)
 
+    def least(self) -> float | None:
+        """Free: hazards never reach 1."""
+        return None
+
     def support(self, eta: Tensor) -> Sequence[int]:
         """Offsets whose mass is positive; the default hazard continues beyond the parameters that exist."""
         hazard = torch.sigmoid(eta.detach().double().cpu())
@@ -287,6 +306,10 @@ class FreeCategorical(DepthLaw):
     def start(self, k: int) -> float | None:
         """Each offset brings a logit, 0 at first."""
         return 0.0 if k < self.size else None
+
+    def least(self) -> float | None:
+        """Free."""
+        return None
 
     def support(self, eta: Tensor) -> Sequence[int]:
         """All offsets."""
@@ -325,13 +348,21 @@ class FixedDepth(DepthLaw):
         """No parameters."""
         return None
 
+    def least(self) -> float | None:
+        """No parameters."""
+        return None
+
     def support(self, eta: Tensor) -> Sequence[int]:
         """Return the given offsets."""
         return self.offsets
 
     def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the given masses."""
-        q = torch.tensor(self.probabilities, dtype=torch.float64, device=eta.device)
+        mass = dict(zip(self.offsets, self.probabilities, strict=True))
+        kept = [mass.get(k, 0.0) for k in support]
+        total = sum(kept)
+        shares = [p / total if total else 1.0 / len(kept) for p in kept]
+        q = torch.tensor(shares, dtype=torch.float64, device=eta.device)
         return q, q.new_zeros(len(q), len(eta))
 
 
@@ -431,6 +462,11 @@ def _inverse_softplus(value: float) -> float:
     return value + math.log(-math.expm1(-value))
 
 
+def _least_rate(level: float) -> float:
+    """Raw rate at which F_0 is just below `level`: a second atom is left, of mass about 0.25 %."""
+    return _inverse_softplus(-math.log(level) + 0.0025)
+
+
 def _softplus(eta: Tensor) -> tuple[Tensor, Tensor]:
     """λ and dλ/dη, scalars in float64."""
     raw = eta.detach().double()[0]
@@ -454,6 +490,8 @@ def _poisson(rate: Tensor, size: int) -> tuple[Tensor, Tensor]:
 def _poisson_until(eta: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """Mass and distribution function on the host, far enough that the latter reaches `level`."""
     rate, _ = _softplus(eta.detach().cpu())
+    if not bool(rate.isfinite()) or not 0.0 < rate < 1e7:
+        raise DepthError(f"the mean of the depth law is {float(rate)}; it must be positive and below 1e7")
     size = int(rate + 4.0 * rate.sqrt()) + 8
     while True:
         p, F_k = _poisson(rate, size)

@@ -25,9 +25,11 @@ from fathomless.distributions import (
 )
 from fathomless.errors import ConvergenceWarning, DataError
 from fathomless.inference.svi import Run
+from fathomless.layers import WeightPrior
 from fathomless.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.models.blocks import MLP, Architecture, TabularTransformer
 from fathomless.models.depth import UnboundedDepth, unsettled
+from fathomless.options import real
 from fathomless.rng import derive
 from fathomless.scikit import Classifier, Estimator, Regressor
 from fathomless.targets import ClassLabels, TargetScale
@@ -57,6 +59,7 @@ _VALUES: dict[str, type] = {
         StickBreaking,
         Taper,
         UniformPrior,
+        WeightPrior,
     )
 }
 
@@ -76,18 +79,18 @@ class _UnboundedDepth(Estimator):
     min_depth: int
     max_depth: int | None
     weights: str
-    prior_scale: float
+    weight_prior: float | WeightPrior
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        blocks = self._blocks(inputs, outputs)
+        blocks, depths, weights = self._blocks(inputs, outputs), self.depth_prior, self.weight_prior
         return UnboundedDepth(
             blocks.layer,
             blocks.head,
             law=self._law(),
-            prior=self.depth_prior if isinstance(self.depth_prior, DepthPrior) else PoissonPrior(self.depth_prior),
+            prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
             min_depth=self.min_depth,
             weights=self.weights,
-            prior_scale=self.prior_scale,
+            weight_prior=weights if isinstance(weights, WeightPrior) else WeightPrior(real("weight_prior", weights)),
             max_depth=self.max_depth,
             seed=derive(seed, "weights"),
             dtype=dtype,
@@ -99,12 +102,12 @@ class _UnboundedDepth(Estimator):
                 return MLP(inputs, outputs, self.width, self.activation, residual=self.architecture == "residual")
             case "transformer":
                 return TabularTransformer(inputs, outputs, self.width)
-            case str():
-                raise DataError(
-                    f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
-                    "callable (inputs, outputs) -> Architecture"
-                )
-        return self.architecture(inputs, outputs)
+        if callable(self.architecture):
+            return self.architecture(inputs, outputs)
+        raise DataError(
+            f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
+            "callable (inputs, outputs) -> Architecture"
+        )
 
     def _law(self) -> DepthLaw:
         match self.depth_law:
@@ -113,7 +116,7 @@ class _UnboundedDepth(Estimator):
             case int() if self.depth_law >= self.min_depth:
                 return FixedDepth((self.depth_law - self.min_depth,))
             case str() if self.depth_law in _LAWS:
-                return _LAWS[self.depth_law](self.initial_depth)
+                return _LAWS[self.depth_law](real("initial_depth", self.initial_depth))
         raise DataError(
             f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
             f"depth of an ordinary network, at least min_depth={self.min_depth}"
@@ -158,8 +161,8 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
         Least depth (0: a linear model is one of the networks), and greatest, if there must be one.
     weights : {"map", "meanfield"}
         Point estimates with the prior's decay, or an independent Gaussian per weight.
-    prior_scale : float
-        Standard deviation of the prior of every weight.
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
     temperature : float
         T multiplies the divergence of the weights; 1 is the model.
     weight_draws : int
@@ -175,6 +178,8 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
         yet what they could.
     structure_radius : float
         Longest natural step.
+    structure_delay : float
+        Share of the epochs during which the depth law stays where it starts.
     schedule : str or tuple
         See :class:`~fathomless.inference.svi.Training`.
     patience : int, optional
@@ -249,7 +254,7 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
         min_depth: int = 0,
         max_depth: int | None = None,
         weights: str = "map",
-        prior_scale: float = 0.5,
+        weight_prior: float | WeightPrior = 1.0,
         temperature: float = 1.0,
         weight_draws: int = 16,
         epochs: int | Literal["auto"] = "auto",
@@ -258,6 +263,7 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
         structure_rate: float | Literal["auto"] = "auto",
         structure_optimizer: str = "adam",
         structure_radius: float = 0.1,
+        structure_delay: float = 0.0,
         schedule: str | tuple[tuple[int, float], ...] = "cosine",
         patience: int | None = 30,
         clip_norm: float | None = None,
@@ -326,7 +332,7 @@ class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
         min_depth: int = 0,
         max_depth: int | None = None,
         weights: str = "map",
-        prior_scale: float = 0.5,
+        weight_prior: float | WeightPrior = 1.0,
         temperature: float = 1.0,
         weight_draws: int = 16,
         epochs: int | Literal["auto"] = "auto",
@@ -335,6 +341,7 @@ class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
         structure_rate: float | Literal["auto"] = "auto",
         structure_optimizer: str = "adam",
         structure_radius: float = 0.1,
+        structure_delay: float = 0.0,
         schedule: str | tuple[tuple[int, float], ...] = "cosine",
         patience: int | None = 30,
         clip_norm: float | None = None,

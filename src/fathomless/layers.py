@@ -7,6 +7,7 @@ are left out unless asked for.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,10 @@ from fathomless.errors import DataError
 __all__ = [
     "BayesianLayer",
     "MeanField",
+    "WeightPrior",
     "alike_linear",
     "gaussian_divergence",
-    "prior_parameters",
+    "prior_scales",
     "side_by_side",
     "weight_decay",
 ]
@@ -33,8 +35,42 @@ _NORMS = (
 )
 
 
+@dataclass(frozen=True)
+class WeightPrior:
+    """N(0, s²) on every weight.
+
+    Attributes
+    ----------
+    scale : float
+        s; or, with `fan_in`, the standard deviation relative to √(2 / fan-in), the scale at which a layer of rectified
+        units passes on the variance of its input. Vectors (biases) have s = 1 then.
+    fan_in : bool
+        Let s of a matrix or kernel shrink with the number of its inputs.
+    norms : bool
+        Extend the prior to scales and shifts of normalisation layers.
+    """
+
+    scale: float = 1.0
+    fan_in: bool = False
+    norms: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.scale < math.inf:
+            raise DataError(f"a prior scale of {self.scale} was given; a positive, finite number is allowed")
+
+    def scale_of(self, parameter: Tensor) -> float:
+        """Return s of one parameter, by its shape."""
+        if not self.fan_in:
+            return self.scale
+        return 1.0 if parameter.ndim < 2 else self.scale * math.sqrt(2.0 / (parameter.numel() / len(parameter)))
+
+
 class BayesianLayer(nn.Module, ABC):
-    """A layer whose weights have a posterior."""
+    """A layer whose weights have a posterior.
+
+    Networks of unbounded depth look for it at the top of a layer or head, not inside an ``nn.Sequential``: a module
+    that contains one is itself a Bayesian layer that passes outputs and divergences on.
+    """
 
     @abstractmethod
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -66,12 +102,10 @@ class MeanField(BayesianLayer):
     ----------
     module : nn.Module
         Any module with one input and one output.
-    prior_scale : float
-        s.
+    prior : WeightPrior
+        s of every weight; parameters without a prior stay point estimates.
     initial_scale : float
         Initial σ.
-    penalise_norms : bool
-        Give normalisation scales and shifts a posterior too.
 
     Examples
     --------
@@ -81,34 +115,25 @@ class MeanField(BayesianLayer):
     (torch.Size([5, 2]), 0)
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        prior_scale: float = 1.0,
-        initial_scale: float = 0.02,
-        penalise_norms: bool = False,
-    ) -> None:
+    def __init__(self, module: nn.Module, prior: WeightPrior | None = None, initial_scale: float = 0.02) -> None:
         super().__init__()
-        if not (prior_scale > 0.0 and initial_scale > 0.0):
-            raise DataError(
-                f"prior_scale={prior_scale} and initial_scale={initial_scale} were given; both must be positive"
-            )
+        if not initial_scale > 0.0:
+            raise DataError(f"initial_scale={initial_scale} was given; a positive number is allowed")
         self.module = module
-        self.prior_scale = prior_scale
-        self._names = tuple(prior_parameters(module, penalise_norms))
+        self._prior = prior_scales(module, prior or WeightPrior())
         own = dict(module.named_parameters())
         self.log_scale = nn.ParameterList(
-            nn.Parameter(torch.full_like(own[name], math.log(initial_scale))) for name in self._names
+            nn.Parameter(torch.full_like(own[name], math.log(initial_scale))) for name in self._prior
         )
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Apply the module with drawn weights."""
         mean = dict(self.module.named_parameters())
         drawn, divergence = {}, x.new_zeros(())
-        for name, log_scale in zip(self._names, self.log_scale, strict=True):
+        for (name, prior_scale), log_scale in zip(self._prior.items(), self.log_scale, strict=True):
             scale = log_scale.exp()
             drawn[name] = mean[name] + scale * torch.empty_like(scale).normal_(generator=generator)
-            divergence = divergence + gaussian_divergence(mean[name], scale, self.prior_scale)
+            divergence = divergence + gaussian_divergence(mean[name], scale, prior_scale)
         return functional_call(self.module, drawn, (x,)), divergence
 
 
@@ -124,38 +149,38 @@ def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -
     return 0.5 * ((mean / prior_scale).square() + ratio - 1.0 - ratio.log()).sum()
 
 
-def prior_parameters(module: nn.Module, penalise_norms: bool = False) -> dict[str, nn.Parameter]:
-    """Return the parameters of `module` that carry the prior N(0, s²), by name."""
+def prior_scales(module: nn.Module, prior: "WeightPrior") -> dict[str, float]:
+    """Return the prior's standard deviation s of every parameter of `module` that carries it, by name."""
     return {
-        f"{prefix}.{name}" if prefix else name: parameter
+        f"{prefix}.{name}" if prefix else name: prior.scale_of(parameter)
         for prefix, part in module.named_modules()
-        if penalise_norms or not isinstance(part, _NORMS)
+        if prior.norms or not isinstance(part, _NORMS)
         for name, parameter in part.named_parameters(recurse=False)
     }
 
 
-def weight_decay(parameters: Sequence[Tensor], sizes: Tensor, prior_scale: float = 1.0) -> Tensor:
-    """Return ½|θ|²/s² of each part of a network, for point estimates θ.
+def weight_decay(parameters: Sequence[Tensor], sizes: Tensor) -> Tensor:
+    """Return ½|θ|² of every tensor, for point estimates θ.
 
-    This is KL(N(θ, s²I) ‖ N(0, s²I)): the divergence of a posterior as wide as the prior. Evaluating the likelihood
-    at θ, as maximum a posteriori fits do, does not make it an evidence bound; it is penalised maximum likelihood.
-    The gradient is added in closed form and leaves no graph.
+    Divided by s² this is KL(N(θ, s²I) ‖ N(0, s²I)): the divergence of a posterior as wide as the prior. Evaluating
+    the likelihood at θ, as maximum a posteriori fits do, does not make it an evidence bound; it is penalised maximum
+    likelihood. The gradient is added in closed form and leaves no graph.
 
     Parameters
     ----------
-    parameters : sequence of Tensors
-        Point estimates, part after part.
-    sizes : Tensor of int64, shape (parts,)
-        Number of weights of each part; 0 is allowed.
-    prior_scale : float
-        s.
+    parameters : sequence of P Tensors
+        Point estimates.
+    sizes : Tensor of int64, shape (P,)
+        Number of elements of each, on the same device.
 
     Returns
     -------
-    Tensor, shape (parts,)
-        Nats.
+    float64 Tensor, shape (P,)
+        Summed in double precision, since the bound and the gradient of the structure rest on it.
     """
-    decay: Tensor = _WeightDecay.apply(sizes, prior_scale, *parameters)
+    if not parameters:
+        return torch.zeros(0, dtype=torch.float64, device=sizes.device)
+    decay: Tensor = _WeightDecay.apply(sizes, *parameters)
     return decay
 
 
@@ -194,16 +219,15 @@ class _WeightDecay(torch.autograd.Function):
     """All tensors are joined into one, so that the number of operations does not grow with theirs."""
 
     @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, sizes: Tensor, prior_scale: float, *parameters: Tensor
-    ) -> Tensor:
+    def forward(ctx: torch.autograd.function.FunctionCtx, sizes: Tensor, *parameters: Tensor) -> Tensor:
         flat = _flatten_dense_tensors(parameters)
         ctx.save_for_backward(flat, sizes)
-        ctx.precision, ctx.like = prior_scale**-2, parameters  # type: ignore[attr-defined]
-        return torch.segment_reduce(flat.square(), "sum", lengths=sizes) * (0.5 * prior_scale**-2)
+        ctx.like = parameters  # type: ignore[attr-defined]
+        # "unsafe" leaves out a check of the sizes that reads the device
+        return torch.segment_reduce(flat.double().square(), "sum", lengths=sizes, unsafe=True) * 0.5
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         flat, sizes = ctx.saved_tensors  # type: ignore[attr-defined]
-        weight = (grad * ctx.precision).repeat_interleave(sizes, output_size=len(flat))  # type: ignore[attr-defined]
-        return None, None, *_unflatten_dense_tensors(flat * weight, ctx.like)  # type: ignore[attr-defined]
+        weight = grad.to(flat.dtype).repeat_interleave(sizes, output_size=len(flat))
+        return None, *_unflatten_dense_tensors(flat * weight, ctx.like)  # type: ignore[attr-defined]

@@ -67,12 +67,17 @@ def as_generator(seed: Seed, *, device: torch.device | str = "cpu") -> torch.Gen
 
 
 @contextlib.contextmanager
-def lent_globally(seed: int) -> Iterator[None]:
+def lent_globally(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Lend a seeded generator to code that can only read torch's global one, then give the old state back.
 
-    The initialisers of ``nn.Module`` take no generator. Inside this block they read a stream that starts at
-    ``seed``; on leaving, the global stream goes on as if nothing had happened. Not safe across threads.
+    Neither the initialisers of ``nn.Module`` nor dropout take a generator. Inside this block they read a stream that
+    starts at `seed`, on the CPU and on `device`; on leaving, the global streams go on as if nothing had happened. Not
+    safe across threads.
     """
-    with torch.random.fork_rng(devices=[]):
+    accelerator = device is not None and device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if accelerator else []):
         torch.default_generator.manual_seed(seed)
+        if accelerator:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield

@@ -41,6 +41,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 MISSING = ("auto", "error", "impute")
 UNSEEN = ("error", "ignore")
+_FEW = 4096
 _KINDS = ("numeric", "boolean", "category", "date")
 _CYCLES = ("day of year, sin", "day of year, cos", "weekday, sin", "weekday, cos")
 
@@ -218,6 +219,9 @@ def moments(values: Floats, weight: Floats | None) -> tuple[float, float]:
     low, high = float(values.min()), float(values.max())
     if low == high:  # exact, where the mean of equal values need not be
         return low, 1.0
+    if len(values) <= _FEW:  # sums whose last bit depends neither on the order of the rows nor on their repetition
+        values, place = np.unique(values, return_inverse=True)
+        weight = np.bincount(place, weights=weight).astype(np.float64)
     # a power of two is exact; it keeps squares from overflowing and underflowing
     exponent = int(np.frexp(max(-low, high))[1])
     small = np.ldexp(values, -exponent)

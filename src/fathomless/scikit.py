@@ -6,12 +6,10 @@ posterior through :mod:`fathomless.predictive`. The leaves in :mod:`fathomless.e
 
 import contextlib
 import copy
-import hashlib
-import json
 import math
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
@@ -21,12 +19,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from torch import Tensor
 
-from fathomless import io
+from fathomless import io, options
 from fathomless.data import encode, fit_schema, split
-from fathomless.errors import DataError, FileError
+from fathomless.errors import DataError
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.svi import Rows, Run, Training, fit
 from fathomless.likelihoods import Likelihood
@@ -59,6 +59,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
     structure_rate: float | Literal["auto"]
     structure_optimizer: str
     structure_radius: float
+    structure_delay: float
     schedule: str | tuple[tuple[int, float], ...]
     patience: int | None
     clip_norm: float | None
@@ -104,6 +105,10 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels | TargetScale:
         """Learn how to encode the target."""
 
+    @abstractmethod
+    def _shaped(self, y: Any) -> Any:
+        """Return a target without an axis that it should not have."""
+
     @classmethod
     @abstractmethod
     def _target_type(cls) -> type[ClassLabels] | type[TargetScale]:
@@ -139,6 +144,14 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         DivergenceError
             If the training produced a value that is not finite.
         """
+        with _restored_on_error(self):
+            run = self._learn(X, y, sample_weight)
+        self._warn(run)
+        return self
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any) -> Run:
+        """Do what :meth:`fit` promises."""
+        self._check_options()
         seed = self._seed()
         X, y, weight = self._read(X, y, sample_weight)
         warm = self._warm()
@@ -146,6 +159,8 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         target = self.target_ if warm else self._fit_target(y, weight)
         x, z = encode(schema, X), target.encode(y)
         count = float(len(x) if weight is None else weight.sum())
+        if count <= options.SMALL_BATCH:
+            x, z, weight = _merged(x, z, weight)
         dtype = self.model_.dtype if warm else self._dtype(count)
         device = self._device()
         rows = Rows(
@@ -159,15 +174,24 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         else:
             likelihood = self._likelihood(target).to(device, dtype)
             model = self._build_model(x.shape[1], likelihood.outputs, seed, dtype).to(device)
-        run = self._train(
-            model, likelihood, _on(train, device), None if valid is None else _on(valid, device), count, seed
-        )
+        run = self._train(model, likelihood, _on(train, device), None if valid is None else _on(valid, device), seed)
         self.schema_, self.target_, self.likelihood_, self.model_ = schema, target, likelihood, model
         self.seed_, self.history_, self.n_iter_ = seed, run.history, run.epoch
         self.validation_score_ = run.best.score
         self._describe()
-        self._warn(run)
-        return self
+        return run
+
+    def _check_options(self) -> None:
+        for name in ("epochs", "batch_size", "weight_draws", "patience"):
+            special = {"weight_draws": (), "patience": (None,)}.get(name, ("auto",))
+            if getattr(self, name) not in special:
+                options.whole(name, getattr(self, name), *special)
+        for name in ("learning_rate", "temperature", "structure_radius", "validation_fraction", "checkpoint_seconds"):
+            options.real(name, getattr(self, name))
+        if self.structure_rate != "auto":
+            options.real("structure_rate", self.structure_rate, "auto")
+        if self.clip_norm is not None:
+            options.real("clip_norm", self.clip_norm, None)
 
     def _warm(self) -> bool:
         return bool(self.warm_start) and "model_" in vars(self)
@@ -187,7 +211,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Check the table the way scikit-learn does, and drop rows that count for nothing."""
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
-        X = self._table(X, reset=not self._warm())
+        X, y = self._table(X, reset=not self._warm()), self._shaped(_readable(y))
         if len(X) != len(y):
             raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
         if sample_weight is None:
@@ -205,8 +229,11 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         if isinstance(frame, nw.DataFrame):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
+        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+            raise DataError(f"X is an array of dtype {X.dtype}; arrays hold numbers: give dates in a data frame")
         finite = "allow-nan" if self.missing == "impute" else True
-        return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
+        with np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
+            return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
 
     def _dtype(self, count: float) -> torch.dtype:
         match self.precision:
@@ -242,15 +269,15 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         train, valid = split(len(rows), fraction, as_generator(derive(seed, "split")), strata=strata)
         return (rows.take(train), rows.take(valid)) if len(valid) else (rows, None)
 
-    def _train(
-        self, model: Model, likelihood: Likelihood, train: Rows, valid: Rows | None, count: float, seed: int
-    ) -> Run:
-        training = self._training(count * len(train) / (len(train) + (0 if valid is None else len(valid))))
+    def _train(self, model: Model, likelihood: Likelihood, train: Rows, valid: Rows | None, seed: int) -> Run:
+        training = self._training(train.count, len(train))
         callbacks = list(self.callbacks or ())
         resume = None
         if self.checkpoint is not None:
-            extra = {"fingerprint": _fingerprint(train, valid, training, self._options())}
-            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, extra)
+            start = (*model.state_dict().values(), *likelihood.state_dict().values())
+            told = {name: v for name, v in self._options().items() if name not in ("progress", "checkpoint_seconds")}
+            name = options.fingerprint(train, valid, start, training, {**told, "seed": seed})
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
         return fit(
@@ -265,11 +292,13 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             resume=resume,
         )
 
-    def _training(self, count: float) -> Training:
-        batch = _batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
-        steps_per_epoch = max(1, math.ceil(count / batch))
-        epochs = _epochs(steps_per_epoch) if self.epochs == "auto" else int(self.epochs)
-        rate = _structure_rate(epochs * steps_per_epoch) if self.structure_rate == "auto" else self.structure_rate
+    def _training(self, count: float, rows: int) -> Training:
+        batch = options.batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
+        steps_per_epoch = max(1, math.ceil(rows / batch))
+        epochs = options.epochs(steps_per_epoch) if self.epochs == "auto" else int(self.epochs)
+        rate = self.structure_rate
+        if rate == "auto":
+            rate = options.structure_rate(epochs * steps_per_epoch)
         return Training(
             epochs=epochs,
             batch_size=batch,
@@ -277,6 +306,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             structure_rate=rate,
             structure_optimizer=self.structure_optimizer,
             structure_radius=self.structure_radius,
+            structure_delay=round(self.structure_delay * epochs),
             schedule=self.schedule,
             clip_norm=self.clip_norm,
             temperature=self.temperature,
@@ -299,11 +329,13 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Predict chunk after chunk, with the same weight draws for all of them."""
         check_is_fitted(self, "model_")
         X, device = self._table(X, reset=False), self.model_.device
-        for start in range(0, len(X), _CHUNK):
+        for start in range(0, max(1, len(X)), _CHUNK):
             x = torch.as_tensor(encode(self.schema_, X[start : start + _CHUNK]), dtype=self.model_.dtype).to(device)
             noise = as_generator(derive(self.seed_, "predict"), device=x.device)
             with torch.no_grad():
-                yield predictive(self.model_.draw(x, self.weight_draws, noise), self.likelihood_, **self._units())
+                draws = self.model_.draw(x, self.weight_draws, noise)
+                _check_finite(draws.f, start)
+                yield predictive(draws, self.likelihood_, **self._units())
 
     # ---- saving
 
@@ -345,7 +377,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         Parameters
         ----------
         path : path
-            The folder.
+            The folder. A `device` that this machine has not becomes "auto".
         functions
             Options that were functions, by name: they cannot be saved and must be given again.
 
@@ -358,14 +390,15 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         """
         saved = io.load(path, kinds={cls.__name__})
         meta = saved.meta
-        lacking = {name for name, value in meta.get("options", {}).items() if value == _FUNCTION} - set(functions)
+        given = meta.get("options", {})
+        lacking = {name for name, value in given.items() if value == options.FUNCTION} - set(functions)
         if lacking:
             raise DataError(
                 f"the estimator in {path} was fitted with a function as {', '.join(sorted(lacking))}; give it again: "
                 f"{cls.__name__}.load(path, {', '.join(f'{name}=...' for name in sorted(lacking))})"
             )
-        with _foreign(path):
-            estimator = cls(**{**_decoded(meta["options"], cls.saved_values), **functions})
+        with options.foreign(path):
+            estimator = cls(**{**options.decoded(meta["options"], cls.saved_values), **functions})
             estimator._rebuild(saved)
         return estimator
 
@@ -375,7 +408,11 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.schema_ = Schema.from_json(meta["schema"])
         self.target_ = self._target_type().from_json(meta["target"])
         dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
-        device = self._device()
+        try:
+            device = self._device()
+        except DataError:  # fitted on another machine
+            self.device = "auto"
+            device = self._device()
         self.likelihood_ = self._likelihood(self.target_).to(device, dtype)
         self.model_ = self._build_model(self.schema_.width, self.likelihood_.outputs, meta["seed"], dtype).to(device)
         self.model_.restore(meta["layout"])
@@ -391,14 +428,15 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor's options as plain JSON; what belongs to one run alone becomes None."""
-        options = {**self.get_params(deep=False), "callbacks": None, "checkpoint": None}
-        if not isinstance(options["random_state"], int | np.integer):
-            options["random_state"] = None
-        return {name: _encoded(value, self.saved_values) for name, value in options.items()}
+        given = {**self.get_params(deep=False), "callbacks": None, "checkpoint": None}
+        if not isinstance(given["random_state"], int | np.integer):
+            given["random_state"] = None
+        return {name: options.encoded(value, self.saved_values) for name, value in given.items()}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
+        tags.target_tags.multi_output = self._target_type() is TargetScale
         return tags
 
 
@@ -430,11 +468,22 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         Each sample draws one network and applies it to every row.
         """
         noise = as_generator(random_state)
-        draws = cast(ClassPredictive, self.predict_dist(X)).sample(n_samples, noise)
+        draws = cast(ClassPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
         return np.asarray(draws).T
 
     def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
         return fit_labels(y)
+
+    def _shaped(self, y: Any) -> Any:
+        native = nw.from_native(y, eager_only=True, pass_through=True)
+        if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected; give it the shape (rows,) with y.ravel()",
+                DataConversionWarning,
+                stacklevel=5,
+            )
+            return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
+        return y
 
     def _units(self) -> dict[str, Any]:
         return {"labels": self.classes_}
@@ -469,11 +518,14 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
         Each sample draws one network and applies it to every row.
         """
         noise = as_generator(random_state)
-        draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(n_samples, noise)
+        draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
         return np.moveaxis(np.asarray(draws), 0, -1)
 
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return fit_target(y, weight)
+
+    def _shaped(self, y: Any) -> Any:
+        return y
 
     def _units(self) -> dict[str, Any]:
         target = cast(TargetScale, self.target_)
@@ -484,19 +536,37 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
         return TargetScale
 
 
-def _batch_size(count: float) -> int:
-    """Rows per step: 256, and more for large data, where the cost of a step is in the arithmetic."""
-    return 256 if count < 10_000 else 512
+@contextlib.contextmanager
+def _restored_on_error(estimator: Estimator) -> Iterator[None]:
+    """Leave an estimator whose fit fails or is interrupted as it was."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        estimator.__dict__.clear()
+        estimator.__dict__.update(before)
+        raise
 
 
-def _epochs(steps_per_epoch: int) -> int:
-    """Epochs that make about 4,000 steps, within 20 and 1,000."""
-    return max(20, min(1000, round(4000 / steps_per_epoch)))
+def _readable(y: Any) -> Any:
+    """Return arrays, lists, series and frames as they are, anything else as NumPy reads it."""
+    native = nw.from_native(y, eager_only=True, allow_series=True, pass_through=True)
+    y = y if isinstance(native, nw.DataFrame | nw.Series | list | tuple) else np.asarray(y)
+    if isinstance(y, np.ndarray) and y.ndim == 0:
+        raise DataError(f"y is a single {type(y.item()).__name__}; one value for each row of X is needed")
+    return y
 
 
-def _structure_rate(steps: int) -> float:
-    """Rate of the structure's parameters: 0.3 in 4,000 steps, and more in fewer, so that they can go as far."""
-    return min(3.0, 0.3 * max(1.0, 4000 / steps))
+def _merged(x: Array, z: Array, weight: Array | None) -> tuple[Array, Array, Array | None]:
+    """Sort rows and merge equal ones, so that order and repetition do not matter to the last bit.
+
+    Long trainings magnify rounding errors: without this, a row of weight two and two equal rows would part.
+    """
+    columns = z.reshape(len(z), -1)
+    rows, place = np.unique(np.column_stack([x, columns]), axis=0, return_inverse=True)
+    weight = np.bincount(place.ravel(), weights=weight).astype(np.float64)
+    target = rows[:, x.shape[1] :].astype(z.dtype).reshape(-1, *z.shape[1:])
+    return rows[:, : x.shape[1]], target, None if (weight == 1.0).all() else weight
 
 
 def _take(rows: Any, index: Array) -> Any:
@@ -507,59 +577,15 @@ def _take(rows: Any, index: Array) -> Any:
     return np.asarray(rows)[index]
 
 
+def _check_finite(f: Tensor, start: int) -> None:
+    """Refuse outputs of drawn networks, shape (S, B, K), that are not finite."""
+    bad = ~f.isfinite().all(2).all(0)  # (B,)
+    if bool(bad.any()):
+        raise DataError(
+            f"row {start + int(bad.int().argmax())} of X is so far from the training data that the network's output "
+            f"is not finite in {str(f.dtype).removeprefix('torch.')}; check the units of its columns"
+        )
+
+
 def _on(rows: Rows, device: torch.device) -> Rows:
     return Rows(rows.x.to(device), rows.y.to(device), None if rows.weight is None else rows.weight.to(device))
-
-
-def _fingerprint(train: Rows, valid: Rows | None, training: Training, options: dict[str, Any]) -> str:
-    """Name the data and the options of a fit, so that a checkpoint of another one is not taken up."""
-    digest = hashlib.sha256(json.dumps([asdict(training), options], sort_keys=True, default=str).encode())
-    for rows in (train, *([valid] if valid is not None else [])):
-        for tensor in (rows.x, rows.y, *([rows.weight] if rows.weight is not None else [])):
-            digest.update(tensor.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-@contextlib.contextmanager
-def _foreign(path: str | PathLike[str]) -> Iterator[None]:
-    """Turn whatever a manifest that passed its checks may still do wrong into one clear error."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise FileError(
-            f"{path} does not hold an estimator that this version can rebuild ({type(error).__name__}: {error}); "
-            "save it again with the version that wrote it"
-        ) from error
-
-
-_FUNCTION = {"function": True}
-
-
-def _encoded(value: Any, classes: Mapping[str, type]) -> Any:
-    """Write options as plain JSON: values of our own by class and fields, functions by a mark."""
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case np.generic():
-            return value.item()
-        case list() | tuple():
-            return [_encoded(entry, classes) for entry in value]
-    name = type(value).__name__
-    if classes.get(name) is type(value):
-        own = {f.name: _encoded(getattr(value, f.name), classes) for f in fields(cast(Any, value)) if f.init}
-        return {"class": name, "fields": own}
-    if callable(value):
-        return _FUNCTION
-    raise DataError(f"an option of type {name} cannot be saved; allowed are plain values and {', '.join(classes)}")
-
-
-def _decoded(value: Any, classes: Mapping[str, type]) -> Any:
-    """Undo :func:`_encoded`; lists become tuples."""
-    match value:
-        case {"class": str(name), "fields": dict(entries)}:
-            return classes[name](**_decoded(entries, classes))
-        case dict():
-            return {name: _decoded(entry, classes) for name, entry in value.items()}
-        case list():
-            return tuple(_decoded(entry, classes) for entry in value)
-    return value

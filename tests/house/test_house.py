@@ -35,6 +35,7 @@ ORDER = [
     "inference.objective",
     "inference.callbacks",
     "inference.svi",
+    "options",
     "scikit",
     "estimators",
 ]

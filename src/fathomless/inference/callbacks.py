@@ -40,7 +40,7 @@ def schedule(plan: str | tuple[tuple[int, float], ...], step: int, total: int, s
     >>> schedule(((5, 0.1), (10, 1.0)), step=7, total=20, steps_per_epoch=1)
     1.0
     """
-    if isinstance(plan, tuple):
+    if isinstance(plan, tuple) and plan and all(isinstance(piece, tuple) and len(piece) == 2 for piece in plan):
         epoch = step // steps_per_epoch
         for epochs, factor in plan:
             if epoch < epochs:

@@ -10,6 +10,7 @@ killed at any moment and resumed from its last checkpoint ends in the same bytes
 """
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from fathomless.inference.objective import evidence, log_predictive
 from fathomless.likelihoods import Likelihood
 from fathomless.models.interface import Model
 from fathomless.progress import Progress, Silent
-from fathomless.rng import as_generator, derive
+from fathomless.rng import as_generator, derive, lent_globally
 
 __all__ = ["Rows", "Run", "Training", "fit"]
 
@@ -51,7 +52,8 @@ class Training:
         too few steps how deep it ends.
     structure_optimizer : {"adam", "natural"}
         The weights' kind of step, or the natural gradient: `structure_rate` times I⁻¹ dE/dη with the Fisher information
-        I, no longer than `structure_radius` in the metric I (which bounds the divergence between old and new).
+        I, no longer than `structure_radius` in the metric I (which bounds the divergence between old and new). Both
+        follow the schedule.
     structure_radius : float
         Trust region of one natural step; 0.1 moves a Poisson rate by at most a tenth of its standard deviation.
     structure_delay : int
@@ -70,8 +72,8 @@ class Training:
         Divide gradients by the probability that their parameter is used. Default: for "sgd" alone, since adaptive
         optimisers do so by themselves.
     structure_every : int
-        The posterior over structure moves, and the model may grow, every so many steps; its rate is multiplied by
-        this number. Looking more rarely costs less and changes the path little.
+        The posterior over structure moves, and the model may grow, every so many steps; Adam's rate for it is
+        multiplied by this number. Looking more rarely costs less and changes the path little.
     max_growth : int, optional
         Most parts created per epoch.
     evaluate_every : int
@@ -110,9 +112,18 @@ class Training:
         for name in ("epochs", "batch_size", "draws", "structure_every", "evaluate_every"):
             if getattr(self, name) < 1:
                 raise DataError(f"{name}={getattr(self, name)} was given; at least 1 is needed")
-        for name in ("learning_rate", "temperature"):
+        for name in ("learning_rate", "temperature", "structure_radius"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise DataError(f"{name}={getattr(self, name)} was given; a positive, finite number is allowed")
+        for name, value in (
+            ("clip_norm", self.clip_norm),
+            ("patience", self.patience),
+            ("max_growth", self.max_growth),
+        ):
+            if value is not None and not value > 0:
+                raise DataError(f"{name}={value} was given; a positive number is allowed, or None")
+        if not 0.0 <= self.momentum < 1.0:
+            raise DataError(f"momentum={self.momentum} was given; 0 <= momentum < 1 is allowed")
         if self.structure_rate < 0.0:
             raise DataError(f"structure_rate={self.structure_rate} was given; 0 or more is allowed")
         if self.optimizer not in ("adam", "sgd"):
@@ -121,6 +132,10 @@ class Training:
             raise DataError(
                 f"structure_optimizer={self.structure_optimizer!r} was given; allowed are 'adam' and 'natural'"
             )
+        for name in ("structure_radius", "clip_norm", "patience"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise DataError(f"{name}={value} was given; a positive number is allowed")
         schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
 
 
@@ -145,6 +160,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.x)
 
+    @functools.cached_property
+    def count(self) -> float:
+        """Rows, each as often as it counts; reads the device once."""
+        return float(len(self.x)) if self.weight is None else float(self.weight.double().sum())
+
     def take(self, index: Tensor | slice) -> "Rows":
         """Return the rows of an index."""
         return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
@@ -159,13 +179,9 @@ class Run:
         Epochs and steps done.
     history : list of dict
         One row per evaluation: epoch, step, learning_rate, elbo, log_likelihood and divergence_* in nats for the
-        data set, validation_log_likelihood in nats per row, the structure's statistics, and drift (see
-        :attr:`gradient`).
+        data set, validation_log_likelihood in nats per row, and the structure's statistics.
     best : Best
         Best validation score and the state it was reached in.
-    gradient : list of float
-        Mean gradient of the bound in each structure parameter since the last row, in nats. The history's ``drift``
-        is the largest |mean| / mean |·|: near 1 the parameter is still on its way, near 0 it is at rest.
     terms : tuple of str
         Names of the divergences.
     stop : bool
@@ -177,7 +193,6 @@ class Run:
         self.epoch = self.step = 0
         self.history: list[dict[str, float]] = []
         self.best = Best()
-        self.gradient: list[float] = []
         self.terms: tuple[str, ...] = ()
         self.stop = False
         self.order = as_generator(derive(seed, "order"))
@@ -202,6 +217,9 @@ class Run:
         for p in self.named().values():
             if id(p) not in known:
                 (structure if id(p) in shape else weights)["params"].append(p)
+                if self.training.optimizer == "sgd" and self.training.momentum:
+                    # fused steps take no mixture of present and absent momenta; zero is what an absent one means
+                    self.optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state's tensors by name, not copied."""
@@ -224,7 +242,6 @@ class Run:
             "epoch": self.epoch,
             "step": self.step,
             "history": self.history,
-            "gradient": self.gradient,
             "layout": self.model.layout(),
             "best": {
                 "score": self.best.score,
@@ -249,7 +266,7 @@ class Run:
         self.noise.set_state(tensors["generator/noise"].cpu())
         self.best = Best(state=_under("best", tensors), **meta["best"])
         self.epoch, self.step = meta["epoch"], meta["step"]
-        self.history, self.gradient = list(meta["history"]), list(meta["gradient"])
+        self.history = list(meta["history"])
         patience = self.training.patience
         self.stop = patience is not None and self.best.since >= patience
 
@@ -315,23 +332,25 @@ def fit(
     display = progress or Silent()
     display.start(run.training.epochs, run.epoch)
     totals: Tensor | None = None
-    pulses: list[list[float]] = []
     try:
         while run.epoch < run.training.epochs and not run.stop:
-            sums = _epoch(run, train, pulses)
+            with lent_globally(derive(seed, "epoch", run.epoch), train.x.device):  # for dropout in users' modules
+                sums = _epoch(run, train)
             totals = sums if totals is None else totals + sums
             run.epoch += 1
             if run.epoch % run.training.evaluate_every == 0 or run.epoch == run.training.epochs:
-                _record(run, train, valid, totals, pulses)
-                totals, pulses = None, []
+                _record(run, train, valid, totals)
+                totals = None
                 for callback in callbacks:
                     callback(run)
                 display.advance(run.epoch, run.history[-1])
     finally:
         display.close()
-    run.restore_best()
-    model.eval()
-    likelihood.eval()
+        run.restore_best()  # also after an error: the best state so far is worth having
+        for p in model.structure_parameters().values():
+            p.requires_grad_()
+        model.eval()
+        likelihood.eval()
     if run.training.calibrate and valid is not None and len(valid):
         _calibrate(run, valid)
     return run
@@ -363,7 +382,7 @@ def _calibrate(run: Run, valid: Rows) -> None:
     optimizer.zero_grad()
 
 
-def _epoch(run: Run, train: Rows, pulses: list[list[float]]) -> Tensor:
+def _epoch(run: Run, train: Rows) -> Tensor:
     """One pass over the data; return the sums of the bound's parts, weighted by the size of their batch."""
     t = run.training
     if not run.model.training:  # walking through all modules costs as much as a few layers
@@ -376,14 +395,12 @@ def _epoch(run: Run, train: Rows, pulses: list[list[float]]) -> Tensor:
         run.step += 1
         look = run.step % t.structure_every == 0
         _set_rates(run, steps, look and run.epoch >= t.structure_delay)
-        parts.append(_step(run, batch, len(train)))
+        parts.append(_step(run, batch, len(train), train.count))
         shares.append(len(batch) / len(train))
         if look:
-            pulses.append(_look(run, len(train)))
-            new = run.model.grow(None if t.max_growth is None else t.max_growth - created)
-            if new:
-                created += new
-                run.adopt()
+            _look(run, train)
+            created += run.model.grow(None if t.max_growth is None else t.max_growth - created)
+            run.adopt()
         _clear(run)
     weight = torch.tensor(shares, dtype=torch.float64).to(train.x.device)
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])
@@ -396,39 +413,45 @@ def _clear(run: Run) -> None:
             p.grad = None
 
 
-def _step(run: Run, batch: Rows, size: int) -> list[Tensor]:
-    """One step; return [log_likelihood, divergences…] on the device. Reads nothing back."""
+def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[Tensor]:
+    """One step; return [log_likelihood, divergences…] on the device. Reads nothing back.
+
+    The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions.
+    """
     t = run.training
     with torch.autocast(batch.x.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
         draws = run.model.draw(batch.x, t.draws, run.noise)
     e = evidence(draws, run.likelihood, batch.y, size=size, weight=batch.weight, temperature=t.temperature)
-    (-e.elbo / size).backward()
+    (-e.elbo / (count or size)).backward()
     if t.optimizer == "sgd" if t.precondition is None else t.precondition:
         _precondition(run.model)
     if t.clip_norm is not None:
+        shape = {f"model/{name}" for name in run.model.structure_parameters()}
         named = run.named()  # in an order that a resumed run shares, since sums depend on it
-        nn.utils.clip_grad_norm_([named[name] for name in sorted(named)], t.clip_norm)
+        nn.utils.clip_grad_norm_([named[name] for name in sorted(named) if name not in shape], t.clip_norm)
     run.optimizer.step()
     run.terms = tuple(e.divergence)
     return [e.log_likelihood.detach(), *(term.detach() for term in e.divergence.values())]
 
 
 @torch.no_grad()
-def _look(run: Run, size: int) -> list[float]:
-    """Read the gradient of the bound in the structure parameters, in nats; take the natural step, if asked for."""
+def _look(run: Run, train: Rows) -> None:
+    """Check that the posterior over structure is finite; take the natural step, if asked for."""
     t = run.training
-    moving = [p for p in run.model.structure_parameters().values() if p.grad is not None]
+    parameters = run.model.structure_parameters()
+    moving = [p for p in parameters.values() if p.grad is not None]
     if not moving:
-        return []
-    gradient = torch.stack([-size * p.grad for p in moving if p.grad is not None])
+        return
+    gradient = torch.stack([-train.count * p.grad for p in moving if p.grad is not None])
     if t.structure_optimizer == "natural":
-        fisher = run.model.fisher()
-        step = t.structure_rate * (torch.linalg.pinv(fisher, rtol=1e-9) @ gradient)
-        length = (step @ fisher @ step).sqrt()
-        step = step * (t.structure_radius / length.clamp(min=t.structure_radius))
+        fisher, factor = run.model.fisher(), run.optimizer.param_groups[0]["lr"] / t.learning_rate
+        step = factor * t.structure_rate * (torch.linalg.pinv(fisher, rtol=1e-9) @ gradient)
+        length, radius = (step @ fisher @ step).sqrt(), factor * t.structure_radius
+        step = step * torch.where(length > radius, radius / length, 1.0)
         for p, change in zip(moving, step, strict=True):
             p.add_(change)
-    return gradient.tolist()
+    if not bool(torch.stack([p.detach() for p in moving]).isfinite().all()):
+        _guard(run, train, math.nan)
 
 
 @torch.no_grad()
@@ -436,7 +459,7 @@ def _precondition(model: Model, least: float = 1e-3) -> None:
     """Divide gradients by how much their parameter is used, so that new parts learn at full speed."""
     parameters = dict(model.named_parameters())
     for name, share in model.usage().items():
-        gradient = parameters[name].grad
+        gradient = parameters[name].grad if name in parameters else None  # a part that others share has one name
         if gradient is not None:
             gradient.div_(share.clamp(min=least))
 
@@ -462,7 +485,7 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
         p.requires_grad_(structure_moves)
 
 
-def _record(run: Run, train: Rows, valid: Rows | None, totals: Tensor, pulses: list[list[float]]) -> None:
+def _record(run: Run, train: Rows, valid: Rows | None, totals: Tensor) -> None:
     """Read the sums once, refuse what is not finite, score the validation rows, add a row to the history."""
     t = run.training
     epochs = run.epoch - (int(run.history[-1]["epoch"]) if run.history else 0)
@@ -479,11 +502,6 @@ def _record(run: Run, train: Rows, valid: Rows | None, totals: Tensor, pulses: l
         row["elbo"] -= t.temperature * term if name == "weights" else term
     _guard(run, train, row["elbo"])
     row.update(run.model.structure().statistics)
-    if pulses:
-        pulse = torch.tensor([p for p in pulses if len(p) == len(pulses[-1])], dtype=torch.float64)  # (looks, P)
-        mean, size = pulse.mean(0), pulse.abs().mean(0)
-        run.gradient = mean.tolist()
-        row["drift"] = float((mean.abs() / size.clamp(min=1e-300)).max()) if len(mean) else 0.0
     if valid is not None and len(valid):
         row["validation_log_likelihood"] = score(run, valid)
         run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
@@ -510,7 +528,8 @@ def _guard(run: Run, train: Rows, elbo: float) -> None:
     """Refuse a bound that is not finite, naming the first tensor that is not."""
     if math.isfinite(elbo):
         return
-    tensors = {"x (the inputs)": train.x, "y (the targets)": train.y, **run.named()}
+    structure = {f"model/{name}": p for name, p in run.model.structure_parameters().items()}
+    tensors = {"x (the inputs)": train.x, "y (the targets)": train.y, **structure, **run.named()}
     culprit = next(
         (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),
         "the network's output",

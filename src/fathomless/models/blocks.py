@@ -7,14 +7,25 @@ itself, so ``head(0)`` alone is a linear model. Any object with these methods, o
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
 from fathomless.errors import DataError
 
-__all__ = ["MLP", "Architecture", "ConvNet", "Residual", "SequenceTransformer", "TabularTransformer", "make_identity"]
+__all__ = [
+    "MLP",
+    "Architecture",
+    "ConvNet",
+    "JoinedHeads",
+    "Residual",
+    "SequenceTransformer",
+    "TabularTransformer",
+    "make_identity",
+]
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -51,6 +62,29 @@ class Residual(nn.Module):
         return y
 
 
+class JoinedHeads(nn.Module):
+    """Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ): linear heads of several depths as one linear map on their hidden states side by side."""
+
+    def __init__(self, layers: Sequence[nn.Module], heads: Sequence[nn.Linear], posterior: Mapping[int, float]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.depths = tuple(posterior)
+        shares = list(posterior.values())
+        weight = torch.cat([q * head.weight for q, head in zip(shares, heads, strict=True)], 1).detach()  # (K, ΣH)
+        self.head = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device, dtype=weight.dtype)
+        with torch.no_grad():
+            self.head.weight.copy_(weight)
+            self.head.bias.copy_(torch.stack([q * head.bias for q, head in zip(shares, heads, strict=True)]).sum(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the layers once, join what the depths see, map it."""
+        hidden = [x]
+        for layer in self.layers:
+            hidden.append(layer(hidden[-1]))
+        mean: Tensor = self.head(torch.cat([hidden[depth] for depth in self.depths], -1))
+        return mean
+
+
 @dataclass(frozen=True)
 class MLP(Architecture):
     """Multilayer perceptron: linear maps and activations, plain or residual from the second layer on.
@@ -64,7 +98,7 @@ class MLP(Architecture):
     activation : str
         One of relu, leaky_relu, elu, gelu, silu, tanh.
     residual : bool
-        Layers from the second on return x + activation(W x + b).
+        Layers from the second on return x + W activation(x) + b.
     initialisation : {"he", "default"}
         Hidden weights N(0, 2/fan-in) and zero biases, or what ``nn.Linear`` does by itself.
     """
@@ -84,11 +118,15 @@ class MLP(Architecture):
     def layer(self, depth: int) -> nn.Module:
         """Linear map and activation."""
         linear = nn.Linear(self.inputs if depth == 1 else self.width, self.width)
+        activation = _ACTIVATIONS[self.activation]()
+        branch = self.residual and depth > 1
         if self.initialisation == "he":
             nn.init.kaiming_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
-        block = nn.Sequential(linear, _ACTIVATIONS[self.activation]())
-        return Residual(block) if self.residual and depth > 1 else block
+            if branch:  # a sum of full-sized branches would double its variance with every layer
+                with torch.no_grad():
+                    linear.weight.mul_(0.5)
+        return Residual(nn.Sequential(activation, linear)) if branch else nn.Sequential(linear, activation)
 
     def head(self, depth: int) -> nn.Module:
         """Linear map."""
@@ -262,23 +300,43 @@ class TabularTransformer(Architecture):
 
 
 def make_identity(part: nn.Module) -> None:
-    """Make a layer compute its input: zero the end of a residual branch, or set a square map to the identity."""
-    maps = [m for m in part.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    """Make a layer compute its input, in a way that still lets it learn.
+
+    A residual layer gets a branch that ends in zeros; a square linear map before a ReLU becomes the identity, which it
+    is on what an earlier ReLU returns. A layer that changes the shape cannot be the identity and stays as built.
+
+    Raises
+    ------
+    DataError
+        If the layer has neither form.
+    """
+    branches = [module.branch for module in part.modules() if isinstance(module, Residual)]
+    ends = [_last_affine(branch) for branch in branches]
+    leaves = list(part) if isinstance(part, nn.Sequential) and len(part) == 2 else [None, None]
+    linear = leaves[0] if isinstance(leaves[0], nn.Linear) and isinstance(leaves[1], nn.ReLU) else None
+    reshapes = any(isinstance(module, _Sum) for module in part.modules())
     with torch.no_grad():
-        if isinstance(part, Residual) and maps:
-            maps[-1].weight.zero_()
-            if maps[-1].bias is not None:
-                maps[-1].bias.zero_()
-            return
-        if len(maps) == 1 and isinstance(maps[0], nn.Linear) and maps[0].in_features == maps[0].out_features:
-            nn.init.eye_(maps[0].weight)
-            if maps[0].bias is not None:
-                maps[0].bias.zero_()
-            return
-    raise DataError(
-        "growth='identity' was given, but a grown layer is neither residual nor one square linear map with an "
-        "activation; use growth='default', or layers of one of these two forms"
-    )
+        if linear is not None and linear.in_features == linear.out_features:
+            linear.weight.copy_(torch.eye(linear.in_features))
+            if linear.bias is not None:
+                linear.bias.zero_()
+        elif branches and all(end is not None for end in ends):
+            for end in ends:
+                for parameter in end.parameters():  # type: ignore[union-attr]
+                    parameter.zero_()
+        elif linear is None and not reshapes:
+            raise DataError(
+                "growth='identity' was given, but a grown layer has neither residual branches that end in an affine "
+                "map (before an activation its zeros would never learn) nor the form Linear, ReLU with a square map; "
+                "use growth='default' or such layers"
+            )
+
+
+def _last_affine(branch: nn.Module) -> nn.Module | None:
+    """Return the affine map that a branch ends in, or None if it ends in something else."""
+    leaves = [module for module in branch.modules() if not list(module.children())]
+    affine = (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm)
+    return leaves[-1] if leaves and isinstance(leaves[-1], affine) else None
 
 
 class _Sum(nn.Module):
@@ -352,10 +410,10 @@ def _choice(name: str, given: str, allowed: object) -> None:
         raise DataError(f"{name}={given!r} was given; allowed are {', '.join(names)}")
 
 
-def _positive(**sizes: int) -> None:
+def _positive(**sizes: object) -> None:
     for name, size in sizes.items():
-        if size < 1:
-            raise DataError(f"{name}={size} was given; at least 1 is needed")
+        if not isinstance(size, Integral) or size < 1:
+            raise DataError(f"{name}={size!r} was given; at least 1 is needed, a whole number")
 
 
 def _attention(width: int, heads: int) -> None:

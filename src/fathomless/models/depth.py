@@ -15,6 +15,7 @@ of Nazaret and Blei, 2022, bundles heads with layers, which is a looser bound.)
 """
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +26,17 @@ from torch import Tensor, nn
 
 from fathomless.distributions import ClippedPoisson, DepthLaw, DepthPrior, FixedDepth, PoissonPrior, depth_terms
 from fathomless.errors import ConvergenceWarning, DataError, DepthError
-from fathomless.layers import BayesianLayer, MeanField, alike_linear, prior_parameters, side_by_side, weight_decay
-from fathomless.models.blocks import make_identity
-from fathomless.models.interface import Draws, Model, Structure
+from fathomless.layers import (
+    BayesianLayer,
+    MeanField,
+    WeightPrior,
+    alike_linear,
+    prior_scales,
+    side_by_side,
+    weight_decay,
+)
+from fathomless.models.blocks import JoinedHeads, make_identity
+from fathomless.models.interface import Draws, Model, Structure, credible_interval
 from fathomless.rng import derive, lent_globally
 
 __all__ = ["UnboundedDepth", "unsettled"]
@@ -57,12 +66,10 @@ class UnboundedDepth(Model):
     weights : {"map", "meanfield"}
         Point estimates with the decay of the prior (penalised maximum likelihood, no evidence bound), or an
         independent Gaussian per weight (an evidence bound).
-    prior_scale : float
-        Standard deviation s of the prior N(0, s²) of every weight.
+    weight_prior : WeightPrior
+        Prior N(0, s²) of the weights; s may depend on the shape of a parameter.
     weight_scale : float
         Initial standard deviation of mean-field weights.
-    penalise_norms : bool
-        Extend the prior to scales and shifts of normalisation layers.
     head_divergence : {"own", "bundled"}
         Charge the head of a depth when that depth is drawn, or whenever a deeper one is (the paper's equation 10).
     growth : {"default", "identity"}
@@ -90,8 +97,8 @@ class UnboundedDepth(Model):
     torch.Size([6, 5, 3])
     """
 
-    _uses: Tensor  # (m, parts) 1 where a depth of the support uses a part
-    _sizes: Tensor  # (parts,) weights of each part that carry the plain prior
+    _charges: Tensor  # (m, columns) see _charge
+    _sizes: Tensor  # (P,) elements of each point estimate that carries a prior
     _depths: Tensor  # (m,) depths of the support
     _log_prior: Tensor  # (m,)
 
@@ -105,9 +112,8 @@ class UnboundedDepth(Model):
         prior: DepthPrior | None = None,
         min_depth: int = 1,
         weights: str = "map",
-        prior_scale: float = 1.0,
+        weight_prior: WeightPrior | None = None,
         weight_scale: float = 0.02,
-        penalise_norms: bool = False,
         head_divergence: str = "own",
         growth: str = "default",
         max_depth: int | None = None,
@@ -119,9 +125,8 @@ class UnboundedDepth(Model):
         self.layer, self.head = layer, head
         self.law, self.prior = law or ClippedPoisson(), prior or PoissonPrior()
         self.min_depth, self.max_depth = min_depth, max_depth
-        self.weights, self.prior_scale, self.weight_scale = weights, prior_scale, weight_scale
-        self.penalise_norms, self.head_divergence = penalise_norms, head_divergence
-        self.growth, self.seed, self.dtype = growth, seed, dtype
+        self.weights, self.weight_prior, self.weight_scale = weights, weight_prior or WeightPrior(), weight_scale
+        self.head_divergence, self.growth, self.seed, self._dtype = head_divergence, growth, seed, dtype
         self.layers = nn.ModuleDict()
         self.heads = nn.ModuleDict()
         self.law_parameters = nn.ParameterList()
@@ -139,28 +144,30 @@ class UnboundedDepth(Model):
     # ---- what the rest of the library asks of a model
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Evaluate one network per depth in the support and per weight draw.
+        """Evaluate one network per depth in the support and per weight draw; point estimates need one pass.
 
-        Point estimates need one pass whatever `n`. One joint draw of the weights serves all depths, because
-        q(θ_k | ℓ) is the same for every ℓ ≥ k.
+        One joint draw of the layers serves all depths, because q(θ_k | ℓ) is the same for every ℓ ≥ k.
         """
         depth = self._weigh_depths()
         n = n if self.stochastic else 1
         passes = [self._evaluate(x, generator) for _ in range(n)]
         f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
-        f = f.to(self.dtype)  # autocast may have left it in half precision
-        divergence = torch.stack([kl for _, kl in passes]).mean(0) if n > 1 else passes[0][1]  # (parts,)
-        log_weight, structure = depth.log_weight, self._depths
+        if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
+            f = f.float()
+        divergence = torch.stack([kl for _, kl in passes]).mean(0) if n > 1 else passes[0][1]  # (columns,)
+        log_weight, structure = depth.log_weight.to(f.dtype), self._depths
         if n > 1:
             log_weight, structure = (log_weight - math.log(n)).repeat(n), structure.repeat(n)  # (S,)
-        return Draws(f, log_weight, structure, {"weights": depth.usage @ divergence, "depth": depth.divergence})
+        # a product and a sum, since autocast would round a dot product
+        weights = (depth.charge * divergence).sum()
+        return Draws(f, log_weight, structure, {"weights": weights, "depth": depth.divergence})
 
     def structure(self) -> Structure:
         """Return the posterior over depth."""
         posterior = self.depth_posterior()
         mean = sum(depth * p for depth, p in posterior.items())
         mode = max(posterior, key=lambda depth: posterior[depth])
-        low, high = _credible(posterior, 0.9)
+        low, high = credible_interval(posterior, 0.9)
         return Structure(
             kind="depth",
             names=tuple(map(str, posterior)),
@@ -177,14 +184,16 @@ class UnboundedDepth(Model):
         Parameters
         ----------
         limit : int, optional
-            Create at most this many layers now; until they exist q is cut at the deepest that does.
+            Create at most this many layers now, with their heads; q is cut at the deepest that exists.
 
         Returns
         -------
         int
-            How many layers and heads were created.
+            How many layers were created.
         """
-        self._at_rest = None
+        self._at_rest, least = None, self.law.least()
+        for p in self.law_parameters if least is not None else ():
+            p.data.clamp_(min=least)
         return self._extend(limit)
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
@@ -201,11 +210,18 @@ class UnboundedDepth(Model):
     @torch.no_grad()
     def usage(self) -> dict[str, Tensor]:
         """S_k for layer k, q(ℓ) for the head at depth ℓ, 1 for a readout."""
-        return {
-            f"{name}.{parameter}": share
-            for (name, part), share in zip(self._parts, self._weigh_depths().usage.unbind(), strict=True)
-            for parameter, _ in part.named_parameters()
-        }
+        q, _ = self.law.atoms(self._eta(), self._support)
+        survival = q.flip(0).cumsum(0).flip(0)  # (m,) probability of this depth or a deeper one
+        shares = dict(zip(self._depths_in_use, zip(q.unbind(), survival.unbind(), strict=True), strict=True))
+        used = {}
+        for name, part in self._parts:
+            kind, _, number = name.partition(".")
+            if kind == "layers":
+                share = next(s for depth, (_, s) in shares.items() if depth >= int(number))
+            else:
+                share = shares[int(number)][0] if kind == "heads" else torch.ones_like(q[0])
+            used.update({f"{name}.{parameter}": share for parameter, _ in part.named_parameters()})
+        return used
 
     def layout(self) -> dict[str, Any]:
         """Return what must exist before a ``state_dict`` of this model can be loaded, as plain JSON."""
@@ -235,7 +251,13 @@ class UnboundedDepth(Model):
     @property
     def device(self) -> torch.device:
         """Where the posterior over depth lives, and with it the rest."""
-        return self._uses.device
+        return self._charges.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the weights."""
+        weights = (p for parts in (self.layers, self.heads) for p in parts.parameters())
+        return next((p.dtype for p in weights if p.is_floating_point()), self._dtype)
 
     @property
     def depth(self) -> int:
@@ -256,8 +278,8 @@ class UnboundedDepth(Model):
     def compress(self, eps: float = 0.0) -> "UnboundedDepth":
         """Return a copy with the fewest depths that hold 1 − `eps` of the posterior, renormalised.
 
-        Layers above the deepest kept depth, layers at rest and unused heads are dropped. The total variation between
-        the old and the new predictive distribution is at most `eps` for every input.
+        What these depths do not use is dropped. The total variation between the old and the new predictive
+        distribution is at most `eps` for every input.
         """
         if not 0.0 <= eps < 1.0:
             raise DataError(f"eps={eps} was given; 0 <= eps < 1 is allowed")
@@ -276,7 +298,7 @@ class UnboundedDepth(Model):
         DepthError
             If the depth is outside the support, or weights are not point estimates.
         """
-        self._refuse_stochastic("point_depth")
+        self._refuse_drawn("point_depth")
         if str(depth) not in self.heads or depth > len(self.layers):
             raise DepthError(f"depth {depth} was asked for; depths with a head are {sorted(map(int, self.heads))}")
         parts = [*(self.layers[str(k)] for k in range(1, depth + 1)), self.heads[str(depth)]]
@@ -293,45 +315,52 @@ class UnboundedDepth(Model):
         DepthError
             If a head is not linear, or weights are not point estimates.
         """
-        self._refuse_stochastic("mean_network")
+        self._refuse_drawn("mean_network")
         posterior = self.depth_posterior()
         heads = [self.heads[str(depth)] for depth in posterior]
         linear = [head for head in heads if isinstance(head, nn.Linear) and head.bias is not None]
         if self.readout is not None or len(linear) < len(heads):
             raise DepthError("mean_network was called on a model whose heads are not all nn.Linear with a bias")
         layers = [copy.deepcopy(self.layers[str(k)]) for k in range(1, self.depth + 1)]
-        return _MeanNetwork(layers, linear, posterior).eval()
+        return JoinedHeads(layers, linear, posterior).eval()
 
     @torch.no_grad()
     def classify_early(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Classify, stopping at the first depth after which no deeper network can change the answer.
 
         After depth ℓ, with partial mixture Σ_{k ≤ ℓ} q(k) p(y | Ω_k) and remaining mass r = 1 − Σ_{k ≤ ℓ} q(k), a row
-        stops when its two largest classes differ by more than r. The class is exactly that of the full mixture.
+        stops when its two largest classes differ by more than r (and by more than rounding could undo). The class is
+        that of the full mixture.
 
         Returns
         -------
         label, depth : int64 Tensors, shape (B,)
             Class of every row, and the depth it stopped at.
         """
-        self._refuse_stochastic("classify_early")
+        self._refuse_drawn("classify_early")
         posterior = self.depth_posterior()
         label = torch.zeros(len(x), dtype=torch.int64, device=x.device)
         stopped = torch.full_like(label, self.depth)
+        was_training = self.training
+        self.eval()
         rows, h, mixture, left = torch.arange(len(x), device=x.device), x, torch.zeros(()), 1.0
         for depth in range(self.depth + 1):
             h = self.layers[str(depth)](h) if depth else h
             if depth not in posterior:
                 continue
             left -= posterior[depth]
-            mixture = mixture + posterior[depth] * self._head(depth, h).double().softmax(-1)  # (rows, K)
-            top = mixture.topk(2, -1)
-            # the margin must beat the rounding of the sum as well
-            done = (top.values[:, 0] - top.values[:, 1] > max(left, 0.0) + 1e-12) | (depth == self.depth)
-            label[rows], stopped[rows] = top.indices[:, 0], depth
+            f = self.heads[str(depth)](h)
+            f = f if self.readout is None else self.readout(f)
+            mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
+            top = mixture.topk(2, -1).values
+            # the margin must beat rounding as well, in the outputs and in the sum
+            margin = max(left, 0.0) + 64.0 * torch.finfo(h.dtype).eps
+            done = (top[:, 0] - top[:, 1] > margin) | (depth == self.depth)
+            label[rows], stopped[rows] = mixture.argmax(-1), depth
             rows, h, mixture = rows[~done], h[~done], mixture[~done]
             if len(rows) == 0:
                 break
+        self.train(was_training)
         return label, stopped
 
     # ---- inside
@@ -347,19 +376,19 @@ class UnboundedDepth(Model):
     def _weigh_depths(self) -> "_Weighed":
         """Weigh the depths of the support.
 
-        In training, while η is frozen, the result is kept until the next look at η (:meth:`grow`): most steps leave η
-        where it is. (A parameter's version does not tell, since fused optimisers do not count it up.)
+        In training, while η is frozen, the result is kept until the next look at η (:meth:`grow`). (A parameter's version
+        would not tell of a change, since fused optimisers do not count it up.)
         """
         frozen = self.training and torch.is_grad_enabled() and not any(p.requires_grad for p in self.law_parameters)
-        if frozen and self._at_rest is not None and self._at_rest.usage.device == self.device:
+        if frozen and self._at_rest is not None and self._at_rest.charge.device == self.device:
             return self._at_rest
         q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
-        weighed = _Weighed(log_q.to(self.dtype), q.to(self.dtype) @ self._uses, divergence)
+        weighed = _Weighed(log_q, (q[:, None] * self._charges).sum(0), divergence)
         self._at_rest = weighed if frozen else None
         return weighed
 
     def _evaluate(self, x: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Run the layers once; return outputs (depths, B, K) and the divergence of every part (parts,)."""
+        """Run the layers once; return outputs (depths, B, K) and divergences (columns,)."""
         divergences: dict[str, Tensor] = {}
         hidden = [x]
         for name, layer in self._layers_in_use:
@@ -368,22 +397,15 @@ class UnboundedDepth(Model):
         if self._linear_heads and not torch.is_autocast_enabled(x.device.type):
             f = side_by_side(self._linear_heads, hidden)
         else:
-            heads = zip(self._heads_in_use, hidden, strict=True)
-            f = torch.stack([_apply(name, head, h, generator, divergences) for (name, head), h in heads])
+            pairs = zip(self._heads_in_use, hidden, strict=True)
+            f = torch.stack([_apply(name, head, h, generator, divergences) for (name, head), h in pairs])
         if self.readout is not None:
             f = torch.stack([_apply("readout", self.readout, one, generator, divergences) for one in f])
-        if self._decayed:
-            divergence = weight_decay(self._decayed, self._sizes, self.prior_scale)
-        else:
-            divergence = self._uses.new_zeros(len(self._parts))
+        divergence = weight_decay(self._decayed, self._sizes)
         if divergences:
-            zero = divergence.new_zeros(())
-            divergence = divergence + torch.stack([divergences.get(name, zero) for name, _ in self._parts])
+            own = [divergences[name].double() for name, part in self._parts if isinstance(part, BayesianLayer)]
+            divergence = torch.cat([divergence, torch.stack(own)])
         return f, divergence
-
-    def _head(self, depth: int, h: Tensor) -> Tensor:
-        f: Tensor = self.heads[str(depth)](h)
-        return f if self.readout is None else self.readout(f)
 
     def _extend(self, limit: int | None) -> int:
         built = len(self.layers) > 0 or (self.min_depth > 0 and bool(self.heads))
@@ -401,7 +423,7 @@ class UnboundedDepth(Model):
         support = tuple(k for k in support if k <= reachable) or (reachable,)
         for k in support:
             source = self.min_depth + k - 1 if built and self.growth == "identity" else None
-            created += self._add_head(self.min_depth + k, copied_from=source)
+            self._add_head(self.min_depth + k, copied_from=source)
         if created or support != self._support:
             self._arrange(support)
         return created
@@ -427,18 +449,19 @@ class UnboundedDepth(Model):
         if adjust is not None:
             adjust(part)
         plain = not isinstance(part, BayesianLayer)
-        if self.weights == "meanfield" and plain and prior_parameters(part, self.penalise_norms):
-            part = MeanField(part, self.prior_scale, self.weight_scale, self.penalise_norms)
+        if self.weights == "meanfield" and plain and prior_scales(part, self.weight_prior):
+            part = MeanField(part, self.weight_prior, self.weight_scale)
         return part.to(self._device(), self.dtype).train(self.training)
 
-    def _add_head(self, depth: int, copied_from: int | None) -> int:
+    def _add_head(self, depth: int, copied_from: int | None) -> None:
         if str(depth) in self.heads:
-            return 0
+            return
         head = self._build("head", depth, self.head)
         if str(copied_from) in self.heads:
-            head.load_state_dict(self.heads[str(copied_from)].state_dict())
+            old, new = self.heads[str(copied_from)].state_dict(), head.state_dict()
+            if {name: value.shape for name, value in old.items()} == {name: value.shape for name, value in new.items()}:
+                head.load_state_dict(old)
         self.heads[str(depth)] = head
-        return 1
 
     def _add_law_parameters(self, last: int) -> None:
         for k in range(len(self.law_parameters), last + 1):
@@ -460,19 +483,9 @@ class UnboundedDepth(Model):
             p.requires_grad_(id(p) in awake)
             if id(p) not in awake:
                 p.grad = None
-        owned = [
-            list(prior_parameters(part, self.penalise_norms).values()) if not isinstance(part, BayesianLayer) else []
-            for _, part in self._parts
-        ]
-        self._decayed = [p for own in owned for p in own]
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
-        sizes = [sum(p.numel() for p in own) for own in owned]
-        uses = torch.zeros(len(depths), len(self._parts))
-        for row, depth in enumerate(depths):
-            uses[row, :depth] = 1.0
-            uses[row, len(layers) + (0 if self.head_divergence == "bundled" else row) : len(layers) + row + 1] = 1.0
-            uses[row, len(layers) + len(heads) :] = 1.0
+        self._decayed, sizes, charges = self._charge(depths)
         log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))
         if not bool(log_prior.isfinite().all()):
             raise DepthError(
@@ -480,12 +493,38 @@ class UnboundedDepth(Model):
                 "choose a prior that covers the support, or a law that stays inside the prior"
             )
         for name, table in (
-            ("_uses", uses.to(self.dtype)),
-            ("_sizes", torch.tensor(sizes)),
+            ("_charges", charges),
+            ("_sizes", torch.tensor(sizes, dtype=torch.int64)),
             ("_depths", torch.tensor(depths)),
             ("_log_prior", log_prior),
         ):
             self.register_buffer(name, table.to(self._device()), persistent=False)
+
+    def _charge(self, depths: Sequence[int]) -> tuple[list[nn.Parameter], list[int], Tensor]:
+        """List what carries a divergence, and what each depth is charged for it.
+
+        Returns
+        -------
+        parameters, sizes : lists of length P
+            Point estimates, and their elements.
+        charges : float64 Tensor, shape (m, P + Bayesian parts)
+            What a depth pays for ½|θ|² of each point estimate (1/s² or 0), and for each Bayesian part's divergence.
+        """
+        parameters, plain, bayesian = [], [], []
+        for name, part in self._parts:
+            kind, _, number = name.partition(".")
+            alone = kind == "heads" and self.head_divergence == "own"  # else charged by deeper networks too
+            first = 0 if kind == "readout" else int(number)
+            paid = [float(depth == first if alone else depth >= first) for depth in depths]
+            if isinstance(part, BayesianLayer):
+                bayesian.append(paid)
+                continue
+            own = dict(part.named_parameters())
+            for parameter, scale in prior_scales(part, self.weight_prior).items():
+                parameters.append(own[parameter])
+                plain.append([share / scale**2 for share in paid])
+        charges = torch.tensor([*plain, *bayesian], dtype=torch.float64).reshape(-1, len(depths)).T
+        return parameters, [p.numel() for p in parameters], charges.contiguous()
 
     def _fixed(self, masses: dict[int, float]) -> "UnboundedDepth":
         """Copy this model with a fixed law on the given depths, without the parts that they do not use."""
@@ -500,7 +539,7 @@ class UnboundedDepth(Model):
         small._arrange(small.law.offsets)
         return small
 
-    def _refuse_stochastic(self, what: str) -> None:
+    def _refuse_drawn(self, what: str) -> None:
         if self.stochastic:
             raise DepthError(f"{what} was called on a model whose weights are drawn; it needs weights='map'")
 
@@ -508,18 +547,18 @@ class UnboundedDepth(Model):
 def unsettled(history: Sequence[Mapping[str, float]]) -> float:
     """Return the layers that the mean depth would still go by, if it has not come to rest; else 0.
 
-    Depth is still on its way if, in the last third of a training, the gradient of its parameters kept its sign (the
-    history's ``drift`` is above 0.9 on average) and the mean depth went on at a pace which, without the decay of the
-    learning rate, would carry it more than one layer in another training of the same length. Then the depth that is
-    reported says how fast it was learned, not what the data ask for.
+    Depth is still on its way if, in the last third of a training, the mean depth went almost always in one direction,
+    at a pace which, without the decay of the learning rate, would carry it more than two layers in another training
+    of the same length. Then the depth that is reported says how fast it was learned, not what the data ask for.
     """
     late = [row for row in history if row["epoch"] > history[-1]["epoch"] * 2 / 3]
-    drift = [row["drift"] for row in late if "drift" in row]
-    if len(late) < 3 or not drift or sum(drift) / len(drift) < 0.9:
+    steps = [b["mean_depth"] - a["mean_depth"] for a, b in itertools.pairwise(late)]
+    length = sum(map(abs, steps))
+    share = sum(row["learning_rate"] for row in late) / max(sum(row["learning_rate"] for row in history), 1e-300)
+    if len(steps) < 3 or length == 0.0 or share == 0.0 or abs(sum(steps)) < 0.9 * length:
         return 0.0
-    share = sum(row["learning_rate"] for row in late) / sum(row["learning_rate"] for row in history)
-    way = (late[-1]["mean_depth"] - late[0]["mean_depth"]) / share
-    return way if abs(way) > 1.0 else 0.0
+    way = sum(steps) / share
+    return way if abs(way) > 2.0 else 0.0
 
 
 def _forget(model: nn.Module, _: object) -> None:
@@ -528,31 +567,9 @@ def _forget(model: nn.Module, _: object) -> None:
     model._at_rest = None
 
 
-class _MeanNetwork(nn.Module):
-    """The mean over depths of linear heads, as one linear map on the hidden states side by side."""
-
-    def __init__(self, layers: Sequence[nn.Module], heads: Sequence[nn.Linear], posterior: dict[int, float]) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-        self.depths = tuple(posterior)
-        shares = list(posterior.values())
-        weight = torch.cat([q * head.weight for q, head in zip(shares, heads, strict=True)], 1).detach()  # (K, ΣH)
-        self.head = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device, dtype=weight.dtype)
-        with torch.no_grad():
-            self.head.weight.copy_(weight)
-            self.head.bias.copy_(torch.stack([q * head.bias for q, head in zip(shares, heads, strict=True)]).sum(0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = [x]
-        for layer in self.layers:
-            hidden.append(layer(hidden[-1]))
-        mean: Tensor = self.head(torch.cat([hidden[depth] for depth in self.depths], -1))
-        return mean
-
-
 class _Weighed(NamedTuple):
     log_weight: Tensor  # (m,) log q
-    usage: Tensor  # (parts,) probability that each part is used
+    charge: Tensor  # (columns,) what is paid for each divergence, on average over depths
     divergence: Tensor  # KL(q ‖ prior)
 
 
@@ -566,20 +583,6 @@ def _apply(
     else:
         output = part(x)
     return output
-
-
-def _credible(posterior: dict[int, float], level: float) -> tuple[int, int]:
-    """Central interval of depths that holds at least `level`."""
-    tail, below, depths = 0.5 * (1.0 - level), 0.0, sorted(posterior)
-    low = high = depths[0]
-    for depth in depths:
-        if below <= tail:
-            low = depth
-        below += posterior[depth]
-        high = depth
-        if below >= 1.0 - tail:
-            break
-    return low, high
 
 
 def _check(min_depth: int, max_depth: int | None, weights: str, head_divergence: str, growth: str) -> None:

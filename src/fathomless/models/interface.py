@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Draws", "Model", "Structure"]
+__all__ = ["Draws", "Model", "Structure", "credible_interval"]
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,32 @@ class Structure:
     summary: str = ""
 
 
-class Model(nn.Module, ABC):
-    """A family of networks: draw from it, look at its structure, let it grow.
+def credible_interval(posterior: Mapping[int, float], level: float) -> tuple[int, int]:
+    """Return the central interval that holds at least `level` of a posterior over numbers, such as depths.
 
-    Attributes
-    ----------
-    dtype : torch.dtype
-        Floating-point type of the weights.
+    Examples
+    --------
+    >>> credible_interval({1: 0.02, 2: 0.5, 3: 0.45, 4: 0.03}, 0.9)
+    (2, 3)
     """
+    tail, below = 0.5 * (1.0 - level), 0.0
+    low = high = min(posterior)
+    for value in sorted(posterior):
+        low = value if below <= tail else low
+        below += posterior[value]
+        high = value
+        if below >= 1.0 - tail:
+            break
+    return low, high
 
-    dtype: torch.dtype
+
+class Model(nn.Module, ABC):
+    """A family of networks: draw from it, look at its structure, let it grow."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the weights."""
 
     @property
     @abstractmethod
@@ -107,7 +123,7 @@ class Model(nn.Module, ABC):
         Parameters
         ----------
         limit : int, optional
-            Create at most this many layers now.
+            Create at most this many now.
         """
 
     @abstractmethod

@@ -1,0 +1,118 @@
+"""Options of estimators: checks, rules that fill in what is left open, plain JSON and back."""
+
+import contextlib
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, fields
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from fathomless.errors import DataError, FileError
+from fathomless.inference.svi import Rows, Training
+
+__all__ = [
+    "FUNCTION",
+    "batch_size",
+    "decoded",
+    "encoded",
+    "epochs",
+    "fingerprint",
+    "foreign",
+    "real",
+    "structure_rate",
+    "whole",
+]
+
+SMALL_BATCH = 256  # rows that make one step, whatever their order
+FUNCTION = {"function": True}  # stands for an option that was a function
+
+
+def whole(name: str, value: Any, *special: object) -> int:
+    """Return an option that must be 1, 2, …; `special` are other values that the message tells of."""
+    if not isinstance(value, Integral) or value < 1:
+        others = "".join(f", or {other!r}" for other in special)
+        raise DataError(f"{name}={value!r} was given; at least 1 is needed, a whole number{others}")
+    return int(value)
+
+
+def real(name: str, value: Any, *special: object) -> float:
+    """Return an option that must be a finite number; `special` are other values that the message tells of."""
+    if not isinstance(value, Real) or not math.isfinite(value):
+        others = "".join(f", or {other!r}" for other in special)
+        raise DataError(f"{name}={value!r} was given; a finite number is allowed{others}")
+    return float(value)
+
+
+def batch_size(count: float) -> int:
+    """Rows per step: 256, and more for large data, where the cost of a step is in the arithmetic."""
+    return SMALL_BATCH if count < 10_000 else 512
+
+
+def epochs(steps_per_epoch: int) -> int:
+    """Epochs that make about 4,000 steps, within 20 and 1,000."""
+    return max(20, min(1000, round(4000 / steps_per_epoch)))
+
+
+def structure_rate(steps: int) -> float:
+    """Rate of the structure's parameters: 0.3 in 4,000 steps, and more in fewer, so that they can go as far."""
+    return min(3.0, 0.3 * max(1.0, 4000 / steps))
+
+
+def fingerprint(
+    train: Rows, valid: Rows | None, start: Iterable[Tensor], training: Training, options: dict[str, Any]
+) -> str:
+    """Name the data, the start and the options of a fit, so that a checkpoint of another one is not taken up."""
+    digest = hashlib.sha256(json.dumps([asdict(training), options], sort_keys=True, default=str).encode())
+    parts = [part for rows in (train, valid) if rows is not None for part in (rows.x, rows.y, rows.weight)]
+    for tensor in (*start, *(part for part in parts if part is not None)):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def foreign(path: str | PathLike[str]) -> Iterator[None]:
+    """Turn whatever a manifest that passed its checks may still do wrong into one clear error."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise FileError(
+            f"{path} does not hold an estimator that this version can rebuild ({type(error).__name__}: {reason}); "
+            "save it again with the version that wrote it"
+        ) from error
+
+
+def encoded(value: Any, classes: Mapping[str, type]) -> Any:
+    """Write options as plain JSON: values of our own by class and fields, functions by a mark."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case np.generic():
+            return value.item()
+        case list() | tuple():
+            return [encoded(entry, classes) for entry in value]
+    name = type(value).__name__
+    if classes.get(name) is type(value):
+        own = {f.name: encoded(getattr(value, f.name), classes) for f in fields(cast(Any, value)) if f.init}
+        return {"class": name, "fields": own}
+    if callable(value):
+        return FUNCTION
+    raise DataError(f"an option of type {name} cannot be saved; allowed are plain values and {', '.join(classes)}")
+
+
+def decoded(value: Any, classes: Mapping[str, type]) -> Any:
+    """Undo :func:`encoded`; lists become tuples."""
+    match value:
+        case {"class": str(name), "fields": dict(entries)}:
+            return classes[name](**decoded(entries, classes))
+        case dict():
+            return {name: decoded(entry, classes) for name, entry in value.items()}
+        case list():
+            return tuple(decoded(entry, classes) for entry in value)
+    return value

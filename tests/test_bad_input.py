@@ -1,0 +1,608 @@
+"""Whatever is given, the answer is a prediction or a message that says what was given and what to do."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.exceptions import NotFittedError
+
+from fathomless import io
+from fathomless.distributions import PoissonPrior
+from fathomless.errors import DataError, DepthError, DivergenceError, FathomlessError, FileError
+from fathomless.estimators import UnboundedDepthClassifier, UnboundedDepthRegressor
+
+Array = npt.NDArray[Any]
+nan, inf = float("nan"), float("inf")
+
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.errors.ConvergenceWarning")  # fits are short on purpose
+
+
+def regressor(**options: Any) -> UnboundedDepthRegressor:
+    return UnboundedDepthRegressor(**{"epochs": 2, "width": 4, "random_state": 0, **options})
+
+
+def classifier(**options: Any) -> UnboundedDepthClassifier:
+    return UnboundedDepthClassifier(**{"epochs": 2, "width": 4, "random_state": 0, **options})
+
+
+def numbers(n: int = 20, columns: int = 2) -> Array:
+    return np.random.default_rng(0).normal(size=(n, columns))
+
+
+def frame(n: int = 20) -> pd.DataFrame:
+    return pd.DataFrame({"size": numbers(n)[:, 0], "colour": [("red", "blue")[i % 2] for i in range(n)]})
+
+
+def replaced(X: Array, value: Any, row: int = 3, column: int = 1) -> Array:
+    X = X.astype(object if isinstance(value, str) else np.result_type(X, type(value)))
+    X[(row, column)[: X.ndim]] = value
+    return X
+
+
+def refused(
+    message: str, X: Any, y: Any, weight: Any = None, kind: Any = (FathomlessError, ValueError), **options: Any
+) -> None:
+    """Check the message, and that the estimator is left as it was, fitted or not."""
+    make = options.pop("make", regressor)
+    before = make(**options)
+    with pytest.raises(kind, match=message):
+        before.fit(X, y, sample_weight=weight)
+    assert vars(before) == vars(make(**options))
+    target = ["a", "b"] * 10 if make is classifier else numbers()[:, 0]
+    fitted = make().fit(numbers(), target)
+    state, expected = set(vars(fitted)), np.array(fitted.predict(numbers()))
+    with pytest.raises(kind, match=message):
+        fitted.set_params(**options).fit(X, y, sample_weight=weight)
+    assert set(vars(fitted)) == state
+    np.testing.assert_array_equal(fitted.predict(numbers()), expected)
+
+
+# -------------------------------------------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (replaced(numbers(), nan), "Input X contains NaN"),
+        (replaced(numbers(), inf), "Input X contains infinity or a value too large"),
+        (replaced(numbers(), "red"), "could not convert string to float: 'red'"),
+        ([*numbers().astype(str).tolist(), ["x", "y"]], "could not convert string|dtype"),
+        (numbers() + 1j, "Complex data not supported"),
+        (numbers()[:, 0], r"Expected 2D array, got 1D array instead.*[\s\S]*reshape"),
+        (numbers()[:, :, None], "Found array with dim 3"),
+        (numbers()[:, :0], r"0 feature\(s\) \(shape=\(20, 0\)\) while a minimum of 1 is required"),
+        (numbers(0), r"Found array with 0 sample\(s\)"),
+        (np.array([[{"a": 1}, 2.0]] * 20, dtype=object), "dict"),
+        ([[1.0, 2.0], [3.0]] * 10, "inhomogeneous|sequence"),
+        (
+            (1e9 * numbers()).astype("datetime64[s]"),
+            r"X is an array of dtype datetime64\[s\]; arrays hold numbers: give dates",
+        ),
+    ],
+    ids=lambda v: None if not isinstance(v, str) else v[:20],
+)
+def test_arrays_that_cannot_be_used_are_refused(X: Any, message: str) -> None:
+    rows = len(X)
+    refused(message, X, np.arange(float(rows)), kind=(ValueError, TypeError))
+
+
+def test_sparse_matrices_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"Sparse data was passed.*dense data is required.*toarray"):
+        regressor().fit(scipy.sparse.csr_array(numbers()), numbers()[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": [nan] * 20}, "column 'size' has no value at all in training; drop the column"),
+        ({"size": [inf] + [1.0] * 19}, r"column 'size' contains infinity in .*0.*; replace or drop"),
+        ({"size": [1.0, "big"] * 10}, "column 'size' holds values of type float, str; make them all"),
+        ({"size": [{"a": 1}] * 20}, "column 'size' holds .*dict|column 'size' has the type Struct|nested"),
+        ({"size": [[1, 2]] * 20}, "column 'size' .*(list|List|nested)"),
+        ({"size": [1j] * 20}, "column 'size' .*complex"),
+        ({"size": pd.to_timedelta(range(20), unit="s")}, "column 'size' has the type Duration.*; turn it into numbers"),
+    ],
+    ids=lambda v: None if not isinstance(v, str) else v[:20],
+)
+def test_frames_that_cannot_be_used_are_refused(changes: dict[str, Any], message: str) -> None:
+    refused(message, frame().assign(**changes), numbers()[:, 0], kind=DataError)
+
+
+def test_gaps_are_refused_where_they_were_not_announced() -> None:
+    gaps = frame().assign(colour=[None, "red"] * 10)
+    refused("column 'colour' contains NaN .*not allowed here.*", gaps, numbers()[:, 0], kind=DataError, missing="error")
+    fitted = regressor().fit(frame(), numbers()[:, 0])
+    with pytest.raises(DataError, match=r"column 'colour' .*missing"):
+        fitted.predict(gaps)
+    impute = regressor(missing="impute").fit(frame(), numbers()[:, 0])
+    assert np.isfinite(impute.predict(gaps)).all()
+
+
+def test_tables_without_rows_or_columns_are_refused() -> None:
+    message = r"0 rows|0 sample|0 feature|at least one"
+    refused(message, frame()[:0], np.array([]))
+    refused(message, frame()[[]], numbers()[:, 0])
+    fitted = regressor().fit(frame(), numbers()[:, 0])
+    labels = classifier().fit(pl.from_pandas(frame()), ["a", "b"] * 10)
+    for call in (fitted.predict, fitted.predict_dist, fitted.predict_interval, fitted.sample_y):
+        with pytest.raises(DataError, match=r"X has 0 rows \(samples\) and 2 columns; at least one of each is needed"):
+            call(frame()[:0])
+    with pytest.raises(DataError, match="X has 0 rows"):
+        labels.predict(pl.from_pandas(frame())[:0])
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_columns_that_are_missing_extra_or_repeated_are_refused(kind: str) -> None:
+    make: Callable[[pd.DataFrame], Any] = pl.from_pandas if kind == "polars" else pd.DataFrame
+    fitted = regressor().fit(make(frame()), numbers()[:, 0])
+    with pytest.raises(ValueError, match=r"feature names should match[\s\S]*yet now missing:\n- colour"):
+        fitted.predict(make(frame()[["size"]]))
+    with pytest.raises(ValueError, match=r"feature names should match[\s\S]*unseen at fit time:\n- weight"):
+        fitted.predict(make(frame().assign(weight=1.0)))
+    with pytest.raises(ValueError, match="X has 3 features, but UnboundedDepthRegressor is expecting 2 features"):
+        regressor().fit(numbers(), numbers()[:, 0]).predict(numbers(columns=3))
+
+
+def test_repeated_columns_are_refused() -> None:
+    twice = pd.DataFrame(numbers(), columns=["a", "a"])
+    refused(r"'a'|column names", twice, numbers()[:, 0])
+    table = pa.table([pa.array(numbers()[:, 0]), pa.array(numbers()[:, 1])], names=["a", "a"])
+    refused(r"'a'|column names", table, numbers()[:, 0])
+
+
+def test_new_categories_and_retyped_columns_are_refused() -> None:
+    fitted = regressor().fit(frame(), numbers()[:, 0])
+    with pytest.raises(DataError, match=r"colour.*'green'.*"):
+        fitted.predict(frame().assign(colour="green"))
+    with pytest.raises(DataError, match="size"):
+        fitted.predict(frame().assign(size="big"))
+    ignoring = regressor(unseen="ignore").fit(frame(), numbers()[:, 0])
+    assert np.isfinite(ignoring.predict(frame().assign(colour="green"))).all()
+
+
+@pytest.mark.parametrize(
+    "X", [object(), "data.csv", 5, {"a": [1.0]}, pl.DataFrame({"a": [1.0]}).lazy()], ids=lambda X: type(X).__name__
+)
+def test_things_that_are_no_tables_are_refused(X: Any) -> None:
+    with pytest.raises((FathomlessError, ValueError, TypeError), match=r"array|frame|collect|float"):
+        regressor().fit(X, [1.0])
+
+
+# ------------------------------------------------------------------------------------- few rows, odd values
+
+
+def test_one_row_is_fitted_without_nan() -> None:
+    assert np.isfinite(regressor().fit(numbers(1), [3.0]).predict(numbers(), return_std=True)).all()
+    refused(r"y holds one class only \('a'\)", numbers(1), ["a"], make=classifier)
+
+
+def test_constant_columns_and_targets_work() -> None:
+    X = numbers()
+    X[:, 0] = 7.0
+    assert np.isfinite(regressor().fit(X, X[:, 1]).predict(X + 5.0)).all()
+    constant = regressor(epochs=30).fit(X, np.full(20, 1e6))
+    mean, std = constant.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+    assert (np.abs(mean - 1e6) < 10).all()
+
+
+@pytest.mark.parametrize("huge", [1e20, 1e150, 1e300, 1e308])
+@pytest.mark.parametrize("where", ["X", "X sign", "y", "both", "predict", "predict all"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_huge_values_give_no_nan(huge: float, where: str, precision: str) -> None:
+    X = numbers()
+    y = X[:, 0].copy()
+    new = X.copy()
+    if where in ("X", "both"):
+        X[:, 0] *= huge / np.abs(X[:, 0]).max()
+        new = X
+    if where == "X sign":
+        X[::2, 0], X[1::2, 0] = huge, -huge
+        new = X
+    if where in ("y", "both"):
+        y *= huge / np.abs(y).max()
+    if where == "predict":
+        new[4, 1] = huge
+    if where == "predict all":
+        new[:] = huge * np.sign(new)
+    for estimator, target in ((regressor(precision=precision), y), (classifier(precision=precision), y > 0)):
+        try:
+            fitted = estimator.fit(X, target)
+            p = fitted.predict_dist(new)
+            if estimator.__class__ is UnboundedDepthClassifier:
+                found = [fitted.predict_proba(new)]
+            else:
+                found = [*fitted.predict(new, return_std=True), *fitted.predict_interval(new)]
+            found.append(np.asarray(p.uncertainty().total))
+        except FathomlessError as error:
+            assert re.search(r"too|overflow|far from|not finite|scale", str(error)), error  # noqa: PT017
+        else:
+            assert not any(np.isnan(values).any() for values in found)
+            assert np.isfinite(found[0]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    arrays(np.float64, (8, 2), elements=st.floats(allow_nan=True, allow_infinity=True)),
+    arrays(np.float64, 8, elements=st.floats(allow_nan=True, allow_infinity=True)),
+)
+def test_any_numbers_give_predictions_or_a_clear_error(X: Array, y: Array) -> None:
+    try:
+        mean = regressor(epochs=1).fit(X, y).predict(X)
+    except (FathomlessError, ValueError) as error:
+        assert re.search("NaN|infinity|too large|overflow|not finite|far", str(error)), error  # noqa: PT017
+    else:
+        assert np.isfinite(mean).all()
+
+
+# ------------------------------------------------------------------------------------------ targets, weights
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (replaced(numbers()[:, 0], nan), r"Input y contains NaN. It is in 1 of 20 rows \(first: 3\); drop these rows"),
+        (
+            replaced(numbers()[:, 0], inf),
+            r"Input y contains infinity .* It is in 1 of 20 rows \(first: 3\); drop these rows",
+        ),
+        (["1", "two"] * 10, "y holds category values such as '1'; a numeric target is needed"),
+        (numbers(19)[:, 0], "X has 20 rows and y has 19; they must agree"),
+        (numbers()[:, 0] + 1j, "'y' holds values of type complex; make them all numbers"),
+        (numbers()[:, :, None], r"y has shape \(20, 2, 1\)"),
+        (3.0, "y is a single float; one value for each row of X is needed"),
+        (None, "requires y to be passed, but the target y is None"),
+        ([{"a": 1}] * 20, "y.*dict"),
+        ([[1.0], [2.0, 3.0]] * 10, "y cannot be read as an array of numbers"),
+    ],
+    ids=lambda v: None if not isinstance(v, str) else v[:20],
+)
+def test_targets_that_cannot_be_used_are_refused(y: Any, message: str) -> None:
+    refused(message, numbers(), y)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (["a", None] * 10, "Input y contains NaN. Labels are missing in .*; drop these rows"),
+        ([1.0, nan] * 10, "Input y contains NaN"),
+        ([1.0, inf] * 10, "infinity|Unknown label type"),
+        (numbers()[:, 0], "Unknown label type: continuous.* Give class labels, or use a regressor"),
+        (["a", 1] * 10, "Unknown label type: y holds class labels of type int, str; give"),
+        ([[1], [2]] * 10, "Unknown label type|nested|unhashable|type list"),
+        (numbers(), r"y has shape \(20, 2\); one value for each row is needed"),
+        (["a"] * 20, r"y holds one class only \('a'\); a classifier needs at least two classes"),
+        (["a", "b"], "X has 20 rows and y has 2; they must agree"),
+        (None, "requires y to be passed"),
+    ],
+    ids=lambda v: None if not isinstance(v, str) else v[:20],
+)
+def test_labels_that_cannot_be_used_are_refused(y: Any, message: str) -> None:
+    refused(message, numbers(), y, make=classifier)
+
+
+def test_one_class_is_left_after_rows_without_weight() -> None:
+    weight = np.arange(20) % 2
+    refused("y holds one class only", numbers(), ["a", "b"] * 10, weight=weight, make=classifier)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.r_[-1.0, np.ones(19)], "Negative values in data passed to `sample_weight`"),
+        (np.r_[nan, np.ones(19)], "Input sample_weight contains NaN"),
+        (np.r_[inf, np.ones(19)], "Input sample_weight contains infinity"),
+        (np.ones(19), r"sample_weight.shape == \(19,\), expected \(20,\)"),
+        (np.ones((20, 2)), "Sample weights must be 1D array or scalar"),
+        (np.zeros(20), "ample weights must contain at least one non-zero number|every sample_weight is zero"),
+        (["heavy"] * 20, "could not convert string to float"),
+    ],
+    ids=["negative", "NaN", "infinite", "short", "matrix", "zero", "text"],
+)
+def test_weights_that_cannot_be_used_are_refused(weight: Any, message: str) -> None:
+    refused(message, numbers(), numbers()[:, 0], weight=weight)
+
+
+def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
+    fitted = classifier(warm_start=True).fit(numbers(), ["a", "b"] * 10)
+    expected = fitted.predict_proba(numbers())
+    with pytest.raises(DataError, match=r"y has the class 'c' in .*, which training did not see; known classes are"):
+        fitted.fit(numbers(), ["a", "c"] * 10)
+    with pytest.raises(ValueError, match="X has 3 features, but UnboundedDepthClassifier is expecting 2"):
+        fitted.fit(numbers(columns=3), ["a", "b"] * 10)
+    np.testing.assert_array_equal(fitted.predict_proba(numbers()), expected)
+    wide = regressor(warm_start=True).fit(numbers(), numbers())
+    with pytest.raises(DataError, match="y has 3 outputs; training had 2"):
+        wide.fit(numbers(), numbers(columns=3))
+
+
+# -------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"architecture": "resnet"}, "architecture='resnet' was given; allowed are 'mlp', 'residual', 'transformer'"),
+        ({"architecture": 3}, "architecture=3 was given; allowed are"),
+        ({"architecture": "transformer", "width": 6}, "width=6 and heads=4 were given; the width must be a multiple"),
+        ({"width": 0}, "width=0 was given; at least 1 is needed"),
+        ({"width": 2.5}, "width=2.5 was given"),
+        ({"activation": "sigmoid2"}, "activation='sigmoid2' was given; allowed are relu"),
+        ({"depth_law": "geometric"}, "depth_law='geometric' was given; allowed are 'poisson'"),
+        ({"depth_law": 1, "min_depth": 2}, "depth_law=1 was given; .* at least min_depth=2"),
+        ({"depth_law": None}, "depth_law=None was given; allowed are"),
+        ({"initial_depth": -1.0}, "-1"),
+        ({"initial_depth": nan}, "nan"),
+        ({"depth_prior": 0.0}, r"0\.0"),
+        ({"depth_prior": "flat"}, "depth_prior='flat'|'flat'"),
+        ({"min_depth": -1}, "min_depth=-1 was given; 0 .* or more is allowed"),
+        ({"max_depth": 0}, "max_depth=0 was given; at least 1 is needed"),
+        ({"weights": "laplace"}, "weights='laplace' was given; allowed are 'map' and 'meanfield'"),
+        ({"weight_prior": 0.0}, r"a prior scale of 0\.0 was given; a positive, finite number is allowed"),
+        ({"weight_prior": -1.0}, r"a prior scale of -1\.0 was given"),
+        ({"weight_prior": "wide"}, "weight_prior='wide' was given; a finite number is allowed"),
+        ({"temperature": 0.0}, "temperature=0.0 was given; a positive, finite number is allowed"),
+        ({"weight_draws": 0}, "weight_draws=0 was given"),
+        ({"likelihood": "poisson"}, "likelihood='poisson' was given; allowed are 'gaussian', 'student_t', 'laplace'"),
+        ({"noise": "loud"}, "noise.*'loud'"),
+        ({"noise": -0.1}, r"noise.*-0\.1"),
+        ({"epochs": 0}, "epochs=0 was given; at least 1 is needed"),
+        ({"epochs": -3}, "epochs=-3 was given; at least 1 is needed"),
+        ({"epochs": "many"}, "epochs='many' was given"),
+        ({"batch_size": 0}, "batch_size=0 was given; at least 1 is needed"),
+        ({"batch_size": "big"}, "batch_size='big' was given"),
+        ({"learning_rate": 0.0}, "learning_rate=0.0 was given; a positive, finite number is allowed"),
+        ({"learning_rate": nan}, "learning_rate=nan was given"),
+        ({"structure_rate": -1.0}, "structure_rate=-1.0 was given; 0 or more is allowed"),
+        ({"structure_rate": "fast"}, "structure_rate='fast' was given"),
+        ({"structure_optimizer": "lbfgs"}, "structure_optimizer='lbfgs' was given; allowed are 'adam' and 'natural'"),
+        ({"structure_radius": 0.0, "structure_optimizer": "natural"}, r"structure_radius=0\.0 was given"),
+        ({"schedule": "linear"}, "schedule='linear' was given; allowed are 'constant', 'cosine', 'one_cycle'"),
+        ({"schedule": ()}, r"schedule=\(\) was given"),
+        ({"schedule": ("fast", "slow")}, "schedule=.* was given"),
+        ({"patience": 0}, "patience=0 was given"),
+        ({"clip_norm": 0.0}, r"clip_norm=0\.0 was given"),
+        ({"validation_fraction": 1.0}, "validation_fraction=1.0 was given; 0 <= validation_fraction < 1 is allowed"),
+        ({"validation_fraction": nan}, "validation_fraction=nan was given"),
+        ({"missing": "skip"}, "missing='skip'|missing .*'skip'"),
+        ({"unseen": "guess"}, "unseen.*'guess'"),
+        ({"device": "tpu9"}, "device='tpu9' was given, which torch cannot use here"),
+        ({"device": "cuda:99"}, "device='cuda:99' was given, which torch cannot use here"),
+        ({"precision": "float8"}, "precision='float8' was given; allowed are 'auto', 'float32', 'float64'"),
+        ({"random_state": "lucky"}, "a seed was given as str; allowed are an integer"),
+        ({"checkpoint": "somewhere", "random_state": None}, "checkpoint was given without random_state; .*set random_"),
+    ],
+    ids=lambda v: None if isinstance(v, str) else ",".join(f"{name}={value}" for name, value in v.items()),
+)
+def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], message: str) -> None:
+    refused(message, numbers(), numbers()[:, 0], kind=(DataError, ValueError, TypeError), **options)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+        UnboundedDepthRegressor(depth=3)
+    with pytest.raises(ValueError, match="Invalid parameter 'depth' for estimator"):
+        regressor().set_params(depth=3)
+
+
+def test_a_category_limit_of_one_is_refused() -> None:
+    refused("max_levels is 1; at least 2 are needed", frame(), numbers()[:, 0], max_levels=1)
+
+
+def test_a_callback_that_fails_leaves_nothing_behind() -> None:
+    def fail(run: Any) -> None:
+        raise RuntimeError("from a callback")
+
+    refused("from a callback", numbers(), numbers()[:, 0], kind=RuntimeError, callbacks=[fail])
+
+
+def test_a_training_that_diverges_says_what_to_do() -> None:
+    def spoil(run: Any) -> None:
+        with torch.no_grad():
+            next(iter(run.model.parameters())).fill_(nan)
+
+    X = numbers(40)
+    estimator = regressor(epochs=30, callbacks=[spoil])
+    with pytest.raises(DivergenceError, match=r"the first tensor that is not finite is model/.*Lower learning_rate"):
+        estimator.fit(X, X[:, 0])
+    assert not hasattr(estimator, "model_")
+    with pytest.raises(DivergenceError, match=r"Lower learning_rate \(now 1e\+100\)"):
+        regressor(epochs=40, learning_rate=1e100).fit(X, X[:, 0])
+
+
+def test_a_depth_without_prior_mass_is_refused() -> None:
+    from fathomless.distributions import UniformPrior
+
+    with pytest.raises((DepthError, DataError), match=r"prior|reaches"):
+        regressor(depth_prior=UniformPrior(2), initial_depth=5.0).fit(numbers(), numbers()[:, 0])
+
+
+# ------------------------------------------------------------------------------------ predicting too early
+
+
+@pytest.mark.parametrize("call", ["predict", "predict_dist", "predict_interval", "sample_y", "save", "score"])
+def test_nothing_is_predicted_or_saved_before_fit(call: str, tmp_path: Path) -> None:
+    argument = (tmp_path / "m",) if call == "save" else (numbers(),)
+    for estimator in (regressor(), classifier()):
+        if call == "predict_interval" and isinstance(estimator, UnboundedDepthClassifier):
+            continue
+        y = (numbers()[:, 0],) if call == "score" else ()
+        with pytest.raises(NotFittedError, match=r"instance is not fitted yet. Call 'fit'"):
+            getattr(estimator, call)(*argument, *y)
+    assert not (tmp_path / "m").exists()
+    assert not hasattr(classifier(), "classes_")
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.5, 2.0, nan])
+def test_impossible_levels_are_refused(level: float) -> None:
+    fitted = regressor().fit(numbers(), numbers()[:, 0])
+    with pytest.raises(DataError, match=re.escape(str(level))):
+        fitted.predict_interval(numbers(), level)
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_impossible_sample_sizes_are_refused(n: int) -> None:
+    for fitted in (regressor().fit(numbers(), numbers()[:, 0]), classifier().fit(numbers(), ["a", "b"] * 10)):
+        with pytest.raises(DataError, match=str(n)):
+            fitted.sample_y(numbers(), n)
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return regressor().fit(frame(), numbers()[:, 0]).save(tmp_path / "model")
+
+
+def load(folder: Path) -> Any:
+    return UnboundedDepthRegressor.load(folder)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the metadata and give them a valid checksum, as a program gone wrong would."""
+    held = io.load(folder, kinds={"UnboundedDepthRegressor"})
+    change(held.meta)
+    io.save(folder, kind=held.kind, tensors=held.tensors, meta=held.meta)
+
+
+def test_a_missing_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"there is no folder .*nowhere; check the path"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(FileError, match=r"holds no manifest.json, so nothing was saved there; check the path"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+@pytest.mark.parametrize("pattern", ["manifest.json", "*.safetensors"])
+def test_truncated_files_are_refused(pattern: str, share: float, folder: Path) -> None:
+    (path,) = folder.glob(pattern)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(FileError, match=r"not valid JSON|it was cut off: copy it again"):
+        load(folder)
+
+
+@pytest.mark.parametrize("pattern", ["manifest.json", "*.safetensors"])
+def test_altered_files_are_refused(pattern: str, folder: Path) -> None:
+    (path,) = folder.glob(pattern)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(FileError, match=r"was altered|not valid JSON|lacks"):
+        load(folder)
+
+
+def test_lost_and_foreign_files_are_refused(folder: Path, tmp_path: Path) -> None:
+    (path,) = folder.glob("*.safetensors")
+    path.unlink()
+    with pytest.raises(FileError, match="is missing; copy the whole folder again"):
+        load(folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "manifest.json").write_text('{"name": "a web page", "icons": []}')
+    with pytest.raises(FileError, match="lacks 'format'"):
+        load(other)
+    with pytest.raises(FileError, match="was not written by fathomless; choose another folder or move it away"):
+        regressor().fit(numbers(), numbers()[:, 0]).save(other)
+    io.save(tmp_path / "c", kind="checkpoint", tensors={}, meta={})
+    with pytest.raises(FileError, match="holds a 'checkpoint'; allowed here: 'UnboundedDepthRegressor'"):
+        load(tmp_path / "c")
+
+
+def test_a_model_of_a_newer_version_is_refused(folder: Path) -> None:
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "format": 99}))
+    with pytest.raises(FileError, match=r"has format 99 and was written by a newer version.*upgrade fathomless"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta.pop("options"),
+        lambda meta: meta.pop("layout"),
+        lambda meta: meta["options"].pop("width"),
+        lambda meta: meta["options"].update(width=5),
+        lambda meta: meta["options"].update(width="wide"),
+        lambda meta: meta["options"].update(of_the_future=1),
+        lambda meta: meta["options"].update(depth_law={"class": "os.system", "fields": {"command": "true"}}),
+        lambda meta: meta["options"].update(depth_law={"class": "ClippedPoisson", "fields": {"rate": "x"}}),
+        lambda meta: meta["layout"].update(layers=1),
+        lambda meta: meta["layout"].update(support=[]),
+        lambda meta: meta["layout"].update(heads="all"),
+        lambda meta: meta["schema"].update(columns=[]),
+        lambda meta: meta["schema"]["columns"].pop(),
+        lambda meta: meta["target"].update(scale=[0.0]),
+        lambda meta: meta.update(target=None),
+    ],
+    ids=[
+        "no options",
+        "no layout",
+        "other width",
+        "wider",
+        "width of text",
+        "unknown option",
+        "foreign class",
+        "altered law",
+        "too few layers",
+        "no support",
+        "altered heads",
+        "no columns",
+        "too few columns",
+        "no scale",
+        "no target",
+    ],
+)
+def test_contents_that_do_not_fit_are_refused(change: Callable[[dict[str, Any]], object], folder: Path) -> None:
+    rewrite(folder, change)
+    with pytest.raises(FileError, match=r"does not hold an estimator that this version can rebuild .*save it again"):
+        load(folder)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("I was here before")
+    below = tmp_path / "file" / "model"
+    fitted = regressor().fit(numbers(), numbers()[:, 0])
+    with pytest.raises(FileError, match=r"could not be saved in .*model: Not a directory .*choose another folder"):
+        fitted.save(below)
+    with pytest.raises(FileError, match=r"file.*choose another folder|could not be saved"):
+        fitted.save(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "I was here before"
+    refused("cannot be written", numbers(), numbers()[:, 0], kind=FileError, checkpoint=below)
+
+
+def test_an_option_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
+    class Mine(PoissonPrior):
+        pass
+
+    fitted = regressor(depth_prior=Mine(0.5)).fit(numbers(), numbers()[:, 0])
+    with pytest.raises(DataError, match="an option of type Mine cannot be saved; allowed are plain values and Clip"):
+        fitted.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_damaged_checkpoint_is_told_before_training(tmp_path: Path) -> None:
+    X = numbers(100)
+    options = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0}
+    regressor(**options).fit(X, X[:, 0])
+    (path,) = (tmp_path / "c").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-1])
+    epochs: list[int] = []
+    with pytest.raises(FileError, match="it was cut off: copy it again"):
+        regressor(**options, callbacks=[lambda run: epochs.append(run.epoch)]).fit(X, X[:, 0])
+    assert not epochs

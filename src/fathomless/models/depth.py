@@ -376,8 +376,8 @@ class UnboundedDepth(Model):
     def _weigh_depths(self) -> "_Weighed":
         """Weigh the depths of the support.
 
-        In training, while η is frozen, the result is kept until the next look at η (:meth:`grow`). (A parameter's version
-        would not tell of a change, since fused optimisers do not count it up.)
+        In training, while η is frozen, the result is kept until the next look at η (:meth:`grow`). A parameter's
+        version would not tell of a change, since fused optimisers do not count it up.
         """
         frozen = self.training and torch.is_grad_enabled() and not any(p.requires_grad for p in self.law_parameters)
         if frozen and self._at_rest is not None and self._at_rest.charge.device == self.device:

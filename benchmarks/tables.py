@@ -34,7 +34,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.datasets import Dataset, load
 from fathomless.errors import ConvergenceWarning
-from fathomless.metrics import expected_calibration_error
+from fathomless.metrics import expected_calibration_error, paired_difference
 
 CLASSIFICATION = ("adult", "german_credit", "letter")
 REGRESSION = ("wine_red", "concrete", "kin8nm", "power")
@@ -159,6 +159,10 @@ def main() -> None:
         results[name] = {m: [vars(run(m, data, s)) for s in range(options.splits)] for m in chosen}
         for model, scores in results[name].items():
             print(f"  {model:<11}{line(scores)}", flush=True)
+        if {"fathomless", chosen[0]} <= set(chosen) and options.splits > 1:
+            ours, linear = ([s["log_likelihood"] for s in results[name][m]] for m in ("fathomless", chosen[0]))
+            gain, spread = paired_difference(ours, linear)
+            print(f"  fathomless − {chosen[0]}, paired: {gain:+.4f} ± {spread:.4f} nats per row", flush=True)
     machine = {"torch": torch.__version__, "python": platform.python_version(), "threads": options.threads}
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(

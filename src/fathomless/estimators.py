@@ -188,6 +188,8 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
         Longest gradient.
     validation_fraction : float
         Share of the rows that is held out to choose the best epoch; 0 trains on all. Below 60 rows none are.
+    calibrate : bool
+        At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
     missing, unseen, max_levels : str, str, int
         See :func:`~fathomless.data.fit_schema`.
     device : str
@@ -220,7 +222,7 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
     n_iter_ : int
         Epochs done.
     validation_score_ : float or None
-        Best mean log predictive density of the held-out rows, in nats.
+        Best mean log predictive density of the held-out rows in training, before calibration, in nats.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
 
@@ -268,6 +270,7 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
         patience: int | None = 30,
         clip_norm: float | None = None,
         validation_fraction: float = 0.1,
+        calibrate: bool = True,
         missing: str = "auto",
         unseen: str = "error",
         max_levels: int = 100,
@@ -346,6 +349,7 @@ class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
         patience: int | None = 30,
         clip_norm: float | None = None,
         validation_fraction: float = 0.1,
+        calibrate: bool = True,
         missing: str = "auto",
         unseen: str = "error",
         max_levels: int = 100,

@@ -64,6 +64,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
     patience: int | None
     clip_norm: float | None
     validation_fraction: float
+    calibrate: bool
     missing: str
     unseen: str
     max_levels: int
@@ -312,7 +313,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             temperature=self.temperature,
             evaluate_every=max(1, round(8 / steps_per_epoch)),
             patience=self.patience,
-            calibrate=True,
+            calibrate=self.calibrate,
             mixed=self.precision == "bfloat16",
         )
 

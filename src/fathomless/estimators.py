@@ -131,7 +131,7 @@ class _UnboundedDepth(Estimator):
         if way and not run.stop:
             warnings.warn(
                 f"the posterior over depth has not come to rest: its mean is "
-                f"{run.history[-1]['mean_depth']:.1f} and at the pace of the last third of the training it would go by "
+                f"{run.history[-1]['mean_depth']:.1f} and at the pace of the last half of the training it would go by "
                 f"{way:+.1f} layers in another one. Raise epochs (now {run.training.epochs}) or structure_rate (now "
                 f"{run.training.structure_rate:.2g})",
                 ConvergenceWarning,
@@ -199,11 +199,12 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
     checkpoint : path, optional
         Folder for checkpoints. A fit that was interrupted goes on from there, to the same bytes.
     checkpoint_seconds : float
-        Least time between two checkpoints.
+        Least time between two checkpoints; the first is written at the first row of the history.
     progress : bool
         Show a progress bar.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.svi.Run` after every row of the history.
+        Called with the :class:`~fathomless.inference.svi.Run` after every row of the history, that is, after the
+        first epoch in every eight steps or so.
     warm_start : bool
         Go on from the fitted state at the next call of fit.
     random_state : int, RandomState, Generator or None

@@ -1,4 +1,4 @@
-"""Options of estimators: checks, rules that fill in what is left open, plain JSON and back."""
+"""Options of estimators: checks, rules that fill in what is left open, plain JSON and back; errors made clear."""
 
 import contextlib
 import hashlib
@@ -22,6 +22,7 @@ __all__ = [
     "decoded",
     "encoded",
     "epochs",
+    "explained",
     "fingerprint",
     "foreign",
     "real",
@@ -73,6 +74,23 @@ def fingerprint(
     for tensor in (*start, *(part for part in parts if part is not None)):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Add to scikit-learn's refusal of an array what to do about it here."""
+    try:
+        yield
+    except ValueError as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        hints = {
+            "contains NaN": "data frames may have gaps, and so may arrays with missing='impute'",
+            "could not convert string": "arrays hold numbers: give text in a data frame (pandas, polars, pyarrow)",
+        }
+        for sign, hint in hints.items():
+            if sign in reason:
+                raise DataError(f"{reason}; {hint}") from error
+        raise
 
 
 @contextlib.contextmanager

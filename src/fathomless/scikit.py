@@ -233,7 +233,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
             raise DataError(f"X is an array of dtype {X.dtype}; arrays hold numbers: give dates in a data frame")
         finite = "allow-nan" if self.missing == "impute" else True
-        with np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
+        with options.explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
             return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
 
     def _dtype(self, count: float) -> torch.dtype:

@@ -33,6 +33,7 @@ ORDER = [
     "models.__init__",
     "inference.__init__",
     "inference.objective",
+    "inference.rows",
     "inference.callbacks",
     "inference.svi",
     "options",

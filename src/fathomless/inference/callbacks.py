@@ -104,7 +104,9 @@ class Best:
 
 
 class Checkpoint:
-    """Write the run to a folder, atomically, at most every so many seconds and at the end.
+    """Write the run to a folder, atomically: at the first row of the history, then at most every so many seconds.
+
+    The end of a run is written too.
 
     Parameters
     ----------
@@ -123,7 +125,7 @@ class Checkpoint:
     ) -> None:
         io.writable(folder)
         self.folder, self.seconds, self.extra = Path(folder), seconds, dict(extra or {})
-        self._last = time.monotonic()
+        self._last = -math.inf
 
     def __call__(self, run: "Run") -> None:
         """Write, if it is time."""

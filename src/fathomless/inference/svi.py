@@ -10,7 +10,6 @@ killed at any moment and resumed from its last checkpoint ends in the same bytes
 """
 
 import contextlib
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from fathomless.errors import DataError, DivergenceError
 from fathomless.inference.callbacks import Best, schedule
 from fathomless.inference.objective import evidence, log_predictive
+from fathomless.inference.rows import Rows, check
 from fathomless.likelihoods import Likelihood
 from fathomless.models.interface import Model
 from fathomless.progress import Progress, Silent
@@ -137,37 +137,6 @@ class Training:
             if value is not None and not value > 0:
                 raise DataError(f"{name}={value} was given; a positive number is allowed")
         schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Data on the device.
-
-    Attributes
-    ----------
-    x : Tensor, shape (N, ...)
-        Inputs.
-    y : Tensor, shape (N, ...)
-        Targets.
-    weight : Tensor, shape (N,), optional
-        How often each row counts.
-    """
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @functools.cached_property
-    def count(self) -> float:
-        """Rows, each as often as it counts; reads the device once."""
-        return float(len(self.x)) if self.weight is None else float(self.weight.double().sum())
-
-    def take(self, index: Tensor | slice) -> "Rows":
-        """Return the rows of an index."""
-        return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
 
 
 class Run:
@@ -326,6 +295,8 @@ def fit(
     DivergenceError
         When the bound is no longer finite; names the first tensor that is not.
     """
+    for rows in (train, valid) if valid is not None else (train,):
+        check(model, likelihood, rows)
     run = Run(model, likelihood, training or Training(), seed)
     if resume is not None:
         run.resume(*resume)

@@ -94,6 +94,10 @@ class Model(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the model lives."""
 
+    def forward(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+        """Call :meth:`draw`; ``fathomless.predictive.predictive`` turns the result into a distribution."""
+        return self.draw(x, n, generator)
+
     @abstractmethod
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
         """Evaluate drawn networks on a batch.

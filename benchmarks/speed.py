@@ -127,7 +127,8 @@ def fit() -> None:
 
 def predict() -> None:
     X, y = table(10_000)
-    model = UnboundedDepthClassifier(random_state=0, epochs=20).fit(X, y)
+    with warnings.catch_warnings(action="ignore"):
+        model = UnboundedDepthClassifier(random_state=0, epochs=20).fit(X, y)
     print("prediction in chunks; peak memory of the process, with the input's own size")
     for rows in (10_000, 100_000, 1_000_000):
         new = np.random.default_rng(1).standard_normal((rows, 20))

@@ -506,7 +506,7 @@ def test_growth_obeys_its_rate_limit() -> None:
     with torch.no_grad():
         model.law_parameters[0].fill_(20.0)
     before = len(model.layers)
-    assert model.grow(limit=2) == 2
+    assert model.grow(limit=2) == 4  # with their heads
     assert len(model.layers) == model.depth == before + 2
     assert sum(model.depth_posterior().values()) == pytest.approx(1.0)
 

@@ -32,14 +32,6 @@ class Rows:
     y: Tensor
     weight: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("x", "y", "weight"):
-            value = getattr(self, name)
-            if not isinstance(value, Tensor) and not (name == "weight" and value is None):
-                raise DataError(f"{name} was given as {type(value).__name__}; a torch.Tensor is allowed")
-            if value is not None and (value.ndim == 0 or len(value) != len(self.x)):
-                raise DataError(f"{name} has shape {tuple(value.shape)} and x {tuple(self.x.shape)}; rows must agree")
-
     def __len__(self) -> int:
         return len(self.x)
 
@@ -56,6 +48,13 @@ class Rows:
 @torch.no_grad()
 def check(model: Model, likelihood: Likelihood, rows: Rows) -> None:
     """Try the first rows, so that what does not fit together is told before a training starts."""
+    for name, value in (("x", rows.x), ("y", rows.y), ("weight", rows.weight)):
+        if name == "weight" and value is None:
+            continue
+        if not isinstance(value, Tensor):
+            raise DataError(f"{name} was given as {type(value).__name__}; a torch.Tensor is allowed")
+        if value.ndim == 0 or len(value) != len(rows.x):
+            raise DataError(f"{name} has shape {tuple(value.shape)} and x {tuple(rows.x.shape)}; rows must agree")
     if not len(rows):
         raise DataError("0 rows were given; at least 1 is needed")
     if rows.x.is_floating_point() and rows.x.dtype != model.dtype:

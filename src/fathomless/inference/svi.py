@@ -75,7 +75,7 @@ class Training:
         The posterior over structure moves, and the model may grow, every so many steps; Adam's rate for it is
         multiplied by this number. Looking more rarely costs less and changes the path little.
     max_growth : int, optional
-        Most parts created per epoch.
+        Once this many parts (a layer and its head are two) were created in an epoch, no more are.
     evaluate_every : int
         Epochs between rows of the history and scores of the validation rows.
     patience : int, optional
@@ -370,8 +370,10 @@ def _epoch(run: Run, train: Rows) -> Tensor:
         shares.append(len(batch) / len(train))
         if look:
             _look(run, train)
-            created += run.model.grow(None if t.max_growth is None else t.max_growth - created)
-            run.adopt()
+            new = run.model.grow(None if t.max_growth is None else t.max_growth - created)
+            if new:
+                created += new
+                run.adopt()
         _clear(run)
     weight = torch.tensor(shares, dtype=torch.float64).to(train.x.device)
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])

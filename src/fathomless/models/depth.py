@@ -189,7 +189,7 @@ class UnboundedDepth(Model):
         Returns
         -------
         int
-            How many layers were created.
+            How many layers and heads were created.
         """
         self._at_rest, least = None, self.law.least()
         for p in self.law_parameters if least is not None else ():
@@ -423,7 +423,7 @@ class UnboundedDepth(Model):
         support = tuple(k for k in support if k <= reachable) or (reachable,)
         for k in support:
             source = self.min_depth + k - 1 if built and self.growth == "identity" else None
-            self._add_head(self.min_depth + k, copied_from=source)
+            created += self._add_head(self.min_depth + k, copied_from=source)
         if created or support != self._support:
             self._arrange(support)
         return created
@@ -453,15 +453,16 @@ class UnboundedDepth(Model):
             part = MeanField(part, self.weight_prior, self.weight_scale)
         return part.to(self._device(), self.dtype).train(self.training)
 
-    def _add_head(self, depth: int, copied_from: int | None) -> None:
+    def _add_head(self, depth: int, copied_from: int | None) -> int:
         if str(depth) in self.heads:
-            return
+            return 0
         head = self._build("head", depth, self.head)
         if str(copied_from) in self.heads:
             old, new = self.heads[str(copied_from)].state_dict(), head.state_dict()
             if {name: value.shape for name, value in old.items()} == {name: value.shape for name, value in new.items()}:
                 head.load_state_dict(old)
         self.heads[str(depth)] = head
+        return 1
 
     def _add_law_parameters(self, last: int) -> None:
         for k in range(len(self.law_parameters), last + 1):

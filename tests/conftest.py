@@ -5,6 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
+# the same examples in every run; to look for new ones: pytest --hypothesis-profile=explore
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=300, deadline=None)
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,6 +16,8 @@ from fathomless.schema import Floats, Level, check_encoded, check_fields, family
 
 __all__ = ["ClassLabels", "TargetScale", "fit_labels", "fit_target"]
 
+_LARGEST = 1e150  # its square is still far from the end of double precision
+
 
 @dataclass(frozen=True)
 class ClassLabels:
@@ -174,6 +176,12 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
     array([5.])
     """
     values = read_target(y)
+    largest = float(np.abs(values).max())
+    if largest > _LARGEST:
+        raise DataError(
+            f"y holds values up to {largest:.3g}, too large: variances in its units would overflow; at most "
+            f"{_LARGEST:g} is allowed, so divide y by a power of ten"
+        )
     weight, keep = check_weight(weight, len(values))
     matrix = values.reshape(len(values), -1) if keep is None else values[keep].reshape(int(keep.sum()), -1)
     learned = [moments(np.ascontiguousarray(column), weight) for column in matrix.T]

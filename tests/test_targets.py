@@ -240,3 +240,9 @@ def test_target_of_another_shape_or_size_is_refused():
 def test_nonsense_is_no_target_scale(obj):
     with pytest.raises(DataError):
         TargetScale.from_json(obj)
+
+
+def test_targets_whose_variance_would_overflow_are_refused() -> None:
+    with pytest.raises(DataError, match=r"1e\+200, too large"):
+        fit_target([0.0, 1e200])
+    assert np.isfinite(fit_target([0.0, 1e150]).encode([5e149])).all()

@@ -1,6 +1,5 @@
 import functools
 import math
-import os
 
 import numpy as np
 import pytest
@@ -13,9 +12,13 @@ from fathomless.data import encode, fit_schema
 from fathomless.errors import DataError, FileError
 from fathomless.targets import fit_labels
 
-FOLDER = os.environ.get("FATHOMLESS_DATA")
 SHIPPED = ("breast_cancer", "diabetes", "digits", "iris", "wine_recognition")
-needs_folder = pytest.mark.skipif(not FOLDER, reason="FATHOMLESS_DATA names no folder with the data sets")
+
+
+@pytest.fixture
+def folder(data_folder, monkeypatch):
+    """The public data sets where `load` looks for them, whichever way the folder was given."""
+    monkeypatch.setenv("FATHOMLESS_DATA", str(data_folder))
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ MEANS = {"boston": 22.533, "concrete": 35.818, "energy": 22.307, "kin8nm": 0.714
 MEANS |= {"power": 454.37, "protein": 7.7485, "wine_red": 5.636, "yacht": 10.495}
 
 
-@needs_folder
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", SIZES)
 def test_tables_have_their_published_size_and_can_be_encoded(name):
     found = load_once(name)
@@ -102,7 +105,7 @@ def test_tables_have_their_published_size_and_can_be_encoded(name):
         assert not found.class_names or np.array_equal(np.unique(found.y), np.arange(len(found.class_names)))
 
 
-@needs_folder
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", MEANS)
 def test_regression_sets_have_their_published_mean_and_splits(name):
     found = load_once(name)
@@ -112,7 +115,7 @@ def test_regression_sets_have_their_published_mean_and_splits(name):
     assert len(found.splits) == (5 if name == "protein" else 20)
 
 
-@needs_folder
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
@@ -129,7 +132,7 @@ def test_class_counts_are_as_published(name, counts):
     assert dict(zip(labels.labels, np.bincount(labels.encode(y)).tolist(), strict=True)) == counts
 
 
-@needs_folder
+@pytest.mark.usefixtures("folder")
 def test_adult_has_its_split_and_its_gaps():
     found = load_once("adult")
     train, test = found.splits[0]
@@ -139,13 +142,13 @@ def test_adult_has_its_split_and_its_gaps():
     assert gaps == ["workclass", "occupation", "native_country"]
 
 
-@needs_folder
+@pytest.mark.usefixtures("folder")
 def test_letter_has_its_usual_split():
     train, test = load_once("letter").splits[0]
     assert (train[-1], test[0], len(test)) == (15999, 16000, 4000)
 
 
-@needs_folder
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", ["iris", "wine_recognition"])
 def test_copy_in_the_folder_equals_the_one_of_scikit_learn(name, monkeypatch):
     from_folder = datasets.load(name)
@@ -157,7 +160,7 @@ def test_copy_in_the_folder_equals_the_one_of_scikit_learn(name, monkeypatch):
         assert getattr(from_folder, field) == getattr(shipped, field)
 
 
-@needs_folder
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("name", "shape", "train", "mean"),
     [

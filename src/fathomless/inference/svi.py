@@ -165,7 +165,7 @@ class Run:
         self.terms: tuple[str, ...] = ()
         self.stop = False
         self.order = as_generator(derive(seed, "order"))
-        self.noise = as_generator(derive(seed, "noise"), device=_device(model))
+        self.noise = as_generator(derive(seed, "noise"), device=model.device)
         self.optimizer = _optimizer(training)
         self.adopt()
         self.model.train()
@@ -229,8 +229,8 @@ class Run:
         for name, p in self.named().items():
             state = _under(f"optimizer/{name}", tensors)
             if state:
-                # fused optimisers keep the step beside the parameter, others on the host
-                self.optimizer.state[p] = {k: v.to(p.device) if v.ndim or _fused(self) else v for k, v in state.items()}
+                # fused optimisers keep all their state, the step too, beside the parameter
+                self.optimizer.state[p] = {key: value.to(p.device) for key, value in state.items()}
         self.order.set_state(tensors["generator/order"].cpu())
         self.noise.set_state(tensors["generator/noise"].cpu())
         self.best = Best(state=_under("best", tensors), **meta["best"])
@@ -527,14 +527,6 @@ def _optimizer(t: Training) -> torch.optim.Optimizer:
     for group in optimizer.param_groups:
         group["params"].clear()
     return optimizer
-
-
-def _fused(run: Run) -> bool:
-    return bool(run.optimizer.param_groups[0].get("fused"))
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

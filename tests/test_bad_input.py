@@ -349,7 +349,7 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"initial_depth": nan}, "nan"),
         ({"depth_prior": 0.0}, r"0\.0"),
         ({"depth_prior": "flat"}, "depth_prior='flat'|'flat'"),
-        ({"min_depth": -1}, "min_depth=-1 was given; 0 .* or more is allowed"),
+        ({"min_depth": -1}, "min_depth=-1 was given; at least 0 is needed"),
         ({"max_depth": 0}, "max_depth=0 was given; at least 1 is needed"),
         ({"weights": "laplace"}, "weights='laplace' was given; allowed are 'map' and 'meanfield'"),
         ({"weight_prior": 0.0}, r"a prior scale of 0\.0 was given; a positive, finite number is allowed"),
@@ -400,7 +400,7 @@ def test_unknown_options_are_refused() -> None:
 
 
 def test_a_category_limit_of_one_is_refused() -> None:
-    refused("max_levels is 1; at least 2 are needed", frame(), numbers()[:, 0], max_levels=1)
+    refused("max_levels=1 was given; at least 2 is needed", frame(), numbers()[:, 0], max_levels=1)
 
 
 def test_a_callback_that_fails_leaves_nothing_behind() -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from fathomless.data import bundled, frame
 from fathomless.errors import DataError
-from fathomless.io import read_arrays, read_image, read_table
+from fathomless.readers import read_arrays, read_image, read_table
 from fathomless.rng import Seed, as_seed
 
 __all__ = [

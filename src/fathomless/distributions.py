@@ -47,6 +47,8 @@ __all__ = [
     "depth_terms",
 ]
 
+_MOST = 10_000  # a mean number of layers beyond which no network can be built
+
 _LEAST_LOG = 1e-12  # −q log q has an infinite but merely logarithmic slope at 0: log q is held at this value there
 
 
@@ -454,8 +456,8 @@ class _DepthTerms(torch.autograd.Function):
 
 
 def _check_rate(rate: float) -> None:
-    if not (0.0 < rate < math.inf):
-        raise DataError(f"a rate was given as {rate}; a positive, finite number is allowed")
+    if not 0.0 < rate <= _MOST:
+        raise DataError(f"a rate was given as {rate}; a positive number up to {_MOST:,} (layers) is allowed")
 
 
 def _inverse_softplus(value: float) -> float:

@@ -3,7 +3,15 @@
 Each message says what was given (with the number), what is allowed, and what to do.
 """
 
-__all__ = ["ConvergenceWarning", "DataError", "DepthError", "DivergenceError", "FathomlessError", "FileError"]
+__all__ = [
+    "ConvergenceWarning",
+    "DataError",
+    "DepthError",
+    "DivergenceError",
+    "FathomlessError",
+    "FileError",
+    "PausedError",
+]
 
 
 class FathomlessError(Exception):
@@ -20,6 +28,10 @@ class FileError(FathomlessError, OSError):
 
 class DivergenceError(FathomlessError, ArithmeticError):
     """A training that produced a value which is not finite."""
+
+
+class PausedError(FathomlessError, RuntimeError):
+    """A training that was asked to pause; its checkpoint, if there is one, holds all that was done."""
 
 
 class DepthError(FathomlessError, RuntimeError):

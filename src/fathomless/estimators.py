@@ -3,13 +3,15 @@
 Everything that families share is in :mod:`fathomless.scikit`.
 """
 
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 
+from fathomless import io, memory
 from fathomless.distributions import (
     Clip,
     ClippedPoisson,
@@ -23,7 +25,7 @@ from fathomless.distributions import (
     Taper,
     UniformPrior,
 )
-from fathomless.errors import ConvergenceWarning, DataError
+from fathomless.errors import ConvergenceWarning, DataError, FileError
 from fathomless.inference.svi import Run
 from fathomless.layers import WeightPrior
 from fathomless.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
@@ -32,13 +34,12 @@ from fathomless.models.depth import UnboundedDepth, unsettled
 from fathomless.options import real
 from fathomless.rng import derive
 from fathomless.scikit import Classifier, Estimator, Regressor
+from fathomless.settings import DepthRegressorSettings, DepthSettings, documented
 from fathomless.targets import ClassLabels, TargetScale
 
-__all__ = ["UnboundedDepthClassifier", "UnboundedDepthRegressor"]
+__all__ = ["FAMILIES", "UnboundedDepthClassifier", "UnboundedDepthRegressor", "load"]
 
-Blocks = str | Callable[[int, int], Architecture]
-Law = str | int | DepthLaw
-
+_MOST = 1000  # layers of a network at its start
 _LAWS: dict[str, Callable[[float], DepthLaw]] = {
     "poisson": lambda rate: ClippedPoisson(rate),
     "two_sided": lambda rate: ClippedPoisson(rate, Clip(0.05, 0.95)),
@@ -64,29 +65,20 @@ _VALUES: dict[str, type] = {
 }
 
 
-class _UnboundedDepth(Estimator):
+class _UnboundedDepth(DepthSettings, Estimator):
     """What the family says: how its options become a model."""
 
     model_: UnboundedDepth
     saved_values = _VALUES
 
-    architecture: Blocks
-    width: int
-    activation: str
-    depth_law: Law
-    initial_depth: float
-    depth_prior: float | DepthPrior
-    min_depth: int
-    max_depth: int | None
-    weights: str
-    weight_prior: float | WeightPrior
-
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
         blocks, depths, weights = self._blocks(inputs, outputs), self.depth_prior, self.weight_prior
+        law = self._law()
+        self._room(blocks, law, dtype)
         return UnboundedDepth(
             blocks.layer,
             blocks.head,
-            law=self._law(),
+            law=law,
             prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
             min_depth=self.min_depth,
             weights=self.weights,
@@ -108,6 +100,35 @@ class _UnboundedDepth(Estimator):
             f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
             "callable (inputs, outputs) -> Architecture"
         )
+
+    def _room(self, blocks: Architecture, law: DepthLaw, dtype: torch.dtype) -> None:
+        """Refuse a network that will not fit: its weights, their gradients and two moments."""
+        start = [raw for raw in (law.start(0),) if raw is not None]
+        deepest = law.support(torch.tensor(start, dtype=torch.float64))[-1]
+        depth = self.min_depth + min(deepest, math.inf if self.max_depth is None else self.max_depth)
+        if depth > _MOST:
+            raise DataError(
+                f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask for {depth:,} "
+                f"layers; a start with up to {_MOST:,} is allowed, and it grows when the data ask for more"
+            )
+        if callable(self.architecture):
+            return
+        with torch.device("meta"):
+            layer, head = (sum(p.numel() for p in build(2).parameters()) for build in (blocks.layer, blocks.head))
+        memory.require(
+            4.0 * dtype.itemsize * (layer + head) * (depth + 1),
+            f"a network of {depth} layers of width {self.width:,}",
+            lambda share: f"a width of about {int(math.sqrt(share) * self.width):,} fits",
+        )
+
+    def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
+        heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
+        sizes = {size for shape in shapes.values() for size in shape}
+        if layers != {str(k) for k in range(1, layout["layers"] + 1)} or heads != {str(k) for k in layout["heads"]}:
+            raise DataError(f"its layout names {layout['layers']} layers, and it holds {len(layers)}")
+        if layers and not callable(self.architecture) and self.width not in sizes:
+            raise DataError(f"its width is {self.width}, and no weights have this size")
 
     def _law(self) -> DepthLaw:
         match self.depth_law:
@@ -139,76 +160,13 @@ class _UnboundedDepth(Estimator):
             )
 
 
+@documented
 class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
     """Classifier whose network has as many layers as the data ask for.
 
     Parameters
     ----------
-    architecture : {"mlp", "residual", "transformer"} or callable
-        What a layer is; or a function (inputs, outputs) -> Architecture.
-    width : int
-        Units per layer.
-    activation : str
-        relu, leaky_relu, elu, gelu, silu or tanh.
-    depth_law : str, int or DepthLaw
-        Family of the posterior over depth: "poisson" (soft truncation), "two_sided", "taper", "quantile" (the
-        paper's), "stick_breaking", "categorical" (ten depths); an integer is an ordinary network of that depth.
-    initial_depth : float
-        Where the posterior over depth starts: its mean offset above `min_depth` before clipping.
-    depth_prior : float or DepthPrior
-        Depth − min_depth ~ Poisson(depth_prior), or any prior.
-    min_depth, max_depth : int
-        Least depth (0: a linear model is one of the networks), and greatest, if there must be one.
-    weights : {"map", "meanfield"}
-        Point estimates with the prior's decay, or an independent Gaussian per weight.
-    weight_prior : float or WeightPrior
-        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
-    temperature : float
-        T multiplies the divergence of the weights; 1 is the model.
-    weight_draws : int
-        Weight draws in predictions; used with "meanfield" alone.
-    epochs, batch_size : int or "auto"
-        Passes over the data, rows per step.
-    learning_rate : float
-        Rate of the weights.
-    structure_rate : float or "auto"
-        Rate of the depth law relative to it. "auto" lets the law go equally far however many steps there are.
-    structure_optimizer : {"adam", "natural"}
-        Kind of step of the depth law. The natural gradient finds the depth fast, also where the layers have not learned
-        yet what they could.
-    structure_radius : float
-        Longest natural step.
-    structure_delay : float
-        Share of the epochs during which the depth law stays where it starts.
-    schedule : str or tuple
-        See :class:`~fathomless.inference.svi.Training`.
-    patience : int, optional
-        Stop after so many validation scores without a better one.
-    clip_norm : float, optional
-        Longest gradient.
-    validation_fraction : float
-        Share of the rows that is held out to choose the best epoch; 0 trains on all. Below 60 rows none are.
-    calibrate : bool
-        At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
-    missing, unseen, max_levels : str, str, int
-        See :func:`~fathomless.data.fit_schema`.
-    device : str
-        "auto" takes a GPU if there is one.
-    precision : {"auto", "float32", "float64", "bfloat16"}
-        "auto" is double below 2,000 rows, where it costs nothing, else single.
-    checkpoint : path, optional
-        Folder for checkpoints. A fit that was interrupted goes on from there, to the same bytes.
-    checkpoint_seconds : float
-        Least time between two checkpoints; the first is written at the first row of the history.
-    progress : bool
-        Show a progress bar.
-    callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.svi.Run` after every row of the history, that is, after the
-        first epoch in every eight steps or so.
-    warm_start : bool
-        Go on from the fitted state at the next call of fit.
-    random_state : int, RandomState, Generator or None
-        Seed. The same seed, data, machine and number of threads give the same bytes.
+    {parameters}
 
     Attributes
     ----------
@@ -245,67 +203,19 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
     (2, 3)
     """
 
-    def __init__(
-        self,
-        *,
-        architecture: Blocks = "mlp",
-        width: int = 64,
-        activation: str = "relu",
-        depth_law: Law = "poisson",
-        initial_depth: float = 2.0,
-        depth_prior: float | DepthPrior = 0.5,
-        min_depth: int = 0,
-        max_depth: int | None = None,
-        weights: str = "map",
-        weight_prior: float | WeightPrior = 1.0,
-        temperature: float = 1.0,
-        weight_draws: int = 16,
-        epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 5e-3,
-        structure_rate: float | Literal["auto"] = "auto",
-        structure_optimizer: str = "adam",
-        structure_radius: float = 0.1,
-        structure_delay: float = 0.0,
-        schedule: str | tuple[tuple[int, float], ...] = "cosine",
-        patience: int | None = 30,
-        clip_norm: float | None = None,
-        validation_fraction: float = 0.1,
-        calibrate: bool = True,
-        missing: str = "auto",
-        unseen: str = "error",
-        max_levels: int = 100,
-        device: str = "auto",
-        precision: str = "auto",
-        checkpoint: str | PathLike[str] | None = None,
-        checkpoint_seconds: float = 30.0,
-        progress: bool = False,
-        callbacks: Sequence[Callable[[Run], None]] | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        for name, value in locals().items():
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
-
     def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
         return Categorical(len(cast(ClassLabels, target).labels))
 
 
-class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
+@documented
+class UnboundedDepthRegressor(DepthRegressorSettings, _UnboundedDepth, Regressor):
     """Regressor, for one target or several, whose network has as many layers as the data ask for.
 
     Targets are centred and scaled inside; predictions are in the units of y.
 
     Parameters
     ----------
-    likelihood : {"gaussian", "student_t", "laplace"}
-        Law of the noise. Student's t has 4 degrees of freedom.
-    noise : {"learned", "input"} or float
-        One scale per target, learned; a scale that depends on the input; or a fixed scale, in standard deviations of
-        the target.
-    others
-        As in :class:`UnboundedDepthClassifier`.
+    {parameters}
 
     Attributes
     ----------
@@ -322,53 +232,29 @@ class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
     ((3,), (3,))
     """
 
-    def __init__(
-        self,
-        *,
-        likelihood: Literal["gaussian", "student_t", "laplace"] = "gaussian",
-        noise: float | Literal["learned", "input"] = "learned",
-        architecture: Blocks = "mlp",
-        width: int = 64,
-        activation: str = "relu",
-        depth_law: Law = "poisson",
-        initial_depth: float = 2.0,
-        depth_prior: float | DepthPrior = 0.5,
-        min_depth: int = 0,
-        max_depth: int | None = None,
-        weights: str = "map",
-        weight_prior: float | WeightPrior = 1.0,
-        temperature: float = 1.0,
-        weight_draws: int = 16,
-        epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 5e-3,
-        structure_rate: float | Literal["auto"] = "auto",
-        structure_optimizer: str = "adam",
-        structure_radius: float = 0.1,
-        structure_delay: float = 0.0,
-        schedule: str | tuple[tuple[int, float], ...] = "cosine",
-        patience: int | None = 30,
-        clip_norm: float | None = None,
-        validation_fraction: float = 0.1,
-        calibrate: bool = True,
-        missing: str = "auto",
-        unseen: str = "error",
-        max_levels: int = 100,
-        device: str = "auto",
-        precision: str = "auto",
-        checkpoint: str | PathLike[str] | None = None,
-        checkpoint_seconds: float = 30.0,
-        progress: bool = False,
-        callbacks: Sequence[Callable[[Run], None]] | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        for name, value in locals().items():
-            if name not in ("self", "__class__"):
-                setattr(self, name, value)
-
     def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
         kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
         if self.likelihood not in kinds:
             raise DataError(f"likelihood={self.likelihood!r} was given; allowed are {', '.join(map(repr, kinds))}")
         return kinds[self.likelihood](len(cast(TargetScale, target).mean), noise=self.noise)
+
+
+# structure -> (classifier, regressor)
+FAMILIES: dict[str, tuple[type[Classifier], type[Regressor]]] = {
+    "depth": (UnboundedDepthClassifier, UnboundedDepthRegressor),
+}
+
+
+def load(path: str | PathLike[str]) -> Estimator:
+    """Load any estimator that was saved, whatever its class.
+
+    Raises
+    ------
+    FileError
+        As :meth:`~fathomless.scikit.Estimator.load` does.
+    """
+    kinds: dict[str, type[Estimator]] = {kind.__name__: kind for pair in FAMILIES.values() for kind in pair}
+    found, _ = io.header(path)
+    if found not in kinds:
+        raise FileError(f"{path} holds a {found!r}; allowed here: {', '.join(kinds)}. Load it with what saved it")
+    return kinds[found].load(path)

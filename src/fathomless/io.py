@@ -1,4 +1,4 @@
-"""Files: tensors and JSON to disk and back, atomically; tables, arrays and pictures in.
+"""Files: tensors, JSON and text to disk and back, atomically.
 
 A saved thing is a folder with two files::
 
@@ -9,29 +9,22 @@ The manifest is replaced last and in one step, so at any moment the folder holds
 whole. Nothing that is loaded is ever executed. Checksums guard against accidents, not against an attacker.
 """
 
-import bz2
 import contextlib
-import csv
 import errno
-import gzip
 import hashlib
 import importlib.metadata
 import json
-import lzma
 import math
 import os
 import platform
 import re
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import safetensors
 import safetensors.torch
 import torch
@@ -39,7 +32,21 @@ from torch import Tensor
 
 from fathomless.errors import DataError, FileError
 
-__all__ = ["FORMAT", "Saved", "holds", "load", "read_arrays", "read_image", "read_table", "save", "writable"]
+__all__ = [
+    "FORMAT",
+    "Saved",
+    "append_text",
+    "as_file_error",
+    "header",
+    "holds",
+    "load",
+    "read_json",
+    "remove",
+    "remove_file",
+    "save",
+    "writable",
+    "write_text",
+]
 
 FORMAT = 1
 
@@ -139,8 +146,9 @@ def save(folder: PathLike, *, kind: str, tensors: Mapping[str, Tensor], meta: Ma
             "meta": _plain(meta, "meta"),
         }
     )
-    with _as_file_error(f"{kind} could not be saved in {folder}", "; what was saved there before is untouched"):
+    with as_file_error(f"{kind} could not be saved in {folder}", "; what was saved there before is untouched"):
         _refuse_strangers(folder)
+        _refuse_file(folder, folder)
         folder.mkdir(parents=True, exist_ok=True)
         _commit(folder, name, blob, manifest)
     return folder
@@ -162,16 +170,80 @@ def writable(folder: PathLike) -> Path:
     Not guaranteed: that the disk has room, or that the folder stays writable.
     """
     folder = Path(folder)
-    with _as_file_error(f"{folder} cannot be written"):
+    with as_file_error(f"{folder} cannot be written"):
         _refuse_strangers(folder)
         place = folder
         while not place.exists() and place.parent != place:
             place = place.parent
-        if not place.is_dir():
-            raise FileError(f"{folder} cannot be written: {place} is a file; choose another folder")
+        _refuse_file(place, folder)
         with tempfile.TemporaryFile(dir=place) as probe:
             probe.write(b"?")
     return folder
+
+
+def write_text(path: PathLike, text: str) -> Path:
+    """Write a text file in UTF-8, in one step: at any moment it holds the old text or the new one, whole.
+
+    Raises
+    ------
+    FileError
+        If it cannot be written; what was there before is untouched.
+    """
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    with as_file_error(f"{path} could not be written", "; what was there before is untouched"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _put(partial, path, text.encode("utf-8", "surrogatepass"))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+    return path
+
+
+def append_text(path: PathLike, text: str) -> None:
+    """Append to a text file in UTF-8; a process that is killed may leave a part of the last line.
+
+    Raises
+    ------
+    FileError
+        If it cannot be written.
+    """
+    with as_file_error(f"{path} could not be written"), open(path, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_json(path: PathLike) -> Any:
+    """Read a JSON file of ours without a checksum; it may have been edited, so its caller checks what it holds.
+
+    Raises
+    ------
+    FileError
+        If it is missing, too large or not JSON.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileError(f"there is no file {path}; check the path")
+    with as_file_error(f"{path} cannot be read"):
+        return _parsed(path)
+
+
+def remove_file(path: PathLike) -> None:
+    """Remove a file, if it is there."""
+    with as_file_error(f"{path} could not be removed"):
+        Path(path).unlink(missing_ok=True)
+
+
+def remove(folder: PathLike) -> None:
+    """Remove what :func:`save` put into a folder, the manifest first, and the folder if nothing else is in it."""
+    folder = Path(folder)
+    with as_file_error(f"{folder} could not be removed"):
+        for path in [folder / _MANIFEST, *(sorted(folder.iterdir()) if folder.is_dir() else ())]:
+            if path.name in (_MANIFEST, *_PARTIALS) or _TENSORS.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def holds(folder: PathLike) -> bool:
@@ -229,6 +301,11 @@ def _equals(path: Path, data: bytes) -> bool:
     return path.is_file() and path.read_bytes() == data
 
 
+def _refuse_file(place: Path, folder: Path) -> None:
+    if place.exists() and not place.is_dir():
+        raise FileError(f"{folder} cannot be written: {place} is a file; choose another folder")
+
+
 def _refuse_strangers(folder: Path) -> None:
     """Refuse to replace a ``manifest.json`` that another program wrote."""
     path = folder / _MANIFEST
@@ -241,7 +318,7 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _as_file_error(what: str, note: str = "") -> Iterator[None]:
+def as_file_error(what: str, note: str = "") -> Iterator[None]:
     """Turn an error of the operating system into one that says what to do."""
     try:
         yield
@@ -251,6 +328,7 @@ def _as_file_error(what: str, note: str = "") -> Iterator[None]:
         advice = {
             errno.ENOSPC: "free some space or choose another disk",
             errno.EDQUOT: "your quota is used up: remove some files or choose another disk",
+            errno.EFBIG: "files may not grow that large here (ulimit -f): raise the limit or choose another disk",
             errno.EROFS: "the file system is read-only: choose another folder",
             errno.EACCES: "permission is missing: change it or choose another folder",
             errno.EPERM: "permission is missing: change it or choose another folder",
@@ -334,6 +412,19 @@ def _versions() -> dict[str, str]:
 # --------------------------------------------------------------------------------------------- loading
 
 
+def header(folder: PathLike) -> tuple[str, dict[str, Any]]:
+    """Return the kind of what was saved in a folder, and the versions that wrote it, without its tensors.
+
+    Raises
+    ------
+    FileError
+        As :func:`load` does.
+    """
+    with as_file_error(f"{folder} cannot be read"):
+        manifest = _read_manifest(Path(folder))
+    return manifest["kind"], manifest["written_by"]
+
+
 def load(folder: PathLike, *, kinds: Collection[str]) -> Saved:
     """Load what :func:`save` wrote, after checking every byte.
 
@@ -351,7 +442,7 @@ def load(folder: PathLike, *, kinds: Collection[str]) -> Saved:
         another kind. The message says which, and what to do.
     """
     folder = Path(folder)
-    with _as_file_error(f"{folder} cannot be read"):
+    with as_file_error(f"{folder} cannot be read"):
         manifest = _read_manifest(folder)
         for _ in range(_RETRIES):
             _check_kind(folder, manifest["kind"], kinds)
@@ -381,14 +472,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise FileError(f"{folder} is a file; give the folder that holds {_MANIFEST}")
     if not path.is_file():
         raise FileError(f"{folder} holds no {_MANIFEST}, so nothing was saved there; check the path")
-    with open(path, "rb") as file:
-        data = file.read(_LIMIT + 1)
-    if len(data) > _LIMIT:
-        raise FileError(f"{path} is larger than {_LIMIT} bytes, so fathomless did not write it")
-    try:
-        manifest = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise FileError(f"{path} is not valid JSON ({error}); restore it from a backup or save again") from error
+    manifest = _parsed(path)
     if not isinstance(manifest, dict):
         raise FileError(f"{path} holds a {type(manifest).__name__}, not an object; {_RESTORE}")
     _check_keys(path, manifest)
@@ -400,6 +484,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     if found != manifest["checksum"]:
         raise FileError(f"{path} was altered: its checksum does not match; restore it from a backup or save again")
     return manifest
+
+
+def _parsed(path: Path) -> Any:
+    with open(path, "rb") as file:
+        data = file.read(_LIMIT + 1)
+    if len(data) > _LIMIT:
+        raise FileError(f"{path} is larger than {_LIMIT} bytes, so fathomless did not write it")
+    try:
+        return json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{path} is not valid JSON ({error}); {_RESTORE}") from error
 
 
 def _refuse_constant(name: str) -> float:
@@ -446,126 +541,3 @@ def _read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise FileError(f"{path} is not a safetensors file ({error}); {_RESTORE}") from error
-
-
-# ------------------------------------------------------------------------------- tables, arrays, pictures
-
-
-def read_arrays(path: PathLike) -> dict[str, npt.NDArray[Any]]:
-    """Read a NumPy ``.npz`` archive; archives that would need pickle are refused.
-
-    Raises
-    ------
-    FileError
-        If the file is missing, damaged, a single array, or holds Python objects.
-    """
-    path = _existing(path)
-    with _as_file_error(f"{path} cannot be read"):
-        try:
-            with open(path, "rb") as file:
-                archive = np.load(file, allow_pickle=False)
-                if not isinstance(archive, np.lib.npyio.NpzFile):
-                    raise FileError(f"{path} holds one array, not an archive; write it with numpy.savez")
-                return {name: archive[name] for name in archive.files}
-        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise FileError(f"{path} is not an .npz archive of plain arrays: {error}") from error
-
-
-def read_table(path: PathLike) -> dict[str, npt.NDArray[Any]]:
-    """Read a CSV table with a header, plain or compressed (``.xz``, ``.gz``, ``.bz2``), column by column.
-
-    Fields are stripped of surrounding spaces; ``""`` and ``"?"`` mean missing. A column of integers becomes
-    int64, another column of numbers (or one of integers with gaps) float64 with NaN where missing, any other
-    an object array of str with None where missing.
-
-    Raises
-    ------
-    FileError
-        If the file is missing, damaged, not UTF-8, has no header, repeats a name, or has a row of another
-        length than the header.
-
-    Notes
-    -----
-    Codes with leading zeros, such as ``007``, are read as integers.
-    """
-    path = _existing(path)
-    with _as_file_error(f"{path} cannot be read"):
-        try:
-            with _open_text(path) as file:
-                header, rows = _read_rows(path, csv.reader(file))
-        except (UnicodeDecodeError, csv.Error, lzma.LZMAError, zlib.error, EOFError) as error:
-            raise FileError(f"{path} is not a readable CSV table: {error}") from error
-    columns = zip(*rows, strict=True) if rows else iter([()] * len(header))
-    return {name: _typed(values) for name, values in zip(header, columns, strict=True)}
-
-
-def _open_text(path: Path) -> IO[str]:
-    match path.suffix:
-        case ".xz":
-            return lzma.open(path, "rt", encoding="utf-8-sig", newline="")
-        case ".gz":
-            return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-        case ".bz2":
-            return bz2.open(path, "rt", encoding="utf-8-sig", newline="")
-    return open(path, encoding="utf-8-sig", newline="")
-
-
-def _read_rows(path: Path, reader: Any) -> tuple[list[str], list[list[str]]]:
-    header = [name.strip() for name in next(reader, [])]
-    if not header:
-        raise FileError(f"{path} is empty; a table needs a header line with column names")
-    if len(set(header)) < len(header):
-        twice = sorted({name for name in header if header.count(name) > 1})
-        raise FileError(f"{path} has the column names {twice} more than once; rename them")
-    rows = []
-    for row in reader:
-        if len(row) != len(header):
-            if not row:
-                continue
-            counts = f"{len(row)} fields, the header has {len(header)}"
-            raise FileError(f"{path}, line {reader.line_num}: {counts}; repair that line")
-        rows.append(row)
-    return header, rows
-
-
-def _typed(fields: tuple[str, ...]) -> npt.NDArray[Any]:
-    """Infer the type of one column."""
-    values = [None if text in ("", "?") else text for text in map(str.strip, fields)]
-    present = [text for text in values if text is not None]
-    letters = set("".join(present))
-    if "_" not in letters:  # float("1_000") is valid Python and not a number in a table
-        with contextlib.suppress(ValueError):
-            numbers = np.array([math.nan if text is None else float(text) for text in values], dtype=np.float64)
-            if len(present) == len(values) and letters <= set("+-0123456789"):
-                with contextlib.suppress(OverflowError):
-                    return np.array([int(text) for text in present], dtype=np.int64)
-            return numbers
-    return np.array(values, dtype=object)
-
-
-def read_image(path: PathLike) -> npt.NDArray[np.uint8]:
-    """Read a picture as an array of shape (H, W, 3), values 0 to 255.
-
-    Raises
-    ------
-    FileError
-        If the file is missing or not a picture, or if Pillow is not installed.
-    """
-    path = _existing(path)
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise FileError(f"{path} needs Pillow, which is not installed: pip install 'fathomless[images]'") from error
-    with _as_file_error(f"{path} is not a picture that can be read"):
-        try:
-            with Image.open(path) as picture:
-                return np.asarray(picture.convert("RGB"), dtype=np.uint8)
-        except (ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise FileError(f"{path} is not a picture that can be read: {error}") from error
-
-
-def _existing(path: PathLike) -> Path:
-    path = Path(path)
-    if not path.is_file():
-        raise FileError(f"there is no file {path}; check the path")
-    return path

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from numbers import Integral, Real
 from os import PathLike
@@ -19,6 +19,7 @@ from fathomless.inference.svi import Rows, Training
 __all__ = [
     "FUNCTION",
     "batch_size",
+    "check",
     "decoded",
     "encoded",
     "epochs",
@@ -34,11 +35,27 @@ SMALL_BATCH = 256  # rows that make one step, whatever their order
 FUNCTION = {"function": True}  # stands for an option that was a function
 
 
-def whole(name: str, value: Any, *special: object) -> int:
-    """Return an option that must be 1, 2, …; `special` are other values that the message tells of."""
-    if not isinstance(value, Integral) or value < 1:
+def check(name: str, value: Any, kind: str, special: Sequence[Any], least: float | None, names: Sequence[str]) -> None:
+    """Check an option against its declaration in :mod:`fathomless.settings`, as far as it is plain."""
+    plain = [other for other in special if not isinstance(other, type)]
+    if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
+        return
+    if isinstance(value, str) and value in plain:
+        return
+    match kind:
+        case "whole":
+            whole(name, value, *plain, least=1 if least is None else int(least))
+        case "real":
+            real(name, value, *plain)
+        case "flag" if not isinstance(value, bool | np.bool_):
+            raise DataError(f"{name}={value!r} was given; allowed are True and False")
+
+
+def whole(name: str, value: Any, *special: object, least: int = 1) -> int:
+    """Return an option that must be a whole number; `special` are other values that the message tells of."""
+    if not isinstance(value, Integral) or value < least:
         others = "".join(f", or {other!r}" for other in special)
-        raise DataError(f"{name}={value!r} was given; at least 1 is needed, a whole number{others}")
+        raise DataError(f"{name}={value!r} was given; at least {least} is needed, a whole number{others}")
     return int(value)
 
 

@@ -10,7 +10,7 @@ network can predict, what the weights leave open, and what the structure leaves 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -98,6 +98,11 @@ class Predictive(ABC):
     def uncertainty(self) -> Uncertainty:
         """Split the uncertainty of each row into noise, weights and structure."""
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that the parameters of all components take."""
+
     @abstractmethod
     def joined(self, others: Sequence["Predictive"]) -> "Predictive":
         """Return one prediction for these rows followed by those of the others; see :func:`concatenate`."""
@@ -132,6 +137,11 @@ class ContinuousPredictive(Predictive):
     def __len__(self) -> int:
         """Return the number of rows N."""
         return self.component.loc.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the parameters of all components take."""
+        return sum(getattr(self.component, part.name).nbytes for part in fields(self.component))
 
     @cached_property
     def mixture(self) -> Mixture:
@@ -264,6 +274,11 @@ class ClassPredictive(Predictive):
     def __len__(self) -> int:
         """Return the number of rows N."""
         return self.log_p.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the log probabilities take."""
+        return self.log_p.nbytes
 
     @cached_property
     def log_probs(self) -> Tensor:

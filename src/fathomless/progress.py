@@ -7,6 +7,8 @@ from tqdm import tqdm
 
 __all__ = ["Progress", "Silent", "Terminal"]
 
+_SHOWN = {"elbo": "ELBO", "validation_log_likelihood": "validation", "mean_depth": "depth"}
+
 
 class Progress(ABC):
     """A display of how far a computation is."""
@@ -38,7 +40,7 @@ class Silent(Progress):
 
 
 class Terminal(Progress):
-    """A progress bar on standard error."""
+    """A progress bar on standard error: rounds done, the time left, the bound, the validation score, the structure."""
 
     def __init__(self, unit: str = "epoch") -> None:
         self._unit = unit
@@ -51,7 +53,8 @@ class Terminal(Progress):
     def advance(self, done: int, values: Mapping[str, float]) -> None:
         """Move the bar and show the values beside it."""
         if self._bar is not None:
-            self._bar.set_postfix({name: f"{value:.4g}" for name, value in values.items()}, refresh=False)
+            shown = {_SHOWN[name]: f"{value:.4g}" for name, value in values.items() if name in _SHOWN}
+            self._bar.set_postfix(shown, refresh=False)
             self._bar.update(done - self._bar.n)
 
     def close(self) -> None:

@@ -9,10 +9,10 @@ import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import narwhals as nw
 import numpy as np
@@ -24,17 +24,18 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from fathomless import io, options
+from fathomless import io, memory, options
 from fathomless.data import encode, fit_schema, split
 from fathomless.errors import DataError
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.svi import Rows, Run, Training, fit
 from fathomless.likelihoods import Likelihood
-from fathomless.models.interface import Model
+from fathomless.models.interface import Model, Structure
 from fathomless.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
 from fathomless.progress import Silent, Terminal
 from fathomless.rng import as_generator, as_seed, derive
 from fathomless.schema import Schema
+from fathomless.settings import TrainingSettings, options_of
 from fathomless.targets import ClassLabels, TargetScale, fit_labels, fit_target
 
 __all__ = ["Array", "Classifier", "Estimator", "Regressor"]
@@ -46,41 +47,17 @@ _SMALL = 2000  # rows below which double precision costs nothing
 _FEW = 60  # rows below which none are held out
 
 
-class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
+class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
     """What all estimators share: tables, training, chunks of predictions, files."""
 
     saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
-
-    temperature: float
-    weight_draws: int
-    epochs: int | Literal["auto"]
-    batch_size: int | Literal["auto"]
-    learning_rate: float
-    structure_rate: float | Literal["auto"]
-    structure_optimizer: str
-    structure_radius: float
-    structure_delay: float
-    schedule: str | tuple[tuple[int, float], ...]
-    patience: int | None
-    clip_norm: float | None
-    validation_fraction: float
-    calibrate: bool
-    missing: str
-    unseen: str
-    max_levels: int
-    device: str
-    precision: str
-    checkpoint: str | PathLike[str] | None
-    checkpoint_seconds: float
-    progress: bool
-    callbacks: Sequence[Callable[[Run], None]] | None
-    warm_start: bool
-    random_state: Any
 
     schema_: Schema
     target_: ClassLabels | TargetScale
     likelihood_: Likelihood
     model_: Model
+    structure_: Structure
+    held_out_: Array
 
     # ---- what a family says
 
@@ -91,6 +68,10 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
         """Build p(y | f)."""
+
+    @abstractmethod
+    def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        """Refuse options and a layout that would build another network than the one that was saved."""
 
     @abstractmethod
     def _describe(self) -> None:
@@ -154,14 +135,16 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Do what :meth:`fit` promises."""
         self._check_options()
         seed = self._seed()
-        X, y, weight = self._read(X, y, sample_weight)
+        X, y, weight, kept = self._read(X, y, sample_weight)
         warm = self._warm()
         schema = self.schema_ if warm else self._fit_schema(X, weight)
         target = self.target_ if warm else self._fit_target(y, weight)
+        _room(len(X), schema.width)
         x, z = encode(schema, X), target.encode(y)
         count = float(len(x) if weight is None else weight.sum())
+        place = np.arange(len(x))
         if count <= options.SMALL_BATCH:
-            x, z, weight = _merged(x, z, weight)
+            x, z, weight, place = _merged(x, z, weight)
         dtype = self.model_.dtype if warm else self._dtype(count)
         device = self._device()
         rows = Rows(
@@ -169,7 +152,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype),
             None if weight is None else torch.as_tensor(weight, dtype=dtype),
         )
-        train, valid = self._hold_out(rows, count, seed)
+        train, valid, held = self._hold_out(rows, count, seed)
         if warm:  # a training that fails must not spoil what is fitted
             likelihood, model = copy.deepcopy((self.likelihood_, self.model_))
         else:
@@ -178,21 +161,13 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         run = self._train(model, likelihood, _on(train, device), None if valid is None else _on(valid, device), seed)
         self.schema_, self.target_, self.likelihood_, self.model_ = schema, target, likelihood, model
         self.seed_, self.history_, self.n_iter_ = seed, run.history, run.epoch
-        self.validation_score_ = run.best.score
+        self.validation_score_, self.held_out_ = run.best.score, kept[np.isin(place, held)]
         self._describe()
         return run
 
     def _check_options(self) -> None:
-        for name in ("epochs", "batch_size", "weight_draws", "patience"):
-            special = {"weight_draws": (), "patience": (None,)}.get(name, ("auto",))
-            if getattr(self, name) not in special:
-                options.whole(name, getattr(self, name), *special)
-        for name in ("learning_rate", "temperature", "structure_radius", "validation_fraction", "checkpoint_seconds"):
-            options.real(name, getattr(self, name))
-        if self.structure_rate != "auto":
-            options.real("structure_rate", self.structure_rate, "auto")
-        if self.clip_norm is not None:
-            options.real("clip_norm", self.clip_norm, None)
+        for option in options_of(type(self)):
+            options.check(option.name, getattr(self, option.name), **option.metadata)
 
     def _warm(self) -> bool:
         return bool(self.warm_start) and "model_" in vars(self)
@@ -208,22 +183,23 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             )
         return as_seed(self.random_state)
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Array | None]:
-        """Check the table the way scikit-learn does, and drop rows that count for nothing."""
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Array | None, Array]:
+        """Check the table the way scikit-learn does, and drop rows that count for nothing; say which are kept."""
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
         X, y = self._table(X, reset=not self._warm()), self._shaped(_readable(y))
         if len(X) != len(y):
             raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
+        kept = np.arange(len(X))
         if sample_weight is None:
-            return X, y, None
+            return X, y, None, kept
         weight = _check_sample_weight(sample_weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
         kept = np.flatnonzero(weight)
         if len(kept) == 0:
             raise DataError("every sample_weight is zero; at least one row must count")
         if len(kept) < len(weight):
             X, y, weight = _take(X, kept), _take(y, kept), weight[kept]
-        return X, y, weight
+        return X, y, weight, kept
 
     def _table(self, X: Any, reset: bool) -> Any:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
@@ -260,15 +236,17 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             ) from error
         return device
 
-    def _hold_out(self, rows: Rows, count: float, seed: int) -> tuple[Rows, Rows | None]:
+    def _hold_out(self, rows: Rows, count: float, seed: int) -> tuple[Rows, Rows | None, Array]:
+        """Split the rows; return also the numbers of those held out."""
         fraction = self.validation_fraction
         if not 0.0 <= fraction < 1.0:
             raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
+        none = np.zeros(0, dtype=np.int64)
         if fraction == 0.0 or count < _FEW:
-            return rows, None
+            return rows, None, none
         strata = None if rows.y.is_floating_point() else rows.y
         train, valid = split(len(rows), fraction, as_generator(derive(seed, "split")), strata=strata)
-        return (rows.take(train), rows.take(valid)) if len(valid) else (rows, None)
+        return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
 
     def _train(self, model: Model, likelihood: Likelihood, train: Rows, valid: Rows | None, seed: int) -> Run:
         training = self._training(train.count, len(train))
@@ -297,14 +275,14 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         batch = options.batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
         steps_per_epoch = max(1, math.ceil(rows / batch))
         epochs = options.epochs(steps_per_epoch) if self.epochs == "auto" else int(self.epochs)
-        rate = self.structure_rate
-        if rate == "auto":
-            rate = options.structure_rate(epochs * steps_per_epoch)
+        rate = (
+            options.structure_rate(epochs * steps_per_epoch) if self.structure_rate == "auto" else self.structure_rate
+        )
         return Training(
             epochs=epochs,
             batch_size=batch,
             learning_rate=self.learning_rate,
-            structure_rate=rate,
+            structure_rate=float(rate),
             structure_optimizer=self.structure_optimizer,
             structure_radius=self.structure_radius,
             structure_delay=round(self.structure_delay * epochs),
@@ -324,12 +302,29 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
 
         It holds the parameters of every component, S × N × K numbers.
         """
-        return cast(ClassPredictive | ContinuousPredictive, concatenate(list(self._predictives(X))))
+        chunks: list[ClassPredictive | ContinuousPredictive] = []
+        for chunk in self._predictives(X):
+            if not chunks:  # its size tells that of the rest; joining needs each number twice
+                memory.require(
+                    2.0 * chunk.nbytes / len(chunk) * len(X),
+                    f"the predictive distribution of {len(X):,} rows",
+                    lambda share: (
+                        f"about {int(share * len(X)):,} rows fit: predict part by part, or lower weight_draws"
+                    ),
+                )
+            chunks.append(chunk)
+        return cast(ClassPredictive | ContinuousPredictive, concatenate(chunks))
 
     def _predictives(self, X: Any) -> Iterator[ClassPredictive | ContinuousPredictive]:
         """Predict chunk after chunk, with the same weight draws for all of them."""
         check_is_fitted(self, "model_")
         X, device = self._table(X, reset=False), self.model_.device
+        passes = self.weight_draws if self.model_.stochastic else 1
+        memory.require(
+            2.0 * 8.0 * passes * len(self.structure_.names) * min(len(X), _CHUNK) * self.likelihood_.outputs,
+            f"weight_draws={passes:,} of {min(len(X), _CHUNK):,} rows",
+            lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
+        )
         for start in range(0, max(1, len(X)), _CHUNK):
             x = torch.as_tensor(encode(self.schema_, X[start : start + _CHUNK]), dtype=self.model_.dtype).to(device)
             noise = as_generator(derive(self.seed_, "predict"), device=x.device)
@@ -355,6 +350,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
         tensors = {
             **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
             **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
+            "held_out": torch.from_numpy(self.held_out_),
         }
         meta = {
             "options": self._options(),
@@ -415,6 +411,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             self.device = "auto"
             device = self._device()
         self.likelihood_ = self._likelihood(self.target_).to(device, dtype)
+        self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
         self.model_ = self._build_model(self.schema_.width, self.likelihood_.outputs, meta["seed"], dtype).to(device)
         self.model_.restore(meta["layout"])
         for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
@@ -423,6 +420,7 @@ class Estimator(BaseEstimator, ABC):  # type: ignore[misc]
             module.eval()
         self.seed_, self.history_, self.n_iter_ = meta["seed"], meta["history"], meta["n_iter"]
         self.validation_score_, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]
+        self.held_out_ = saved.tensors["held_out"].numpy()
         if meta["feature_names_in"]:
             self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         self._describe()
@@ -558,8 +556,8 @@ def _readable(y: Any) -> Any:
     return y
 
 
-def _merged(x: Array, z: Array, weight: Array | None) -> tuple[Array, Array, Array | None]:
-    """Sort rows and merge equal ones, so that order and repetition do not matter to the last bit.
+def _merged(x: Array, z: Array, weight: Array | None) -> tuple[Array, Array, Array | None, Array]:
+    """Sort rows and merge equal ones, so that order and repetition do not matter to the last bit; say which is where.
 
     Long trainings magnify rounding errors: without this, a row of weight two and two equal rows would part.
     """
@@ -567,7 +565,16 @@ def _merged(x: Array, z: Array, weight: Array | None) -> tuple[Array, Array, Arr
     rows, place = np.unique(np.column_stack([x, columns]), axis=0, return_inverse=True)
     weight = np.bincount(place.ravel(), weights=weight).astype(np.float64)
     target = rows[:, x.shape[1] :].astype(z.dtype).reshape(-1, *z.shape[1:])
-    return rows[:, : x.shape[1]], target, None if (weight == 1.0).all() else weight
+    return rows[:, : x.shape[1]], target, None if (weight == 1.0).all() else weight, place.ravel()
+
+
+def _room(rows: int, features: int) -> None:
+    """Refuse a table that will not fit: encoded in double precision, copied once, and split once."""
+    memory.require(
+        3.0 * 8.0 * rows * features,
+        f"a table of {rows:,} rows, encoded as {features:,} features,",
+        lambda share: f"about {int(share * rows):,} rows fit; or lower max_levels, or drop text columns",
+    )
 
 
 def _take(rows: Any, index: Array) -> Any:

@@ -1,8 +1,9 @@
 """What happens around a training: schedules, the best state, checkpoints."""
 
+import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -17,7 +18,7 @@ from fathomless.models.interface import Model
 if TYPE_CHECKING:
     from fathomless.inference.svi import Run
 
-__all__ = ["Best", "Checkpoint", "schedule"]
+__all__ = ["Best", "Checkpoint", "History", "TensorBoard", "schedule", "write_history"]
 
 
 def schedule(plan: str | tuple[tuple[int, float], ...], step: int, total: int, steps_per_epoch: int) -> float:
@@ -103,10 +104,84 @@ class Best:
         }
 
 
+class History:
+    """Write the history to a folder as it grows: ``history.csv`` and, a JSON object per line, ``history.jsonl``.
+
+    A run that is resumed writes both anew, so that they hold what the run holds.
+
+    Parameters
+    ----------
+    folder : path
+        Where; created if needed.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._names: list[str] = []
+        self._rows = 0
+
+    def __call__(self, run: "Run") -> None:
+        """Append the rows that are new."""
+        names = list(run.history[-1])
+        if names != self._names or len(run.history) < self._rows:
+            write_history(self.folder, run.history)
+        else:
+            for name, text in _written(run.history[self._rows :], names).items():
+                io.append_text(self.folder / name, text)
+        self._names, self._rows = names, len(run.history)
+
+
+def write_history(folder: str | PathLike[str], history: Sequence[Mapping[str, float]]) -> None:
+    """Write a whole history as ``history.csv`` and ``history.jsonl``, each in one step."""
+    names = list(history[-1]) if history else []
+    files = _written(history, names)
+    io.write_text(Path(folder) / "history.csv", ",".join(names) + "\n" + files["history.csv"])
+    io.write_text(Path(folder) / "history.jsonl", files["history.jsonl"])
+
+
+def _written(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, str]:
+    table = [",".join(str(row.get(name, "")) for name in names) for row in rows]
+    objects = [json.dumps(dict(row)) for row in rows]
+    return {"history.csv": "".join(f"{line}\n" for line in table), "history.jsonl": "".join(f"{o}\n" for o in objects)}
+
+
+class TensorBoard:
+    """Write every row of the history for TensorBoard.
+
+    Parameters
+    ----------
+    folder : path
+        Where TensorBoard looks (``tensorboard --logdir FOLDER``).
+
+    Raises
+    ------
+    DataError
+        If tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise DataError("tensorboard is not installed: pip install 'fathomless[track]'") from error
+        self._open: Callable[[int], Any] = lambda epoch: SummaryWriter(str(folder), purge_step=epoch)
+        self._writer: Any = None
+
+    def __call__(self, run: "Run") -> None:
+        """Write the last row."""
+        row = run.history[-1]
+        if self._writer is None:  # of what an interrupted run wrote, what comes now takes the place
+            self._writer = self._open(int(row["epoch"]))
+        for name, value in row.items():
+            if name != "epoch":
+                self._writer.add_scalar(name, value, int(row["epoch"]))
+        self._writer.flush()
+
+
 class Checkpoint:
     """Write the run to a folder, atomically: at the first row of the history, then at most every so many seconds.
 
-    The end of a run is written too.
+    The end of a run is written too, and where it is asked to pause.
 
     Parameters
     ----------
@@ -130,7 +205,7 @@ class Checkpoint:
     def __call__(self, run: "Run") -> None:
         """Write, if it is time."""
         ended = run.stop or run.epoch >= run.training.epochs
-        if ended or time.monotonic() - self._last >= self.seconds:
+        if ended or run.pause or time.monotonic() - self._last >= self.seconds:
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta={"run": run.meta(), "extra": self.extra})
             self._last = time.monotonic()
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fathomless.errors import DataError, DivergenceError
+from fathomless.errors import DataError, DivergenceError, PausedError
 from fathomless.inference.callbacks import Best, schedule
 from fathomless.inference.objective import evidence, log_predictive
 from fathomless.inference.rows import Rows, check
@@ -155,6 +155,9 @@ class Run:
         Names of the divergences.
     stop : bool
         Set it to end the training after this epoch.
+    pause : bool
+        Set it in a callback to leave the training after this epoch with :class:`~fathomless.errors.PausedError`, once a
+        checkpoint is written: the same call then goes on from there, to the same bytes.
     """
 
     def __init__(self, model: Model, likelihood: Likelihood, training: Training, seed: int) -> None:
@@ -163,7 +166,7 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.best = Best()
         self.terms: tuple[str, ...] = ()
-        self.stop = False
+        self.stop = self.pause = False
         self.order = as_generator(derive(seed, "order"))
         self.noise = as_generator(derive(seed, "noise"), device=model.device)
         self.optimizer = _optimizer(training)
@@ -294,6 +297,8 @@ def fit(
     ------
     DivergenceError
         When the bound is no longer finite; names the first tensor that is not.
+    PausedError
+        When a callback sets ``run.pause``.
     """
     for rows in (train, valid) if valid is not None else (train,):
         check(model, likelihood, rows)
@@ -315,6 +320,11 @@ def fit(
                 for callback in callbacks:
                     callback(run)
                 display.advance(run.epoch, run.history[-1])
+                if run.pause and run.epoch < run.training.epochs and not run.stop:
+                    raise PausedError(
+                        f"the training was paused after epoch {run.epoch} of {run.training.epochs}; with a checkpoint, "
+                        "the same call goes on from there"
+                    )
     finally:
         display.close()
         run.restore_best()  # also after an error: the best state so far is worth having

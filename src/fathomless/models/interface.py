@@ -94,6 +94,11 @@ class Model(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the model lives."""
 
+    @property
+    @abstractmethod
+    def stochastic(self) -> bool:
+        """Whether weights are drawn; if not, :meth:`draw` returns one row of networks whatever n is."""
+
     def forward(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
         """Call :meth:`draw`; ``fathomless.predictive.predictive`` turns the result into a distribution."""
         return self.draw(x, n, generator)

@@ -92,10 +92,17 @@ def test_numpy_scalars_and_tuples_become_plain(tmp_path):
 
 def test_same_input_gives_same_bytes(tmp_path):
     io.save(tmp_path / "a", kind="m", tensors=TENSORS, meta={"x": 1, "y": 2})
-    io.save(tmp_path / "b", kind="m", tensors=dict(reversed(TENSORS.items())), meta={"y": 2, "x": 1})
+    io.save(tmp_path / "b", kind="m", tensors=dict(reversed(TENSORS.items())), meta={"x": 1, "y": 2})
     assert files(tmp_path / "a") == files(tmp_path / "b")
     for name in files(tmp_path / "a"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_order_of_metadata_is_kept(tmp_path):
+    """Or a run that is resumed would write its history with other columns first."""
+    for meta in ({"x": 1, "y": {"b": 1, "a": 2}}, {"y": {"a": 2, "b": 1}, "x": 1}):
+        found = io.load(io.save(tmp_path / "a", kind="m", tensors={}, meta=meta), kinds=["m"]).meta
+        assert json.dumps(found) == json.dumps(meta)
 
 
 def test_versions_are_recorded(tmp_path):

@@ -108,8 +108,8 @@ class _UnboundedDepth(DepthSettings, Estimator):
         depth = self.min_depth + min(deepest, math.inf if self.max_depth is None else self.max_depth)
         if depth > _MOST:
             raise DataError(
-                f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask for {depth:,} "
-                f"layers; a start with up to {_MOST:,} is allowed, and it grows when the data ask for more"
+                f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask "
+                f"for {depth:,} layers; a start with up to {_MOST:,} is allowed, and it grows if the data ask for more"
             )
         if callable(self.architecture):
             return

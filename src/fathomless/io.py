@@ -355,7 +355,8 @@ def _tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 def _manifest_bytes(rest: dict[str, Any]) -> bytes:
     try:
-        text = json.dumps({**rest, "checksum": _checksum(rest)}, sort_keys=True, indent=1, allow_nan=False)
+        # in the order given, which a reader keeps: what is written after loading is then the same
+        text = json.dumps({"checksum": _checksum(rest), **rest}, indent=1, allow_nan=False)
     except ValueError as error:  # an integer with thousands of digits
         raise DataError(f"meta cannot be written as JSON: {error}") from error
     if len(text) > _LIMIT:

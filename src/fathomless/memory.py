@@ -57,7 +57,10 @@ def require(need: float, what: str, remedy: Callable[[float], str]) -> None:
         return
     free = available()
     if free is not None and need > _SHARE * free:
-        raise DataError(f"{what} needs {human(need)} of memory, {human(free)} are free; {remedy(_SHARE * free / need)}")
+        raise DataError(
+            f"{what} needs {human(need)} of memory, {human(free)} are free, of which 90 % may be taken; "
+            f"{remedy(_SHARE * free / need)}"
+        )
 
 
 def human(size: float) -> str:

@@ -326,7 +326,8 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
         )
         for start in range(0, max(1, len(X)), _CHUNK):
-            x = torch.as_tensor(encode(self.schema_, X[start : start + _CHUNK]), dtype=self.model_.dtype).to(device)
+            rows = _take(X, slice(start, start + _CHUNK))
+            x = torch.as_tensor(encode(self.schema_, rows), dtype=self.model_.dtype).to(device)
             noise = as_generator(derive(self.seed_, "predict"), device=x.device)
             with torch.no_grad():
                 draws = self.model_.draw(x, self.weight_draws, noise)
@@ -577,11 +578,11 @@ def _room(rows: int, features: int) -> None:
     )
 
 
-def _take(rows: Any, index: Array) -> Any:
-    """Return rows of an array, a list or a data frame."""
+def _take(rows: Any, index: Array | slice) -> Any:
+    """Return rows of an array, a list or a data frame, by position."""
     native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
     if isinstance(native, nw.DataFrame | nw.Series):
-        return native[index.tolist()].to_native()
+        return native[index if isinstance(index, slice) else index.tolist()].to_native()
     return np.asarray(rows)[index]
 
 

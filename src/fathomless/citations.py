@@ -1,0 +1,82 @@
+"""What to cite: the software, and the paper of the method that was used."""
+
+from dataclasses import dataclass
+
+import fathomless
+
+__all__ = ["SOFTWARE", "Reference", "of_structure"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A work to cite.
+
+    Attributes
+    ----------
+    key, kind : str
+        Key and type of the BibTeX entry.
+    authors : tuple of str
+        "Given Family", or the name of a group in braces.
+    title : str
+        Title.
+    year : int or None
+        Year of publication.
+    where : str
+        Conference, or what else the entry needs, as "field = text".
+    """
+
+    key: str
+    kind: str
+    authors: tuple[str, ...]
+    title: str
+    year: int | None
+    field: str
+    where: str
+
+    def text(self) -> str:
+        """Return one line of plain text."""
+        authors = " and ".join(self.authors).strip("{}")
+        year = "" if self.year is None else f", {self.year}"
+        return f"{authors}. {self.title}. {self.where}{year}."
+
+    def bibtex(self) -> str:
+        """Return a BibTeX entry."""
+        lines = [f"author = {{{' and '.join(self.authors)}}}", f"title = {{{self.title}}}"]
+        lines += [] if self.year is None else [f"year = {{{self.year}}}"]
+        lines += [f"{self.field} = {{{self.where}}}"]
+        return f"@{self.kind}{{{self.key},\n  " + ",\n  ".join(lines) + "\n}"
+
+
+SOFTWARE = Reference(
+    "fathomless",
+    "misc",
+    ("{The fathomless developers}",),
+    "fathomless: Bayesian neural networks whose structure is a random variable",
+    None,
+    "note",
+    f"Version {fathomless.__version__}",
+)
+
+_PAPERS = {
+    "depth": Reference(
+        "nazaret2022variational",
+        "inproceedings",
+        ("Achille Nazaret", "David Blei"),
+        "Variational Inference for Infinitely Deep Neural Networks",
+        2022,
+        "booktitle",
+        "International Conference on Machine Learning",
+    ),
+}
+
+
+def of_structure(kind: str | None = None) -> tuple[Reference, ...]:
+    """Return what to cite for a structure ("depth", ...), or for all of them: the software first.
+
+    Examples
+    --------
+    >>> [reference.year for reference in of_structure("depth")]
+    [None, 2022]
+    """
+    papers = _PAPERS.values() if kind is None else [_PAPERS[kind]]
+    return (SOFTWARE, *papers)

@@ -1,0 +1,453 @@
+"""The command line: a table in, a model, predictions and a page out.
+
+What a command needs is imported when it runs; what can be asked is in :mod:`fathomless.arguments`.
+
+Exit codes: 0; 2 for an error of the user's, with one line on standard error; 1 for one of ours; 130 and 143 after
+Ctrl-C and SIGTERM.
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import shlex
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, cast
+
+from fathomless.arguments import parser
+from fathomless.errors import DataError, FathomlessError, FileError, PausedError
+from fathomless.settings import options_of
+
+if TYPE_CHECKING:
+    from fathomless.evaluation import Evaluation
+    from fathomless.inference.svi import Run
+    from fathomless.runs import Card
+
+__all__ = ["main"]
+
+_DEMO = """442 patients with diabetes: ten measurements, and how far the disease went in a year (Efron et al., 2004).
+
+patients.csv      342 of them, to learn from
+new.csv           the others
+run/              the fit; run/report.html is its page
+predictions.csv   what it says of the others
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows the program's name on the command line; by default that of this process.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that knows no minus sign is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")
+    code = _command(list(sys.argv[1:] if arguments is None else arguments))
+    try:
+        if sys.stdout is not None:  # closed by whoever called us
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        _mute()
+    except OSError as error:
+        _mute()
+        return _fail("fathomless", f"error: {error}; check the disk and the path", 2)
+    return code
+
+
+def _command(words: list[str]) -> int:
+    name = "fathomless"
+    try:
+        commands = {
+            "fit": _fit,
+            "predict": _predict,
+            "evaluate": _evaluate,
+            "report": _report,
+            "cite": _cite,
+            "demo": _demo,
+        }
+        options = parser(commands).parse_args(words)
+        name = f"fathomless {options.command}"
+        options.words = words
+        with warnings.catch_warnings():
+            warnings.showwarning = _ignore if vars(options).get("quiet") else _warn
+            return cast(int, options.run(options))
+    except SystemExit as stop:  # argparse has said all
+        return int(stop.code or 0)
+    except _Stopped as stop:
+        return _fail(name, str(stop), stop.code)
+    except KeyboardInterrupt:
+        return _fail(name, "interrupted; nothing was lost that was saved before", 130)
+    except BrokenPipeError:
+        _mute()
+        return 0
+    except FathomlessError as error:
+        return _fail(name, f"error: {error}", 2)
+    except OSError as error:
+        return _fail(name, f"error: {error}; check the disk and the path", 2)
+    except MemoryError:
+        return _fail(name, "error: there is not enough memory; give fewer rows or columns, or a smaller width", 2)
+    except Exception as error:
+        if os.environ.get("FATHOMLESS_TRACE"):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        return _fail(
+            name,
+            f"internal error: {what}. This is a fault of ours: please report it with the trace (FATHOMLESS_TRACE=1)",
+            1,
+        )
+
+
+def _fail(name: str, message: str, code: int) -> int:
+    with contextlib.suppress(OSError):
+        _say(f"{name}: {' '.join(message.split())}")
+    return code
+
+
+def _mute() -> None:
+    """Send what is still to be printed nowhere, so that the end of the process does not complain of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _ignore(*_: object, **__: object) -> None:
+    pass
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    if not issubclass(category, (DeprecationWarning, FutureWarning)):
+        _note(str(message))
+
+
+def _note(text: str) -> None:
+    _say(f"note: {' '.join(text.split())}")
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:  # else print would take standard output, where the predictions go
+        print(text, file=sys.stderr)
+
+
+class _Stopped(Exception):
+    """A signal ended the command."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+# ------------------------------------------------------------------------------------------------- fitting
+
+
+def _fit(given: argparse.Namespace) -> int:
+    out = Path(given.out if given.out is not None else Path("runs") / _file_name(given.target[0]))
+    from fathomless import runs, tables  # torch comes here
+    from fathomless.io import writable
+
+    writable(out)
+    table = tables.read(given.data, delimiter=given.delimiter, decimal=given.decimal)
+    fit = _Fit(given, table, out)
+    checkpoint = runs.begin(out, fit.card, resume=given.resume, overwrite=given.overwrite)
+    if checkpoint is None:
+        _note(f"the run in {out} is finished already; --overwrite would do it again")
+        return 0
+    for note in fit.card.notes if not given.quiet else ():
+        _note(note)
+    with _pausing(fit.signals, out, given):
+        estimator = fit.estimator(checkpoint)
+        estimator.fit(fit.parts.X, fit.y, sample_weight=fit.parts.weight)
+        fit.signals.training = False
+        evaluation, findings = runs.finish(out, fit.card, estimator, fit.parts.X, fit.y)
+    if given.log_json:
+        _json(event="finished", run=str(out), structure=estimator.structure_.summary, scores=_scores(evaluation))
+    elif not given.quiet:
+        print(f"{fit.headline}\n{estimator.structure_.kind}: {estimator.structure_.summary}\n")
+        print(_table(evaluation))
+        for finding in findings:
+            print(f"\n{finding.severity}: {finding.title}\n  {finding.detail}\n  {finding.remedy}")
+        print(f"\nThe page is {out / 'report.html'}. Next:")
+        print(f"  fathomless predict {shlex.quote(str(out))} NEW.csv --out predictions.csv")
+    return 0
+
+
+class _Fit:
+    """What a fit command asks for, once the table has been looked at."""
+
+    def __init__(self, given: argparse.Namespace, table: Any, out: Path) -> None:
+        import torch
+
+        from fathomless import columns, estimators, runs
+        from fathomless.options import check
+
+        self.given, self.out, self.signals = given, out, _Signals()
+        self.parts = columns.divide(table.frame, given.target, key=given.key, weight=given.weight, drop=given.drop)
+        task, why = columns.task_of(self.parts.targets) if given.task == "auto" else (given.task, "as asked")
+        self.y = columns.answers(self.parts.targets, task)
+        self.kind = estimators.FAMILIES[given.structure][task == "regression"]
+        names = {option.name for option in options_of(self.kind)}
+        self.options = {
+            name.removeprefix("option_"): value for name, value in vars(given).items() if name.startswith("option_")
+        }
+        if foreign := sorted(set(self.options) - names):
+            raise DataError(f"--{foreign[0].replace('_', '-')} was given, which is for numbers; the target is a class")
+        for option in options_of(self.kind):  # now, before a run begins
+            if option.name in self.options:
+                check(option.name, self.options[option.name], **option.metadata)
+        before = runs.read_card(out, latest=True) if given.resume else None
+        usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
+        threads = given.threads or (before.threads if before else usual)
+        torch.set_num_threads(threads)
+        notes = self.parts.notes
+        if given.task == "auto":
+            notes = (f"target {', '.join(given.target)}: {task}, since {why} (--task changes that)", *notes)
+        self.card: Card = runs.Card(
+            command=("fathomless", *_asked(given.words)),
+            estimator=self.kind.__name__,
+            source=table.name if given.data == "-" else Path(given.data).name,
+            sha256=table.sha256,
+            bytes=table.bytes,
+            rows=len(self.y),
+            columns=tuple(self.parts.X.column_names),
+            targets=tuple(given.target),
+            seed=given.seed,
+            threads=threads,
+            options=self.options,
+            key=given.key,
+            weight=given.weight,
+            notes=notes,
+        )
+        self.headline = f"{', '.join(given.target)}: {task} on {self.parts.X.num_columns} columns, {len(self.y):,} rows"
+
+    def estimator(self, checkpoint: Path) -> Any:
+        """Build the estimator, with what watches its training."""
+        from fathomless.inference.callbacks import History, TensorBoard
+
+        callbacks: list[Callable[[Run], None]] = [History(self.out), self.signals]
+        if self.given.tensorboard:
+            callbacks.append(TensorBoard(self.out / "tensorboard"))
+        if self.given.log_json:
+            callbacks.append(lambda run: _json(event="epoch", of=run.training.epochs, **run.history[-1]))
+        silent = self.given.quiet or self.given.log_json or not sys.stderr.isatty()
+        return self.kind(
+            **self.options,
+            random_state=self.given.seed,
+            checkpoint=checkpoint,
+            progress=not silent,
+            callbacks=callbacks,
+        )
+
+
+class _Signals:
+    """Ctrl-C and SIGTERM ask a training to pause; a second one, or one after the training, ends it at once."""
+
+    def __init__(self) -> None:
+        self.received, self.training = 0, True
+
+    def __call__(self, run: "Run") -> None:
+        """Hand the wish on to the run, between two epochs."""
+        run.pause = bool(self.received)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal."""
+        again, self.received = self.received, number
+        if again or not self.training:
+            raise KeyboardInterrupt
+        _say("\nfathomless: stopping after this epoch, with a checkpoint; once more stops at once")
+
+
+@contextlib.contextmanager
+def _pausing(signals: _Signals, out: Path, given: argparse.Namespace) -> Iterator[None]:
+    """Let signals pause the training, and say how to go on; note what ended it."""
+    from fathomless import runs
+
+    command, *words = _asked(given.words)
+    again = shlex.join(["fathomless", command, "--resume", *words])
+    before = {number: signal.signal(number, signals.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except (PausedError, KeyboardInterrupt) as stop:
+        done = str(stop).partition(";")[0] or "stopped at once; what the last checkpoint holds is kept"
+        with contextlib.suppress(FathomlessError):
+            runs.log(out, "paused")
+        raise _Stopped(f"{done}. To go on: {again}", 128 + (signals.received or signal.SIGINT)) from None
+    except Exception as error:
+        with contextlib.suppress(FathomlessError):
+            runs.fail(out, f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _asked(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word not in ("--resume", "--overwrite")]
+
+
+def _file_name(target: str) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in target).strip(".-") or "run"
+
+
+# ------------------------------------------------------------------------------------------------- a fitted run
+
+
+def _predict(given: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from fathomless import columns, runs, tables
+
+    estimator, card = runs.load(given.folder)
+    if given.unseen:
+        estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
+    key = given.key or (card.key if card else None)
+    targets, levels, unused, done = card.targets if card else (), given.interval or [0.9], None, 0
+    source = tables.batches(
+        given.data, columns.kinds(estimator.schema_), delimiter=given.delimiter, decimal=given.decimal
+    )
+    with tables.writer(given.out) as write:
+        for piece in source:
+            if unused is None:
+                used = {column.name for column in estimator.schema_.columns} | {key}
+                unused = [name for name in piece.column_names if estimator.schema_.named and name not in used]
+                if given.key:
+                    columns.present(piece.column_names, [given.key])
+            if not len(piece):
+                raise DataError(f"{given.data} has column names and no rows; give rows to predict")
+            names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
+            X = piece if estimator.schema_.named else piece.drop_columns(list(names))
+            found = columns.predictions(estimator.predict_dist(columns.features(X, estimator.schema_)), targets, levels)
+            if key in found:
+                raise DataError(f"the key column {key!r} is called like one of predictions; give it another name")
+            write(columns.tabled({**names, **found}))
+            done += len(piece)
+    if unused:
+        _note(f"columns that were not used: {', '.join(unused)}")
+    if given.out != "-":
+        print(f"{done:,} rows are in {given.out}")
+    return 0
+
+
+def _evaluate(given: argparse.Namespace) -> int:
+    from fathomless import columns, runs, tables
+    from fathomless.evaluation import evaluate
+    from fathomless.targets import ClassLabels
+
+    estimator, card = runs.load(given.folder)
+    if card is None:
+        raise DataError(f"{given.folder} was saved from Python, which keeps no name of its target; evaluate it there")
+    labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
+    kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(card.targets, labels)}
+    pieces = tables.batches(given.data, kinds, delimiter=given.delimiter, decimal=given.decimal)
+    frame, notes = columns.answered(columns.joined(pieces), card.targets)
+    for note in notes:
+        _note(note)
+    name = "standard input" if given.data == "-" else Path(given.data).name
+    X = columns.features(frame, estimator.schema_)
+    y = columns.answers(frame.select(card.targets), "regression" if labels is None else "classification")
+    found = evaluate(estimator, X, y, name=name, targets=card.targets)
+    runs.keep_evaluation(given.folder, found)
+    if given.json:
+        _json(
+            run=str(given.folder),
+            data=name,
+            rows=found.rows,
+            scores=_scores(found),
+            constant=_scores(found, "baseline"),
+        )
+    else:
+        print(_table(found))
+        _note(f"kept in {given.folder}; fathomless report {given.folder} shows it")
+    return 0
+
+
+def _report(given: argparse.Namespace) -> int:
+    from fathomless import io, runs
+
+    out = Path(given.out) if given.out else Path(given.folder) / "report.html"
+    if out.is_dir():
+        raise FileError(f"{out} is a folder; give the name of a file, such as report.html")
+    io.write_text(out, runs.page(given.folder))
+    print(out)
+    if given.open:
+        import webbrowser
+
+        webbrowser.open(out.resolve().as_uri())
+    return 0
+
+
+def _cite(given: argparse.Namespace) -> int:
+    from fathomless import citations
+
+    kind = None
+    if given.folder:
+        from fathomless import runs
+
+        kind = runs.load(given.folder)[0].structure_.kind
+    for reference in citations.of_structure(kind):
+        print(reference.bibtex() if given.bibtex else reference.text())
+    return 0
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from fathomless import columns, datasets, io, tables
+
+    home = Path(given.out)
+    if home.exists() and not (home.is_dir() and not any(home.iterdir())):
+        raise FileError(f"{home} is there already; give another --out, or remove it")
+    import numpy as np
+
+    io.write_text(home / "README.txt", _DEMO)
+    data = datasets.load("diabetes")
+    order = np.random.default_rng(0).permutation(len(data.X))
+    inputs: dict[str, Any] = dict(zip(data.feature_names, data.X.T, strict=True))
+    frame = columns.tabled({**inputs, "progression": data.y}).take(order)
+    for name, part in (("patients.csv", frame[:342]), ("new.csv", frame[342:])):
+        with tables.writer(home / name) as write:
+            write(part)
+    run = str(home / "run")
+    for words in (
+        ["fit", str(home / "patients.csv"), "--target", "progression", "--out", run],
+        ["predict", run, str(home / "new.csv"), "--out", str(home / "predictions.csv")],
+        ["evaluate", run, str(home / "new.csv")],
+        ["report", run],
+    ):
+        print(f"\n$ {shlex.join(['fathomless', *words])}")
+        if code := main(words):
+            return code
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------- printing
+
+
+def _json(**values: Any) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def _scores(found: "Evaluation", which: str = "scores") -> dict[str, dict[str, float | None]]:
+    scores: Mapping[str, Any] = getattr(found, which)
+    return {name: {"value": score.value, "standard_error": score.error} for name, score in scores.items()}
+
+
+def _table(found: "Evaluation") -> str:
+    """Lay out scores beside those of a constant prediction."""
+    from fathomless.report import measured
+
+    rows = [(f"{found.name}, {found.rows:,}", "", "constant prediction")]
+    for name, score in found.scores.items():
+        base = found.baseline[name]
+        ours, constant = (" ".join(measured(s.value, s.error)).strip() for s in (score, base))
+        rows.append((name.replace("_", " "), ours, constant))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Nothing is lost: disks that fill up or turn read-only, processes that are killed, files that were damaged."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fathomless.cli import main
+
+sys.path.insert(0, str(Path(__file__).parent))
+import fuzz
+import storm
+
+
+def small_disk(place: Path, size: str) -> Iterator[Path]:
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=False)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of one megabyte."""
+    yield from small_disk(tmp_path / "disk", "1m")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    storm.table(tmp_path / "table.csv")
+    return tmp_path / "table.csv"
+
+
+def fit(table: Path, out: Path, *words: str) -> list[str]:
+    return ["fit", str(table), "--target", "side", "--drop", "height", "--out", str(out), "--epochs", "4", *words]
+
+
+def test_a_disk_that_fills_up_costs_neither_the_old_model_nor_the_checkpoint(
+    disk: Path, table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = disk / "run"
+    assert main([*fit(table, out, "--width", "8"), "--quiet"]) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in {".json", ".safetensors"}}
+    capsys.readouterr()
+    # a far larger network: its checkpoint cannot be written
+    assert main([*fit(table, out, "--width", "200"), "--overwrite", "--quiet"]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]
+    assert len(said) == 1
+    assert "No space left" in said[0]
+    assert "free some space" in said[0]
+    after = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert {name: after[name] for name in before} == before
+    assert not list(disk.rglob("*.partial"))
+    assert main(["predict", str(out), str(table), "--out", str(tmp_path / "p.csv")]) == 0
+
+
+def test_predictions_that_do_not_fit_leave_nothing_behind(disk: Path, table: Path, tmp_path: Path) -> None:
+    assert main([*fit(table, tmp_path / "run", "--width", "8"), "--quiet"]) == 0
+    rows = table.read_text().splitlines()
+    (tmp_path / "many.csv").write_text("\n".join([rows[0], *rows[1:] * 60]) + "\n")
+    (disk / "p.csv").write_text("old")
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "many.csv"), "--out", str(disk / "p.csv")]) == 2
+    assert [path.name for path in disk.iterdir()] == ["p.csv"]
+    assert (disk / "p.csv").read_text() == "old"
+
+
+def test_a_folder_that_turns_read_only_in_mid_run_stops_it_and_it_resumes(disk: Path, tmp_path: Path) -> None:
+    words = storm.FITS[0]
+    storm.table(tmp_path / "table.csv")
+    shutil.copy(tmp_path / "table.csv", disk)
+    storm.finish(tmp_path / "whole", words)
+    child = storm.start(disk / "home", words)
+    assert child.stdout is not None
+    for _ in zip(range(3), child.stdout, strict=False):
+        pass
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    _, err = child.communicate()
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
+    said = [line for line in err.splitlines() if not line.startswith("note: ")]
+    assert child.returncode == 2, err
+    assert len(said) == 1
+    assert "read-only" in said[0]
+    assert storm.finish(disk / "home", words)[0] >= 3
+    assert storm.contents(disk / "home" / "run") == storm.contents(tmp_path / "whole" / "run")
+
+
+def test_files_may_not_grow_beyond_a_limit(table: Path, tmp_path: Path) -> None:
+    """The way a quota shows in one process."""
+    code = (
+        "import resource, sys; from fathomless.cli import main; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *fit(table, tmp_path / "run", "--width", "64")]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "ulimit -f" in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_command_lines_that_are_killed_end_in_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storm, "FITS", storm.FITS[1:2])
+    counted = storm.storm(tmp_path, kills=4)
+    assert counted["kills"] >= 4
+
+
+@pytest.mark.parametrize(("campaign", "count"), [("models", 60), ("tables", 80), ("options", 20)])
+def test_damaged_input_ends_in_an_answer_or_one_line(campaign: str, count: int, tmp_path: Path) -> None:
+    found = fuzz.campaign(campaign, count, seed=1, home=tmp_path)
+    assert not found["faults"], json.dumps(found, indent=1)
+    assert found["codes"].get(2, 0) > 0
+    assert found["codes"].get(0, 0) > 0
+
+
+def test_the_fuzzer_can_find_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> str:
+        raise KeyError("a fault of ours")
+
+    module: ModuleType = sys.modules["fathomless.runs"]
+    runs = fuzz.prepare(tmp_path)
+    monkeypatch.setattr(module, "page", broken)
+    assert fuzz.wrong(*fuzz.outcome(["report", str(runs["side"])]))

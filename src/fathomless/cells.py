@@ -233,7 +233,9 @@ def _read_header(head: bytes, delimiter: str, name: str) -> tuple[list[str], str
 
 
 def check_names(names: Sequence[str], name: str) -> None:
-    """Refuse names of columns that are empty or repeated."""
+    """Refuse names of columns that are none, empty or repeated."""
+    if not names:
+        raise DataError(f"{name}: there are no columns; at least one is needed")
     if empty := [i for i, column in enumerate(names, start=1) if not column]:
         raise DataError(f"{name}: column {empty[0]} of {len(names)} has no name; name it in the header, or remove it")
     if twice := sorted(column for column, count in Counter(names).items() if count > 1):

@@ -236,6 +236,8 @@ def _number_cells(name: str, values: Floats, kind: str = "numeric") -> Cells:
 def _series_cells(name: str, series: "nw.Series[Any]") -> Cells:
     """Look at the data type of a series; columns of Python objects are judged by their values."""
     dtype = series.dtype
+    if dtype.is_integer():  # not a cast, since pyarrow refuses numbers beyond 2^53
+        return _number_cells(name, series.to_numpy().astype(np.float64))
     if dtype.is_numeric():
         return _number_cells(name, series.cast(nw.Float64()).to_numpy().astype(np.float64, copy=False))
     if isinstance(dtype, nw.Datetime):

@@ -429,7 +429,7 @@ class Mixture:
         sign = torch.where(p <= 0.5, 1.0, -1.0)  # which tail is followed
         side = sign.squeeze(axis)
         target = torch.log(torch.where(p <= 0.5, p, 1.0 - p)).squeeze(axis)
-        rounding = 1e-15 * (1.0 - target)  # a logarithm near the target is not known any better
+        rounding = 4e-15 * (1.0 - target)  # a logarithm near the target is not known any better
         last = high - low
         active = torch.ones_like(y, dtype=torch.bool)
         for _ in range(_ITERATIONS):

@@ -177,14 +177,14 @@ def batches(
         if kind == "parquet":
             found = _parquet(_seekable(file, raw, ahead), name)
             schema, pieces = found.schema_arrow, map(_valid, found.iter_batches(batch_size=min(rows, 65536)))
-            kinds = {column: known for column, known in kinds.items() if known != "category"}
+            fitted = {column: known for column, known in kinds.items() if known != "category"}
         else:
             schema, pieces = cut(_decompressed(Watched(raw, ahead=ahead), kind, name), None, delimiter, name)
-            kinds = dict.fromkeys(schema.names, "category") | dict(kinds)
+            fitted = dict.fromkeys(schema.names, "category") | dict(kinds)
         check_present(kinds, schema.names, name)
         start = 1
         for table in _in_tables(schema, pieces, rows):
-            yield _with_kinds(table, kinds, decimal, name, start)
+            yield _with_kinds(table, fitted, decimal, name, start)
             start += len(table)
 
 

@@ -121,7 +121,7 @@ def _run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="folder of a run, or of an estimator saved from Python")
 
 
-def _data_arguments(parser: argparse.ArgumentParser) -> None:
+def _data_arguments(parser: argparse.ArgumentParser, threads: str = "as many as the training used") -> None:
     parser.add_argument("data", metavar="DATA", help=_DATA)
     parser.add_argument(
         "--delimiter",
@@ -132,11 +132,12 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decimal", default=".", choices=(".", ","), metavar="MARK", help="decimal mark of CSV (default: .)"
     )
+    parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
 
 
 def _fit_parser(names: Any, run: Command) -> None:
     parser = _command(names, "fit", run, "fit a network to a table", "DATA --target COLUMN [options]")
-    _data_arguments(parser)
+    _data_arguments(parser, threads="1 for a width below 256, else all")
     table = parser.add_argument_group("the table")
     table.add_argument(
         "--target",
@@ -168,7 +169,6 @@ def _fit_parser(names: Any, run: Command) -> None:
     place.add_argument(
         "--seed", type=_whole, default=0, metavar="N", help="the same seed gives the same bytes (default: 0)"
     )
-    place.add_argument("--threads", type=_threads, metavar="N", help="(default: 1 for a width below 256, else all)")
     place.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
     place.add_argument("--log-json", action="store_true", help="print the progress as JSON, an object per line")
     place.add_argument("--tensorboard", action="store_true", help="write RUN/tensorboard")

@@ -258,7 +258,8 @@ class _Signals:
         again, self.received = self.received, number
         if again or not self.training:
             raise KeyboardInterrupt
-        _say("\nfathomless: stopping after this epoch, with a checkpoint; once more stops at once")
+        with contextlib.suppress(OSError, RuntimeError):  # standard error may be gone, or at work when this comes
+            _say("\nfathomless: stopping after this epoch, with a checkpoint; once more stops at once")
 
 
 @contextlib.contextmanager
@@ -300,8 +301,12 @@ def _predict(given: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from fathomless import columns, runs, tables
+    from fathomless.targets import ClassLabels
 
     estimator, card = runs.load(given.folder)
+    _set_threads(given.threads or (card.threads if card else None))
+    if given.interval and isinstance(estimator.target_, ClassLabels):
+        raise DataError("--interval was given, which is for numbers; the target is a class")
     if given.unseen:
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
     key = given.key or (card.key if card else None)
@@ -332,12 +337,21 @@ def _predict(given: argparse.Namespace) -> int:
     return 0
 
 
+def _set_threads(threads: int | None) -> None:
+    """Use as many threads as the training did: a narrow network is slower on many."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
 def _evaluate(given: argparse.Namespace) -> int:
     from fathomless import columns, runs, tables
     from fathomless.evaluation import evaluate
     from fathomless.targets import ClassLabels
 
     estimator, card = runs.load(given.folder)
+    _set_threads(given.threads or (card.threads if card else None))
     if card is None:
         raise DataError(f"{given.folder} was saved from Python, which keeps no name of its target; evaluate it there")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
@@ -347,6 +361,8 @@ def _evaluate(given: argparse.Namespace) -> int:
     for note in notes:
         _note(note)
     name = "standard input" if given.data == "-" else Path(given.data).name
+    if name in runs.OWN:  # and not in their place
+        name = f"./{name}"
     X = columns.features(frame, estimator.schema_)
     y = columns.answers(frame.select(card.targets), "regression" if labels is None else "classification")
     found = evaluate(estimator, X, y, name=name, targets=card.targets)
@@ -361,17 +377,18 @@ def _evaluate(given: argparse.Namespace) -> int:
         )
     else:
         print(_table(found))
-        _note(f"kept in {given.folder}; fathomless report {given.folder} shows it")
+        _note(f"kept in {given.folder}; fathomless report {shlex.quote(given.folder)} shows it")
     return 0
 
 
 def _report(given: argparse.Namespace) -> int:
     from fathomless import io, runs
 
+    page = runs.page(given.folder)
     out = Path(given.out) if given.out else Path(given.folder) / "report.html"
     if out.is_dir():
         raise FileError(f"{out} is a folder; give the name of a file, such as report.html")
-    io.write_text(out, runs.page(given.folder))
+    io.write_text(out, page)
     print(out)
     if given.open:
         import webbrowser
@@ -441,7 +458,8 @@ def _table(found: "Evaluation") -> str:
     rows = [(f"{found.name}, {found.rows:,}", "", "constant prediction")]
     for name, score in found.scores.items():
         base = found.baseline[name]
-        ours, constant = (" ".join(measured(s.value, s.error)).strip() for s in (score, base))
+        tidy = [(0.0 if abs(s.value) < 1e-9 else s.value, s.error) for s in (score, base)]  # zero up to rounding
+        ours, constant = (" ".join(measured(*pair)).strip() for pair in tidy)
         rows.append((name.replace("_", " "), ours, constant))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     return "\n".join(

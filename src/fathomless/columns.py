@@ -54,7 +54,7 @@ def divide(
 ) -> Parts:
     """Divide a table into what predicts and what is predicted.
 
-    Rows without a target and columns without any value are left out, and the notes say so.
+    Rows without a target or of the weight 0, and columns without any value, are left out, and the notes say so.
 
     Raises
     ------
@@ -67,6 +67,10 @@ def divide(
     if twice:
         raise DataError(f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight or dropped")
     frame, notes = answered(frame, targets)
+    counts = None if weight is None else _counts(frame[weight], weight)
+    if counts is not None and not counts.all():
+        notes.append(f"{_rows(int((counts == 0.0).sum()), 'of the weight 0')} left out")
+        frame, counts = frame.filter(counts > 0.0), counts[counts > 0.0]
     X = frame.drop_columns(sorted(set(roles)))
     empty = [name for name in X.column_names if X[name].null_count == len(X)]
     if empty:
@@ -79,7 +83,6 @@ def divide(
         for name in X.column_names
         if _names_rows(X[name])
     ]
-    counts = None if weight is None else _counts(frame[weight], weight)
     return Parts(X, frame.select(list(targets)), counts, tuple(notes))
 
 
@@ -98,8 +101,7 @@ def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", lis
         raise DataError(f"target {some(targets)} has no value in any of the {len(frame):,} rows; choose another column")
     if not gaps.any():
         return frame, []
-    out = int(gaps.sum())
-    return frame.filter(~gaps), [f"{_rows(out)} without a target {'was' if out == 1 else 'were'} left out"]
+    return frame.filter(~gaps), [f"{_rows(int(gaps.sum()), 'without a target')} left out"]
 
 
 def present(have: Sequence[str], wanted: Iterable[str]) -> None:
@@ -112,7 +114,7 @@ def present(have: Sequence[str], wanted: Iterable[str]) -> None:
     """
     for name in wanted:
         if name not in have:
-            near = get_close_matches(name, have, n=1)
+            near = [other for other in have if other.casefold() == name.casefold()] or get_close_matches(name, have)
             meant = f"; did you mean {near[0]!r}?" if near else "."
             raise DataError(f"there is no column {name!r}{meant} The columns are {some(have)}")
 
@@ -143,7 +145,8 @@ def answers(targets: "pa.Table", task: str) -> Array:
     Raises
     ------
     DataError
-        For text where numbers are needed, for several targets of a classification, and for dates or lists as classes.
+        For text, or true and false, where numbers are needed, for several targets of a classification, and for dates
+        or lists as classes.
     """
     names = targets.column_names
     if task == "classification":
@@ -160,6 +163,11 @@ def answers(targets: "pa.Table", task: str) -> Array:
                 "or true and false: choose another column"
             )
         return np.array(values, dtype=object if families == {"text"} else None)
+    for name in names:
+        if str(targets[name].type) == "bool":
+            raise DataError(
+                f"target {name!r} holds true and false; give --task classification, or numbers such as 1 and 0"
+            )
     numbers = [_numbers(targets[name], name) for name in names]
     return numbers[0] if len(numbers) == 1 else np.column_stack(numbers)
 
@@ -194,8 +202,8 @@ def _names_rows(column: Any) -> bool:
     return "string" in str(column.type) and len(column) > 100 and len(column.unique()) > 0.9 * len(column)
 
 
-def _rows(count: int) -> str:
-    return f"{count:,} row{'s' * (count != 1)}"
+def _rows(count: int, which: str) -> str:
+    return f"1 row {which} was" if count == 1 else f"{count:,} rows {which} were"
 
 
 # ------------------------------------------------------------------------------------------------ prediction

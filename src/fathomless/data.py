@@ -21,6 +21,7 @@ import torch
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
+from fathomless import memory
 from fathomless.errors import DataError
 from fathomless.schema import (
     MISSING,
@@ -137,6 +138,11 @@ def encode(schema: Schema, X: Any) -> Floats:
         and for missing values or categories that training has not seen, unless the schema allows them.
     """
     table = _match(schema, _read_table(X, None))
+    memory.require(
+        3.0 * 8.0 * table.rows * schema.width,  # the matrix, a copy, and a split of it
+        f"a table of {table.rows:,} rows, encoded as {schema.width:,} features,",
+        lambda share: f"about {int(share * table.rows):,} rows fit; or lower max_levels, or drop text columns",
+    )
     plain = all(column.kind == "numeric" and not column.gaps for column in schema.columns)
     if plain and isinstance(table.columns, np.ndarray) and np.isfinite(table.columns).all():
         with np.errstate(over="ignore"):

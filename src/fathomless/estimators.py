@@ -74,7 +74,7 @@ class _UnboundedDepth(DepthSettings, Estimator):
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
         blocks, depths, weights = self._blocks(inputs, outputs), self.depth_prior, self.weight_prior
         law = self._law()
-        self._room(blocks, law, dtype)
+        self._room(inputs, outputs, law, dtype)
         return UnboundedDepth(
             blocks.layer,
             blocks.head,
@@ -88,12 +88,13 @@ class _UnboundedDepth(DepthSettings, Estimator):
             dtype=dtype,
         )
 
-    def _blocks(self, inputs: int, outputs: int) -> Architecture:
+    def _blocks(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
+        width = self.width if width is None else width
         match self.architecture:
             case "mlp" | "residual":
-                return MLP(inputs, outputs, self.width, self.activation, residual=self.architecture == "residual")
+                return MLP(inputs, outputs, width, self.activation, residual=self.architecture == "residual")
             case "transformer":
-                return TabularTransformer(inputs, outputs, self.width)
+                return TabularTransformer(inputs, outputs, width)
         if callable(self.architecture):
             return self.architecture(inputs, outputs)
         raise DataError(
@@ -101,7 +102,7 @@ class _UnboundedDepth(DepthSettings, Estimator):
             "callable (inputs, outputs) -> Architecture"
         )
 
-    def _room(self, blocks: Architecture, law: DepthLaw, dtype: torch.dtype) -> None:
+    def _room(self, inputs: int, outputs: int, law: DepthLaw, dtype: torch.dtype) -> None:
         """Refuse a network that will not fit: its weights, their gradients and two moments."""
         start = [raw for raw in (law.start(0),) if raw is not None]
         deepest = law.support(torch.tensor(start, dtype=torch.float64))[-1]
@@ -113,13 +114,20 @@ class _UnboundedDepth(DepthSettings, Estimator):
             )
         if callable(self.architecture):
             return
-        with torch.device("meta"):
-            layer, head = (sum(p.numel() for p in build(2).parameters()) for build in (blocks.layer, blocks.head))
-        memory.require(
-            4.0 * dtype.itemsize * (layer + head) * (depth + 1),
-            f"a network of {depth} layers of width {self.width:,}",
-            lambda share: f"a width of about {int(math.sqrt(share) * self.width):,} fits",
-        )
+
+        def need(width: int) -> float:
+            blocks = self._blocks(inputs, outputs, width)
+            with torch.device("meta"):  # shapes alone
+                parts = [(blocks.layer(1), 1), (blocks.layer(2), depth - 1), (blocks.head(2), depth + 1)]
+            return 4.0 * dtype.itemsize * sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
+
+        def fitting(share: float) -> str:
+            width, most = int(math.sqrt(share) * self.width), share * need(self.width)
+            while width > 1 and need(width) > most:  # the need has a linear part too
+                width = int(0.98 * width)
+            return f"a width of about {max(width, 1):,} fits"
+
+        memory.require(need(self.width), f"a network of {depth} layers of width {self.width:,}", fitting)
 
     def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}

@@ -39,6 +39,7 @@ from fathomless.report import Page, render
 from fathomless.scikit import Estimator
 
 __all__ = [
+    "OWN",
     "Card",
     "begin",
     "evaluations",
@@ -54,7 +55,7 @@ __all__ = [
 
 _ASKED, _UNFINISHED, _CHECKPOINT = "run.json", "unfinished.json", "checkpoint"
 _EVALUATIONS, _REPORT = "evaluations", "report.html"
-_OWN = {"held-out rows": "held-out", "training rows": "training"}  # evaluations that are not of a file
+OWN = {"held-out rows": "held-out", "training rows": "training"}  # evaluations that are not of a file
 _MARKED = re.compile("-[0-9a-f]{16}$")
 _COMPARED = 10_000  # training rows that are scored beside the held-out ones
 
@@ -150,7 +151,7 @@ class Card:
             and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight"))
             and all(isinstance(found[name], dict) for name in ("options", "versions"))
             and all(isinstance(value, str) for value in found["versions"].values())
-            and found["targets"]
+            and 0 < len(found["targets"]) == len(set(found["targets"]))
         )
         if not sound:
             raise FileError(f"{path} was altered; restore it from a backup or fit again")
@@ -245,7 +246,7 @@ def finish(folder: Path_, card: Card, estimator: Estimator, X: Any, y: Any) -> t
     for evaluation in (main, training):
         keep_evaluation(folder, evaluation)
     findings = examine(estimator, [main] if len(held) else [], training=training, rows=card.rows)
-    io.write_text(folder / _REPORT, page(folder, estimator))
+    io.write_text(folder / _REPORT, page(folder))
     io.remove(folder / _CHECKPOINT)
     io.remove_file(folder / _UNFINISHED)
     log(folder, "finished")
@@ -294,7 +295,7 @@ def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:
 def evaluations(folder: Path_) -> list[Evaluation]:
     """Return the evaluations of a run: those on files by name, then the held-out rows, then the training rows."""
     found = [Evaluation.load(place) for place in _evaluated(folder)]
-    late = list(_OWN)
+    late = list(OWN)
     return sorted(found, key=lambda e: (late.index(e.name) if e.name in late else -1, e.name))
 
 
@@ -303,9 +304,9 @@ def _evaluated(folder: Path_) -> list[Path]:
     return [place for place in sorted(home.iterdir()) if io.holds(place)] if home.is_dir() else []
 
 
-def page(folder: Path_, estimator: Estimator | None = None) -> str:
+def page(folder: Path_) -> str:
     """Return the report of a run as HTML."""
-    fitted, card = (estimator, read_card(folder)) if estimator is not None else load(folder)
+    fitted, card = load(folder)
     scored = evaluations(folder)
     training = next((e for e in scored if e.name == "training rows"), None)
     others = [e for e in scored if e is not training]
@@ -313,12 +314,13 @@ def page(folder: Path_, estimator: Estimator | None = None) -> str:
     if card is not None:
         data |= {"file": card.source, "bytes": card.bytes, "sha256": card.sha256, "rows": card.rows}
         data |= {"columns": len(card.columns), "notes": list(card.notes)}
+        data |= {"weight": card.weight} if card.weight is not None else {}
     return render(
         Page(
             title=", ".join(data["target names"]),
             command=shlex.join(card.command) if card else None,
             estimator=fitted,
-            evaluations=others or scored,
+            evaluations=scored,
             findings=examine(fitted, others, training=training, rows=card.rows if card else None),
             data=data,
             seed=fitted.seed_,
@@ -330,9 +332,9 @@ def page(folder: Path_, estimator: Estimator | None = None) -> str:
 
 def _plain(name: str) -> str:
     """Return a name that file systems take, whatever they think of case, and another one for every name."""
-    if name in _OWN:
-        return _OWN[name]
+    if name in OWN:
+        return OWN[name]
     plain = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip(".-")
-    if plain == name and 0 < len(name) <= 60 and name not in _OWN.values() and not _MARKED.search(name):
+    if plain == name and 0 < len(name) <= 60 and name not in OWN.values() and not _MARKED.search(name):
         return name
     return f"{plain[:60] or 'file'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

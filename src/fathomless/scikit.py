@@ -139,7 +139,6 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         warm = self._warm()
         schema = self.schema_ if warm else self._fit_schema(X, weight)
         target = self.target_ if warm else self._fit_target(y, weight)
-        _room(len(X), schema.width)
         x, z = encode(schema, X), target.encode(y)
         count = float(len(x) if weight is None else weight.sum())
         place = np.arange(len(x))
@@ -404,6 +403,9 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         """Take over the fitted state that a folder holds."""
         meta = saved.meta
         self.schema_ = Schema.from_json(meta["schema"])
+        names = [column.name for column in self.schema_.columns]
+        if meta["n_features_in"] != len(names) or meta["feature_names_in"] not in ([], names):
+            raise DataError("its columns are not those of its schema")
         self.target_ = self._target_type().from_json(meta["target"])
         dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
         try:
@@ -567,15 +569,6 @@ def _merged(x: Array, z: Array, weight: Array | None) -> tuple[Array, Array, Arr
     weight = np.bincount(place.ravel(), weights=weight).astype(np.float64)
     target = rows[:, x.shape[1] :].astype(z.dtype).reshape(-1, *z.shape[1:])
     return rows[:, : x.shape[1]], target, None if (weight == 1.0).all() else weight, place.ravel()
-
-
-def _room(rows: int, features: int) -> None:
-    """Refuse a table that will not fit: encoded in double precision, copied once, and split once."""
-    memory.require(
-        3.0 * 8.0 * rows * features,
-        f"a table of {rows:,} rows, encoded as {features:,} features,",
-        lambda share: f"about {int(share * rows):,} rows fit; or lower max_levels, or drop text columns",
-    )
 
 
 def _take(rows: Any, index: Array | slice) -> Any:

@@ -97,7 +97,7 @@ def _command(words: list[str]) -> int:
     except Exception as error:
         if os.environ.get("FATHOMLESS_TRACE"):
             raise
-        what = f"{type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return _fail(
             name,
             f"internal error: {what}. This is a fault of ours: please report it with the trace (FATHOMLESS_TRACE=1)",

@@ -122,10 +122,10 @@ class _UnboundedDepth(DepthSettings, Estimator):
             return 4.0 * dtype.itemsize * sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
 
         def fitting(share: float) -> str:
-            width, most = int(math.sqrt(share) * self.width), share * need(self.width)
-            while width > 1 and need(width) > most:  # the need has a linear part too
-                width = int(0.98 * width)
-            return f"a width of about {max(width, 1):,} fits"
+            width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)
+            while width > 4 and need(width) > most:  # the need has a linear part too
+                width = 4 * int(0.98 * width / 4)  # a multiple of the four heads of a transformer
+            return f"a width of about {max(width, 4):,} fits"
 
         memory.require(need(self.width), f"a network of {depth} layers of width {self.width:,}", fitting)
 

@@ -25,7 +25,7 @@ import pytest
 import torch
 
 import fathomless
-from fathomless import citations, memory, options, runs, tables
+from fathomless import citations, memory, options, report, runs, tables
 from fathomless.cli import main
 from fathomless.errors import ConvergenceWarning
 from fathomless.estimators import UnboundedDepthClassifier, UnboundedDepthRegressor
@@ -34,7 +34,7 @@ from fathomless.settings import DepthRegressorSettings, options_of
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.errors.ConvergenceWarning")  # fits are short on purpose
 
 N = 90
-DRAWN = runs.render  # with pictures, which take their time
+DRAWN = report.render  # with pictures, which take their time
 QUICK = ["--epochs", "4", "--width", "8"]
 COLOURS = ("red", "green", "blue")
 SCORES = ["log_likelihood", "rmse", "mae", "r2", "crps", "coverage_50", "coverage_90", "coverage_95"]
@@ -56,7 +56,7 @@ Call = Callable[..., Said]
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Work in a folder of its own, with a small table, and draw no pictures."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs, "render", lambda page: f"<html>{page.title}</html>\n")
+    monkeypatch.setattr(report, "render", lambda page: f"<html>{page.title}</html>\n")
     write("houses.csv", houses())
     yield
     torch.set_num_threads(1)
@@ -277,7 +277,6 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
         assert runs.state("run") == "empty"
 
 
-@pytest.mark.xfail(strict=True, reason="the estimators let these through to torch, or take them")
 @pytest.mark.parametrize("word", ["--device=meta", "--width=99999999999999999999", "--structure-delay=-1"])
 def test_options_that_no_training_can_use_are_refused(call: Call, word: str) -> None:
     said = call("fit", "houses.csv", "--target", "price", "--out", "run", "--epochs", "1", "--quiet", word)
@@ -881,7 +880,7 @@ def test_an_evaluation_again_replaces_the_first(call: Call, monkeypatch: pytest.
 
 def test_the_page_of_a_run_is_drawn_with_its_pictures(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted(call)
-    monkeypatch.setattr(runs, "render", DRAWN)
+    monkeypatch.setattr(report, "render", DRAWN)
     assert call("report", "run", "--out", "pages/page.html") == Said(0, "pages/page.html\n", "")
     page = Path("pages/page.html").read_text(encoding="utf-8")
     assert "houses.csv" in page
@@ -889,7 +888,7 @@ def test_the_page_of_a_run_is_drawn_with_its_pictures(call: Call, monkeypatch: p
 
 
 def test_a_fit_and_a_report_write_the_same_page(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "render", lambda page: f"{page.options}\n{page.command}\n{page.data}\n{page.findings}")
+    monkeypatch.setattr(report, "render", lambda page: f"{page.options}\n{page.command}\n{page.data}\n{page.findings}")
     fit(call)
     first = Path("run/report.html").read_bytes()
     assert call("report", "run").code == 0
@@ -897,7 +896,7 @@ def test_a_fit_and_a_report_write_the_same_page(call: Call, monkeypatch: pytest.
 
 
 def test_the_page_shows_all_evaluations(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "render", lambda page: "\n".join(one.name for one in page.evaluations))
+    monkeypatch.setattr(report, "render", lambda page: "\n".join(one.name for one in page.evaluations))
     fitted(call)
     for name in ("b.csv", "a.csv", "training rows"):
         with open(name, "wb") as file:
@@ -967,7 +966,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     write(str(home / "houses.csv"), houses())
     words = [str(home / word) if word == "houses.csv" else word for word in LONG]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "render", lambda page: "")
+        patch.setattr(report, "render", lambda page: "")
         assert main([*words, "--out", str(home / "run"), "--quiet"]) == 0
     return model_of(str(home / "run"))
 

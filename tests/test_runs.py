@@ -17,7 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathomless import io, runs, tables
+from fathomless import io, report, runs, tables
 from fathomless.cli import main
 from fathomless.errors import DataError, DivergenceError, FileError
 from fathomless.estimators import UnboundedDepthRegressor
@@ -48,7 +48,7 @@ Call = Callable[..., Said]
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Work in a folder of its own, with a small table, and draw no pictures."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs, "render", lambda page: f"<html>{page.title}</html>\n")
+    monkeypatch.setattr(report, "render", lambda page: f"<html>{page.title}</html>\n")
     write_table("data.csv")
     yield
     torch.set_num_threads(1)
@@ -361,7 +361,7 @@ def test_a_signal_while_the_page_is_drawn_stops_at_once_and_the_run_can_be_ended
     call(*FIT)
     shutil.move("run", "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "render", lambda page: signal.raise_signal(signal.SIGTERM))
+        patch.setattr(report, "render", lambda page: signal.raise_signal(signal.SIGTERM))
         said = call(*FIT)
     assert said.code == 143
     assert "stopped at once" in said.err

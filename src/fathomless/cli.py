@@ -338,11 +338,11 @@ def _predict(given: argparse.Namespace) -> int:
 
 
 def _set_threads(threads: int | None) -> None:
-    """Use as many threads as the training did: a narrow network is slower on many."""
+    """Use as many threads as the training did, if there are so many: a narrow network is slower on many."""
     import torch
 
     if threads is not None:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(min(threads, os.cpu_count() or 1))
 
 
 def _evaluate(given: argparse.Namespace) -> int:

@@ -51,7 +51,7 @@ def require(need: float, what: str, remedy: Callable[[float], str]) -> None:
     >>> require(1e18, "a table of 10⁹ rows", lambda share: "give fewer rows")
     Traceback (most recent call last):
     ...
-    fathomless.errors.DataError: a table of 10⁹ rows needs 888 PiB of memory, ... free; give fewer rows
+    fathomless.errors.DataError: a table of 10⁹ rows needs 888 PiB of memory, ... may be taken; give fewer rows
     """
     if need <= _SMALL:
         return

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 SMALL_BATCH = 256  # rows that make one step, whatever their order
+_MOST = 2**31 - 1  # of whole numbers
 FUNCTION = {"function": True}  # stands for an option that was a function
 
 
@@ -47,6 +48,8 @@ def check(name: str, value: Any, kind: str, special: Sequence[Any], least: float
             whole(name, value, *plain, least=1 if least is None else int(least))
         case "real":
             real(name, value, *plain)
+            if least is not None and value < least:
+                raise DataError(f"{name}={value!r} was given; {least:g} or more is allowed")
         case "flag" if not isinstance(value, bool | np.bool_):
             raise DataError(f"{name}={value!r} was given; allowed are True and False")
 
@@ -56,6 +59,8 @@ def whole(name: str, value: Any, *special: object, least: int = 1) -> int:
     if not isinstance(value, Integral) or value < least:
         others = "".join(f", or {other!r}" for other in special)
         raise DataError(f"{name}={value!r} was given; at least {least} is needed, a whole number{others}")
+    if int(value) > _MOST:
+        raise DataError(f"{name}={value!r} was given; at most {_MOST:,} is allowed")
     return int(value)
 
 

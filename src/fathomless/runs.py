@@ -35,7 +35,6 @@ from fathomless.doctor import Finding, examine
 from fathomless.errors import DataError, FileError
 from fathomless.evaluation import Evaluation, evaluate
 from fathomless.inference.callbacks import write_history
-from fathomless.report import Page, render
 from fathomless.scikit import Estimator
 
 __all__ = [
@@ -151,6 +150,7 @@ class Card:
             and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight"))
             and all(isinstance(found[name], dict) for name in ("options", "versions"))
             and all(isinstance(value, str) for value in found["versions"].values())
+            and 1 <= found["threads"] <= 1024
             and 0 < len(found["targets"]) == len(set(found["targets"]))
         )
         if not sound:
@@ -306,6 +306,8 @@ def _evaluated(folder: Path_) -> list[Path]:
 
 def page(folder: Path_) -> str:
     """Return the report of a run as HTML."""
+    from fathomless.report import Page, render  # and with it matplotlib, which nothing else needs
+
     fitted, card = load(folder)
     scored = evaluations(folder)
     training = next((e for e in scored if e.name == "training rows"), None)

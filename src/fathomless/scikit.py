@@ -228,10 +228,11 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
             device = torch.device(self.device)
-            torch.empty(0, device=device)
+            torch.zeros(1, device=device).tolist()
         except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0][:200]
             raise DataError(
-                f"device={self.device!r} was given, which torch cannot use here ({error}); 'cpu' always works"
+                f"device={self.device!r} was given, which torch cannot use here ({reason}); 'cpu' always works"
             ) from error
         return device
 

@@ -108,7 +108,7 @@ class TrainingSettings:
     structure_rate: "float | str" = _option("auto", "real", "auto")
     structure_optimizer: str = _option("adam", "choice", names=("adam", "natural"))
     structure_radius: float = _option(0.1, "real")
-    structure_delay: float = _option(0.0, "real")
+    structure_delay: float = _option(0.0, "real", least=0)
     schedule: "str | tuple[tuple[int, float], ...]" = _option(
         "cosine", "choice", names=("cosine", "constant", "one_cycle")
     )
@@ -122,7 +122,7 @@ class TrainingSettings:
     device: str = _option("auto", "text")
     precision: str = _option("auto", "choice", names=("auto", "float32", "float64", "bfloat16"))
     checkpoint: "str | PathLike[str] | None" = _option(None, "object")
-    checkpoint_seconds: float = _option(30.0, "real")
+    checkpoint_seconds: float = _option(30.0, "real", least=0)
     progress: bool = _option(False, "object")
     callbacks: "Sequence[Callable[[Run], None]] | None" = _option(None, "object")
     warm_start: bool = _option(False, "object")

@@ -208,6 +208,8 @@ def _need_pyarrow(name: str) -> None:
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[IO[bytes]]:
     if source == "-":
+        if sys.stdin is None:
+            raise FileError("standard input is closed; give a file, or open it")
         yield sys.stdin.buffer
         return
     path = Path(source)

@@ -1,0 +1,66 @@
+"""The command line as reference: every command and option, read from :mod:`fathomless.arguments` while building."""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from fathomless.arguments import parser
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of every command, by name."""
+    whole = parser(defaultdict(lambda: lambda _: 0))
+    return next(dict(a.choices) for a in whole._actions if isinstance(a, argparse._SubParsersAction))
+
+
+class CommandLine(SphinxDirective):
+    """A section for each command: how it is called, its arguments, its options; each option can be linked to."""
+
+    def run(self) -> list[nodes.Node]:
+        """Write reStructuredText and have it parsed."""
+        return self.parse_text_to_nodes("\n".join(_text()), allow_section_headings=True)
+
+
+def _text() -> Iterator[str]:
+    for name, command in commands().items():
+        title = f"fathomless {name}"
+        yield from (title, "-" * len(title), "", str(command.description), "")
+        yield from ("::", "", *(f"    {line}" for line in (command.usage or "").splitlines()), "")
+        yield from (f".. program:: {title}", "")
+        for group in command._action_groups:
+            actions = [action for action in group._group_actions if action.dest != "help"]
+            if actions and group.title not in ("positional arguments", "options"):
+                yield from (f"**{str(group.title).capitalize()}**", "")
+            for action in actions:
+                yield from (f".. option:: {', '.join(_heads(action))}", "", f"   {_help(action)}", "")
+
+
+def _heads(action: argparse.Action) -> Iterator[str]:
+    """Write the forms of an option: ``--epochs auto|N``."""
+    if not action.option_strings:
+        yield str(action.metavar or action.dest)
+    for flag in action.option_strings:
+        if action.nargs == 0:
+            yield flag
+        elif action.choices is not None and action.metavar is None:
+            yield f"{flag} {'|'.join(map(str, action.choices))}"
+        else:
+            yield f"{flag} {action.metavar}"
+
+
+def _help(action: argparse.Action) -> str:
+    text = str(action.help or "").replace("%%", "%")
+    text = text.replace("*", r"\*").replace("`", r"\`").replace("|", r"\|")
+    keep = text.split()[:1] == ["auto"]  # a value, not a word
+    return f"{text if keep else text[:1].upper() + text[1:]}."
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Add the directive ``.. command-line::``."""
+    app.add_directive("command-line", CommandLine)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,66 @@
+"""Docstrings as the house writes them: stars and bars in their text stand for themselves."""
+
+import importlib
+import inspect
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+# what is left as it is (code, roles, emphasis, strong), or one of the marks that reStructuredText would trip over
+_MARKS = re.compile(r"(`+[^`]*`+|\*\*?\w[^*]*\w\*\*?|\\.)|\*(?=\S)|\||_(?=[*…])")
+
+
+def plain(lines: list[str]) -> list[str]:
+    """Escape the marks, outside formulas, examples and everything else that is indented below a directive."""
+    found, block = [], None
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if block is not None and line.strip() and indent <= block:
+            block = None
+        if block is None and line.strip():
+            if line.lstrip().startswith(("..", ">>>")):
+                block = indent if line.lstrip().startswith("..") else indent - 1
+            else:
+                line = _MARKS.sub(lambda m: m[0] if m[1] else "\\" + m[0], line)
+                block = indent if line.endswith("::") else None
+        elif block is not None and not line.strip() and block < 0:
+            block = None  # the output of an example ends with an empty line
+        found.append(line)
+    return found
+
+
+def _process(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    lines[:] = plain(lines)
+
+
+def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
+    """Leave out what scikit-learn brings, whose docstrings link to its own site."""
+    foreign = ("get_metadata_routing", "set_fit_request", "set_predict_request", "set_score_request", "score")
+    return skip or name in foreign
+
+
+class Modules(SphinxDirective):
+    """List modules by name, each with the first sentence of its docstring."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return the list; its page is in Markdown."""
+        listed = nodes.bullet_list()
+        for name in " ".join(self.content).split():
+            said = inspect.getdoc(importlib.import_module(f"fathomless.{name}")) or ""
+            sentence = " ".join(said.split("\n\n")[0].split())
+            link, _ = self.parse_inline(f"{{py:mod}}`~fathomless.{name}`")
+            listed += nodes.list_item("", nodes.paragraph("", "", *link, nodes.Text(f": {sentence}")))
+        return [listed]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Come before napoleon, which writes marks of its own."""
+    app.connect("autodoc-process-docstring", _process, priority=400)
+    app.connect("autodoc-skip-member", _skip)
+    app.add_directive("modules", Modules)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,62 @@
+"""Examples that are run while the site is built, all in its one process, where a notebook would start another.
+
+The blocks of a page share their names and a temporary folder. Below each block stands what it printed, and the value
+of its last line. A block that fails, fails the build.
+"""
+
+import ast
+import contextlib
+import io
+import tempfile
+import warnings
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+
+class Example(SphinxDirective):
+    """Run the code; show it, and what it gave."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Return code and output, dressed as cells of a notebook are."""
+        code = "\n".join(self.content)
+        page = self.env.temp_data.setdefault("example", {"names": {"__name__": "example"}, "folder": _Folder()})
+        try:
+            with contextlib.chdir(page["folder"].name):
+                output = run(code, page["names"])
+        except Exception as error:
+            raise self.severe(f"the example failed: {type(error).__name__}: {error}\n{code}") from error
+        cell = nodes.container(classes=["cell"])
+        for kind, text, language in (("cell_input", code, "python"), ("cell_output", output, "text")):
+            if text:
+                cell += nodes.container("", nodes.literal_block(text, text, language=language), classes=[kind])
+        return [cell]
+
+
+class _Folder(tempfile.TemporaryDirectory[str]):
+    """A temporary folder that goes when its page is done."""
+
+    def __reduce__(self) -> Any:
+        return (_Folder, ())
+
+
+def run(code: str, names: dict[str, Any]) -> str:
+    """Run code; return what it printed and, unless it is None, the value of its last expression."""
+    tree, value, out = ast.parse(code), None, io.StringIO()
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(out), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(tree, "example", "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "example", "eval"), names)
+    return out.getvalue() + ("" if value is None else repr(value))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Add the directive ``{example}``."""
+    app.add_directive("example", Example)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,210 @@
+"""What the documents name exists: modules, public names, commands, options, tests. Links are Sphinx's to check."""
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fathomless
+from fathomless.arguments import parser
+
+HOME = Path(__file__).parent.parent
+SOURCE = Path(fathomless.__file__).parent
+DOCS = HOME / "docs"
+API = DOCS / "reference" / "api"
+PAGES = [
+    HOME / "README.md",
+    HOME / "CONTRIBUTING.md",
+    *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts),
+    *sorted(p for p in DOCS.rglob("*.rst") if "_build" not in p.parts and p.parent != API),
+]
+
+pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="an installed package has no documents")
+
+
+def public_modules() -> list[str]:
+    """Modules below the package; a package that lists names of its own stands for what is inside it."""
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = list(path.relative_to(SOURCE).with_suffix("").parts)
+        package = SOURCE.joinpath(*parts[:-1], "__init__.py")
+        if len(parts) > 1 and "__all__" in package.read_text(encoding="utf-8"):
+            parts = parts[:-1]
+        if parts[-1] != "__init__":
+            found.append(".".join(parts))
+    return sorted(set(found))
+
+
+MODULES = public_modules()
+
+
+@cache
+def imported(module: str) -> ModuleType:
+    return importlib.import_module(f"fathomless.{module}")
+
+
+@cache
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(HOME))
+
+
+# ------------------------------------------------------------------------------------------ the reference
+
+
+def test_every_module_has_its_page_in_the_reference() -> None:
+    listed = re.findall(r"<api/(.+)>", text(DOCS / "reference" / "index.md"))
+    assert sorted(listed) == sorted(page.stem for page in API.glob("*.rst")) == MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_on_the_page_of_its_module(module: str) -> None:
+    page = text(API / f"{module}.rst")
+    assert f".. automodule:: fathomless.{module}\n" in page
+    left_out = re.findall(r":exclude-members: (.*)", page)
+    for own in imported(module).__all__:
+        thing = getattr(imported(module), own)
+        if own in ", ".join(left_out).split(", "):
+            assert f"~{thing.__module__}.{own}`" in page, f"{own} is left out, and the page does not say where it is"
+        elif not inspect.isclass(thing) and not inspect.isfunction(thing):
+            assert re.search(rf"^\.\. (auto)?data:: {own}$", page, re.M), f"{module}.{own} needs an entry of its own"
+
+
+def test_the_plan_of_the_house_names_every_module() -> None:
+    plan = text(DOCS / "explanation" / "house.md")
+    assert [module for module in MODULES if f"~fathomless.{module}`" not in plan] == []
+
+
+# ------------------------------------------------------------------------------------------ the command line
+
+
+def blocks(page: str) -> Iterator[str]:
+    """Fenced and indented literal blocks."""
+    yield from re.findall(r"^```.*\n((?:.*\n)*?)```", page, re.M)
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    whole = parser(defaultdict(lambda: lambda _: 0))
+    return next(dict(action.choices) for action in whole._actions if isinstance(action, argparse._SubParsersAction))
+
+
+def command_lines() -> list[tuple[Path, str]]:
+    """Whole commands: lines of blocks, up to what belongs to the shell."""
+    begins = r"^(?:\$ |until |[A-Z_]+=\S+ )*(fathomless .*)$"
+    found = [(path, line) for path in PAGES for block in blocks(text(path)) for line in re.findall(begins, block, re.M)]
+    return [(path, re.split(r"; do\b|\s&&|\s\|", line)[0]) for path, line in found]
+
+
+@pytest.mark.parametrize(("path", "line"), command_lines(), ids=lambda v: name(v) if isinstance(v, Path) else v[:60])
+def test_every_command_line_parses(path: Path, line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    code = None
+    try:
+        parser(defaultdict(lambda: lambda _: 0)).parse_args(words)
+    except SystemExit as stop:  # --help and --version end well
+        code = stop.code
+    assert not code, f"{name(path)}: {line}"
+
+
+def test_the_documents_show_command_lines() -> None:
+    shown = {shlex.split(line, comments=True)[1] for _, line in command_lines()}
+    assert shown >= {"fit", "predict", "evaluate", "report", "demo"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_commands_and_options_named_in_the_text_exist(path: Path) -> None:
+    known = commands()
+    options = {option for command in known.values() for option in command._option_string_actions} | {"--version"}
+    prose = re.sub(r"^```(?:.*\n)*?```", "", text(path), flags=re.M)
+    for code in re.findall(r"`+([^`]+)`+", prose):
+        words = code.split()
+        if words[0] == "fathomless" and len(words) > 1 and not words[1].isupper() and not words[1].startswith("-"):
+            assert words[1] in known, f"{code}: there is no such command"
+            given = {word for word in words if word.startswith("--")}
+            assert given <= set(known[words[1]]._option_string_actions), code
+        elif words[0].startswith("--"):
+            assert words[0] in options, f"there is no option {words[0]}"
+
+
+# ------------------------------------------------------------------------------------------------- Python
+
+
+def parameters() -> set[str]:
+    """Names of the parameters of everything public."""
+    found: set[str] = set()
+    for module in MODULES:
+        for own in imported(module).__all__:
+            thing = getattr(imported(module), own)
+            if inspect.isfunction(thing) or (inspect.isclass(thing) and not issubclass(thing, Exception)):
+                found |= set(inspect.signature(thing).parameters)
+    return found
+
+
+def test_options_of_python_named_in_the_text_exist() -> None:
+    known = parameters() | {"scoring"}  # of scikit-learn
+    for path in PAGES:
+        prose = re.sub(r"^```(?:.*\n)*?```", "", text(path), flags=re.M)
+        for option in re.findall(r"`([a-z_]+)=[^`]*`", prose):
+            assert option in known, f"{name(path)}: nothing takes {option}="
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_python_that_is_shown_compiles_and_imports_what_exists(path: Path) -> None:
+    for kind, block in re.findall(r"^```(\{code-cell\}|\{example\}|python)\n((?:.*\n)*?)```", text(path), re.M):
+        if "%%" in block:
+            continue
+        code = "\n".join(line for line in block.splitlines() if not line.startswith((":tags:", "%")))
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fathomless"):
+                module = importlib.import_module(str(node.module))
+                absent = [alias.name for alias in node.names if not _has(module, alias.name)]
+                assert not absent, f"{name(path)}, {kind}: {node.module} has no {absent}"
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("UnboundedDepth"):
+                kind_ = getattr(fathomless, ast.unparse(node.func), None)
+                if kind_ is not None:
+                    own = inspect.signature(kind_).parameters
+                    assert {k.arg for k in node.keywords if k.arg} <= set(own), ast.unparse(node)
+
+
+def _has(module: ModuleType, own: str) -> bool:
+    try:
+        return getattr(module, own, None) is not None or bool(importlib.import_module(f"{module.__name__}.{own}"))
+    except ImportError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------- what else is named
+
+
+def test_findings_in_the_documents_are_the_doctor_s() -> None:
+    table = text(DOCS / "howto" / "calibration.md").partition("| finding |")[2]
+    titles = re.findall(r"^\| ([A-Z][^|]+) \|", table, re.M)
+    calls = [node for node in ast.walk(ast.parse(text(SOURCE / "doctor.py"))) if isinstance(node, ast.Call)]
+    built = [call.args[1] for call in calls if ast.unparse(call.func) == "Finding"]
+    parts = [
+        node.value.strip().removesuffix(" on")
+        for title in built
+        for node in ast.walk(title)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value.split()) != 1
+    ] + ["Overfitted"]
+    assert [part for part in parts if not any(part in title for title in titles)] == []
+    assert [title for title in titles if not any(part in title for part in parts)] == []
+
+
+def test_tests_named_in_the_documents_exist() -> None:
+    defined = "".join(path.read_text(encoding="utf-8") for path in (HOME / "tests").rglob("test_*.py"))
+    for path in PAGES:
+        for claim in re.findall(r"`(test_\w+)`", text(path)):
+            assert f"def {claim}(" in defined, f"{name(path)} names {claim}"

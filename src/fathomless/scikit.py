@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fathomless import io, memory, options
 from fathomless.data import encode, fit_schema, split
-from fathomless.errors import DataError
+from fathomless.errors import DataError, FileError
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.svi import Rows, Run, Training, fit
 from fathomless.likelihoods import Likelihood
@@ -389,6 +389,8 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         saved = io.load(path, kinds={cls.__name__})
         meta = saved.meta
         given = meta.get("options", {})
+        if not isinstance(given, dict):
+            raise FileError(f"{path} was altered: its options are no mapping; restore it from a backup or save again")
         lacking = {name for name, value in given.items() if value == options.FUNCTION} - set(functions)
         if lacking:
             raise DataError(

@@ -37,6 +37,8 @@ extensions = [
 exclude_patterns = ["_build", "_ext", "jupyter_execute"]
 templates_path: list[str] = []
 default_role = "code"  # as docstrings write it: `n` is a name
+nitpicky = True  # our own names must resolve; those of others have no pages here
+nitpick_ignore_regex = [("py:.*", r"(?!fathomless\.).*"), ("py:class", r".*\._\w+")]
 highlight_language = "text"
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
@@ -68,7 +70,6 @@ nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
 myst_enable_extensions = ["deflist", "dollarmath", "substitution"]
 myst_substitutions = {"bibtex": "```bibtex\n" + "\n\n".join(r.bibtex() for r in citations.of_structure()) + "\n```"}
-myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = "fathomless"

@@ -53,7 +53,7 @@ class Modules(SphinxDirective):
         for name in " ".join(self.content).split():
             said = inspect.getdoc(importlib.import_module(f"fathomless.{name}")) or ""
             sentence = " ".join(said.split("\n\n")[0].split())
-            link, _ = self.parse_inline(f"{{py:mod}}`~fathomless.{name}`")
+            link, _ = self.parse_inline(f"{{py:mod}}`{name} <fathomless.{name}>`")
             listed += nodes.list_item("", nodes.paragraph("", "", *link, nodes.Text(f": {sentence}")))
         return [listed]
 

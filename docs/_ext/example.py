@@ -24,10 +24,12 @@ class Example(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return code and output, dressed as cells of a notebook are."""
         code = "\n".join(self.content)
-        page = self.env.temp_data.setdefault("example", {"names": {"__name__": "example"}, "folder": _Folder()})
+        if "example" not in self.env.temp_data:  # which Sphinx forgets, and with it the folder, when the page is done
+            self.env.temp_data["example"] = ({"__name__": "example"}, tempfile.TemporaryDirectory())
+        names, folder = self.env.temp_data["example"]
         try:
-            with contextlib.chdir(page["folder"].name):
-                output = run(code, page["names"])
+            with contextlib.chdir(folder.name):
+                output = run(code, names)
         except Exception as error:
             raise self.severe(f"the example failed: {type(error).__name__}: {error}\n{code}") from error
         cell = nodes.container(classes=["cell"])
@@ -35,13 +37,6 @@ class Example(SphinxDirective):
             if text:
                 cell += nodes.container("", nodes.literal_block(text, text, language=language), classes=[kind])
         return [cell]
-
-
-class _Folder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder that goes when its page is done."""
-
-    def __reduce__(self) -> Any:
-        return (_Folder, ())
 
 
 def run(code: str, names: dict[str, Any]) -> str:

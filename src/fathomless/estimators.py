@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from fathomless import io, memory
@@ -32,7 +33,7 @@ from fathomless.likelihoods import Categorical, Gaussian, Laplace, Likelihood, S
 from fathomless.models.blocks import MLP, Architecture, TabularTransformer
 from fathomless.models.depth import UnboundedDepth, unsettled
 from fathomless.options import real
-from fathomless.rng import derive
+from fathomless.rng import derive, lent_globally
 from fathomless.scikit import Classifier, Estimator, Regressor
 from fathomless.settings import DepthRegressorSettings, DepthSettings, documented
 from fathomless.targets import ClassLabels, TargetScale
@@ -106,7 +107,7 @@ class _UnboundedDepth(DepthSettings, Estimator):
         """Refuse a network that will not fit: its weights, their gradients and two moments."""
         start = [raw for raw in (law.start(0),) if raw is not None]
         deepest = law.support(torch.tensor(start, dtype=torch.float64))[-1]
-        depth = self.min_depth + min(deepest, math.inf if self.max_depth is None else self.max_depth)
+        depth = self.min_depth + (deepest if self.max_depth is None else min(deepest, self.max_depth))
         if depth > _MOST:
             raise DataError(
                 f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask "
@@ -115,11 +116,17 @@ class _UnboundedDepth(DepthSettings, Estimator):
         if callable(self.architecture):
             return
 
-        def need(width: int) -> float:
+        def count(width: int) -> int:
             blocks = self._blocks(inputs, outputs, width)
-            with torch.device("meta"):  # shapes alone
-                parts = [(blocks.layer(1), 1), (blocks.layer(2), depth - 1), (blocks.head(2), depth + 1)]
-            return 4.0 * dtype.itemsize * sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
+            parts = [(blocks.layer(1), 1), (blocks.layer(2), depth - 1), (blocks.head(2), depth + 1)]
+            return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
+
+        small = (4, 8, 12)  # the count is a quadratic polynomial, and torch is slow to start to count without building
+        with lent_globally(0):
+            polynomial = np.polyfit(small, [count(width) for width in small], 2)
+
+        def need(width: int) -> float:
+            return float(4.0 * dtype.itemsize * np.polyval(polynomial, width))
 
         def fitting(share: float) -> str:
             width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)

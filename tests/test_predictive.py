@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -364,3 +365,13 @@ def test_samples_repeat_with_the_generator(make, seed):
 def test_options_that_do_not_belong_are_refused(likelihood, options):
     with pytest.raises(DataError, match="allowed"):
         predictive(draws_for(likelihood), likelihood, **options)
+
+
+def test_targets_may_be_a_series_or_a_read_only_array():
+    """As the folds of a cross-validation give them: with an index that does not begin at 0."""
+    p = regression(Gaussian(1, 0.5), squeeze=True)
+    y = np.linspace(-1.0, 1.0, 4)
+    fixed = y.copy()
+    fixed.setflags(write=False)
+    for given_ in (pd.Series(y, index=[7, 3, 9, 1]), fixed, y.tolist()):
+        assert torch.equal(p.log_prob(given_), p.log_prob(y))

@@ -544,4 +544,4 @@ def _units(name: str, values: Values | None, default: float, targets: int) -> Te
 def _doubles(values: Values) -> Tensor:
     if isinstance(values, Tensor):
         return values.detach().cpu().to(torch.float64)
-    return torch.as_tensor(values, dtype=torch.float64)
+    return torch.from_numpy(np.array(values, dtype=np.float64))  # a copy: series and read-only arrays are no tensors

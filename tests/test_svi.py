@@ -292,7 +292,7 @@ def test_progress_is_told_everything(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_batches_cover_every_row_once_and_differ_by_one() -> None:
     data = Rows(torch.arange(103.0)[:, None], torch.arange(103))
-    batches = list(svi._batches(data, 4, torch.Generator().manual_seed(0)))
+    batches = list(data.batches(math.ceil(len(data) / 4), torch.Generator().manual_seed(0)))
     assert sorted(torch.cat([b.y for b in batches]).tolist()) == list(range(103))
     assert {len(b) for b in batches} <= {25, 26}
     seen: Tensor = batches[0].y

@@ -34,9 +34,10 @@ from fathomless.models.blocks import MLP, Architecture, TabularTransformer
 from fathomless.models.depth import UnboundedDepth, unsettled
 from fathomless.options import real
 from fathomless.rng import derive, lent_globally
-from fathomless.scikit import Classifier, Estimator, Regressor
+from fathomless.scikit import Estimator
 from fathomless.settings import DepthRegressorSettings, DepthSettings, documented
 from fathomless.targets import ClassLabels, TargetScale
+from fathomless.tasks import Classifier, Regressor
 
 __all__ = ["FAMILIES", "UnboundedDepthClassifier", "UnboundedDepthRegressor", "load"]
 

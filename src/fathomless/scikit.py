@@ -7,9 +7,9 @@ posterior through :mod:`fathomless.predictive`. The leaves in :mod:`fathomless.e
 import contextlib
 import copy
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -18,8 +18,7 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.exceptions import DataConversionWarning
+from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
@@ -36,15 +35,43 @@ from fathomless.progress import Silent, Terminal
 from fathomless.rng import as_generator, as_seed, derive
 from fathomless.schema import Schema
 from fathomless.settings import TrainingSettings, options_of
-from fathomless.targets import ClassLabels, TargetScale, fit_labels, fit_target
+from fathomless.targets import ClassLabels, TargetScale
 
-__all__ = ["Array", "Classifier", "Estimator", "Regressor"]
+__all__ = ["Array", "Estimator", "Job"]
 
 Array = npt.NDArray[Any]
 
 _CHUNK = 16384  # rows predicted at once
 _SMALL = 2000  # rows below which double precision costs nothing
 _FEW = 60  # rows below which none are held out
+
+
+@dataclass(frozen=True)
+class Job:
+    """A table, encoded, and the network that is to be trained on it.
+
+    Attributes
+    ----------
+    schema, target
+        How the table was encoded.
+    model, likelihood
+        Untrained, or what a warm start goes on from; trained in place.
+    train, valid : Rows
+        On the model's device.
+    held_out : ndarray of int
+        Numbers of the rows of the table that `valid` holds.
+    seed : int
+        Of everything that is drawn.
+    """
+
+    schema: Schema
+    target: ClassLabels | TargetScale
+    model: Model
+    likelihood: Likelihood
+    train: Rows
+    valid: Rows | None
+    held_out: Array
+    seed: int
 
 
 class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
@@ -127,12 +154,14 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             If the training produced a value that is not finite.
         """
         with _restored_on_error(self):
-            run = self._learn(X, y, sample_weight)
+            job = self._prepare(X, y, sample_weight)
+            run = self._train(job)
+            self._adopt(job, run)
         self._warn(run)
         return self
 
-    def _learn(self, X: Any, y: Any, sample_weight: Any) -> Run:
-        """Do what :meth:`fit` promises."""
+    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> "Job":
+        """Read the table and build what is to be trained; only the names of the columns are set here."""
         self._check_options()
         seed = self._seed()
         X, y, weight, kept = self._read(X, y, sample_weight)
@@ -157,12 +186,15 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         else:
             likelihood = self._likelihood(target).to(device, dtype)
             model = self._build_model(x.shape[1], likelihood.outputs, seed, dtype).to(device)
-        run = self._train(model, likelihood, _on(train, device), None if valid is None else _on(valid, device), seed)
-        self.schema_, self.target_, self.likelihood_, self.model_ = schema, target, likelihood, model
-        self.seed_, self.history_, self.n_iter_ = seed, run.history, run.epoch
-        self.validation_score_, self.held_out_ = run.best.score, kept[np.isin(place, held)]
+        valid = None if valid is None else _on(valid, device)
+        return Job(schema, target, model, likelihood, _on(train, device), valid, kept[np.isin(place, held)], seed)
+
+    def _adopt(self, job: "Job", run: Run) -> None:
+        """Take over what a training made of a job."""
+        self.schema_, self.target_, self.held_out_, self.seed_ = job.schema, job.target, job.held_out, job.seed
+        self.model_, self.likelihood_ = run.model, run.likelihood
+        self.history_, self.n_iter_, self.validation_score_ = run.history, run.epoch, run.best.score
         self._describe()
-        return run
 
     def _check_options(self) -> None:
         for option in options_of(type(self)):
@@ -248,7 +280,8 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         train, valid = split(len(rows), fraction, as_generator(derive(seed, "split")), strata=strata)
         return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
 
-    def _train(self, model: Model, likelihood: Likelihood, train: Rows, valid: Rows | None, seed: int) -> Run:
+    def _train(self, job: "Job") -> Run:
+        model, likelihood, train, valid, seed = job.model, job.likelihood, job.train, job.valid, job.seed
         training = self._training(train.count, len(train))
         callbacks = list(self.callbacks or ())
         resume = None
@@ -443,102 +476,6 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.target_tags.multi_output = self._target_type() is TargetScale
         return tags
-
-
-class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
-    """What all classifiers share."""
-
-    @property
-    def classes_(self) -> Array:
-        """Labels, ascending; shape (K,)."""
-        labels = cast(ClassLabels, self.target_)
-        return labels.decode(np.arange(len(labels.labels)))
-
-    def predict_proba(self, X: Any) -> Array:
-        """Return class probabilities, shape (N, K), columns in the order of ``classes_``."""
-        return np.exp(self.predict_log_proba(X))
-
-    def predict_log_proba(self, X: Any) -> Array:
-        """Return log class probabilities, shape (N, K)."""
-        return np.concatenate([cast(ClassPredictive, p).log_probs.numpy() for p in self._predictives(X)])
-
-    def predict(self, X: Any) -> Array:
-        """Return the most probable class of every row, shape (N,)."""
-        codes = [cast(ClassPredictive, p).mode.numpy() for p in self._predictives(X)]
-        return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw labels from the predictive distribution, shape (N, n_samples).
-
-        Each sample draws one network and applies it to every row.
-        """
-        noise = as_generator(random_state)
-        draws = cast(ClassPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
-        return np.asarray(draws).T
-
-    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
-        return fit_labels(y)
-
-    def _shaped(self, y: Any) -> Any:
-        native = nw.from_native(y, eager_only=True, pass_through=True)
-        if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:
-            warnings.warn(
-                "A column-vector y was passed when a 1d array was expected; give it the shape (rows,) with y.ravel()",
-                DataConversionWarning,
-                stacklevel=5,
-            )
-            return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
-        return y
-
-    def _units(self) -> dict[str, Any]:
-        return {"labels": self.classes_}
-
-    @classmethod
-    def _target_type(cls) -> type[ClassLabels]:
-        return ClassLabels
-
-
-class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
-    """What all regressors share."""
-
-    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Return the predictive mean, shape (N,) or (N, T), and if asked the standard deviation, noise included."""
-        mean, std = [], []
-        for p in self._predictives(X):
-            p = cast(ContinuousPredictive, p)
-            mean.append(p.mean.numpy())
-            if return_std:
-                std.append(p.std.numpy())
-        return (np.concatenate(mean), np.concatenate(std)) if return_std else np.concatenate(mean)
-
-    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the bounds of the central interval that holds `level` of the predictive distribution."""
-        bounds = [cast(ContinuousPredictive, p).interval(level) for p in self._predictives(X)]
-        low, high = zip(*bounds, strict=True)
-        return np.concatenate([b.numpy() for b in low]), np.concatenate([b.numpy() for b in high])
-
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw targets from the predictive distribution, shape (N, n_samples) or (N, T, n_samples).
-
-        Each sample draws one network and applies it to every row.
-        """
-        noise = as_generator(random_state)
-        draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
-        return np.moveaxis(np.asarray(draws), 0, -1)
-
-    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
-        return fit_target(y, weight)
-
-    def _shaped(self, y: Any) -> Any:
-        return y
-
-    def _units(self) -> dict[str, Any]:
-        target = cast(TargetScale, self.target_)
-        return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
-
-    @classmethod
-    def _target_type(cls) -> type[TargetScale]:
-        return TargetScale
 
 
 @contextlib.contextmanager

@@ -44,6 +44,7 @@ ORDER = [
     "options",
     "settings",
     "scikit",
+    "tasks",
     "estimators",
     "columns",
     "evaluation",
@@ -62,8 +63,8 @@ ORDER = [
 OWNERS = {
     "safetensors": {"io"},
     "tqdm": {"progress"},
-    "sklearn": {"data", "scikit"},
-    "narwhals": {"data", "scikit"},
+    "sklearn": {"data", "scikit", "tasks"},
+    "narwhals": {"data", "scikit", "tasks"},
     "scipy": {"mixtures", "metrics"},
     "PIL": {"readers"},
     "matplotlib": {"plots.canvas"},

@@ -1,6 +1,9 @@
 """Data on the device, and whether a model can take them."""
 
 import functools
+import itertools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +46,26 @@ class Rows:
     def take(self, index: Tensor | slice) -> "Rows":
         """Return the rows of an index."""
         return Rows(self.x[index], self.y[index], None if self.weight is None else self.weight[index])
+
+    def parts(self, size: int) -> Iterator["Rows"]:
+        """Yield the rows in their order, at most `size` at a time."""
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+    def steps(self, batch_size: int) -> int:
+        """Return how many batches an epoch has."""
+        return math.ceil(len(self) / batch_size)
+
+    def batches(self, batch_size: int, order: torch.Generator) -> Iterator["Rows"]:
+        """Yield batches of nearly equal size, in random order; one batch keeps its order."""
+        steps = self.steps(batch_size)
+        if steps == 1:
+            yield self
+            return
+        shuffled = self.take(torch.randperm(len(self), generator=order).to(self.x.device))
+        edges = [len(self) * i // steps for i in range(steps + 1)]
+        for start, end in itertools.pairwise(edges):
+            yield shuffled.take(slice(start, end))
 
 
 @torch.no_grad()

@@ -10,9 +10,8 @@ killed at any moment and resumed from its last checkpoint ends in the same bytes
 """
 
 import contextlib
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -310,7 +309,7 @@ def fit(
     totals: Tensor | None = None
     try:
         while run.epoch < run.training.epochs and not run.stop:
-            with lent_globally(derive(seed, "epoch", run.epoch), train.x.device):  # for dropout in users' modules
+            with lent_globally(derive(seed, "epoch", run.epoch), model.device):  # for dropout in users' modules
                 sums = _epoch(run, train)
             totals = sums if totals is None else totals + sums
             run.epoch += 1
@@ -371,8 +370,8 @@ def _epoch(run: Run, train: Rows) -> Tensor:
         run.likelihood.train()
     created = 0
     parts, shares = [], []
-    steps = math.ceil(len(train) / t.batch_size)
-    for batch in _batches(train, steps, run.order):
+    steps = train.steps(t.batch_size)
+    for batch in train.batches(t.batch_size, run.order):
         run.step += 1
         look = run.step % t.structure_every == 0
         _set_rates(run, steps, look and run.epoch >= t.structure_delay)
@@ -385,7 +384,7 @@ def _epoch(run: Run, train: Rows) -> Tensor:
                 created += new
                 run.adopt()
         _clear(run)
-    weight = torch.tensor(shares, dtype=torch.float64).to(train.x.device)
+    weight = torch.tensor(shares, dtype=torch.float64).to(run.model.device)
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])
 
 
@@ -447,17 +446,6 @@ def _precondition(model: Model, least: float = 1e-3) -> None:
             gradient.div_(share.clamp(min=least))
 
 
-def _batches(train: Rows, steps: int, order: torch.Generator) -> Iterator[Rows]:
-    """Split the rows into batches of nearly equal size, in random order; one batch keeps its order."""
-    if steps == 1:
-        yield train
-        return
-    shuffled = train.take(torch.randperm(len(train), generator=order).to(train.x.device))
-    edges = [len(train) * i // steps for i in range(steps + 1)]
-    for start, end in itertools.pairwise(edges):
-        yield shuffled.take(slice(start, end))
-
-
 def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
     """Set the rates of this step, and whether the posterior over structure takes part in it."""
     t = run.training
@@ -497,14 +485,12 @@ def score(run: Run, rows: Rows) -> float:
     """Mean log predictive density of some rows, in nats per row."""
     run.model.eval()
     run.likelihood.eval()
-    total = torch.zeros((), dtype=torch.float64, device=rows.x.device)
-    for start in range(0, len(rows), _CHUNK):
-        part = rows.take(slice(start, start + _CHUNK))
-        noise = as_generator(derive(run.seed, "score"), device=rows.x.device)
+    total = torch.zeros((), dtype=torch.float64, device=run.model.device)
+    for part in rows.parts(_CHUNK):
+        noise = as_generator(derive(run.seed, "score"), device=run.model.device)
         density = log_predictive(run.model.draw(part.x, max(run.training.draws, 8), noise), run.likelihood, part.y)
         total += (density if part.weight is None else density * part.weight).double().sum()
-    count = len(rows) if rows.weight is None else float(rows.weight.sum())
-    return float(total) / count
+    return float(total) / rows.count
 
 
 def _guard(run: Run, train: Rows, elbo: float) -> None:

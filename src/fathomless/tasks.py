@@ -1,0 +1,113 @@
+"""What all classifiers share, and what all regressors share, whatever their family."""
+
+import warnings
+from typing import Any, cast
+
+import narwhals as nw
+import numpy as np
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.exceptions import DataConversionWarning
+
+from fathomless import options
+from fathomless.predictive import ClassPredictive, ContinuousPredictive
+from fathomless.rng import as_generator
+from fathomless.scikit import Array, Estimator
+from fathomless.targets import ClassLabels, TargetScale, fit_labels, fit_target
+
+__all__ = ["Classifier", "Regressor"]
+
+
+class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
+    """What all classifiers share."""
+
+    @property
+    def classes_(self) -> Array:
+        """Labels, ascending; shape (K,)."""
+        labels = cast(ClassLabels, self.target_)
+        return labels.decode(np.arange(len(labels.labels)))
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return class probabilities, shape (N, K), columns in the order of ``classes_``."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Return log class probabilities, shape (N, K)."""
+        return np.concatenate([cast(ClassPredictive, p).log_probs.numpy() for p in self._predictives(X)])
+
+    def predict(self, X: Any) -> Array:
+        """Return the most probable class of every row, shape (N,)."""
+        codes = [cast(ClassPredictive, p).mode.numpy() for p in self._predictives(X)]
+        return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw labels from the predictive distribution, shape (N, n_samples).
+
+        Each sample draws one network and applies it to every row.
+        """
+        noise = as_generator(random_state)
+        draws = cast(ClassPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
+        return np.asarray(draws).T
+
+    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
+        return fit_labels(y)
+
+    def _shaped(self, y: Any) -> Any:
+        native = nw.from_native(y, eager_only=True, pass_through=True)
+        if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected; give it the shape (rows,) with y.ravel()",
+                DataConversionWarning,
+                stacklevel=5,
+            )
+            return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
+        return y
+
+    def _units(self) -> dict[str, Any]:
+        return {"labels": self.classes_}
+
+    @classmethod
+    def _target_type(cls) -> type[ClassLabels]:
+        return ClassLabels
+
+
+class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
+    """What all regressors share."""
+
+    def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Return the predictive mean, shape (N,) or (N, T), and if asked the standard deviation, noise included."""
+        mean, std = [], []
+        for p in self._predictives(X):
+            p = cast(ContinuousPredictive, p)
+            mean.append(p.mean.numpy())
+            if return_std:
+                std.append(p.std.numpy())
+        return (np.concatenate(mean), np.concatenate(std)) if return_std else np.concatenate(mean)
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
+        """Return the bounds of the central interval that holds `level` of the predictive distribution."""
+        bounds = [cast(ContinuousPredictive, p).interval(level) for p in self._predictives(X)]
+        low, high = zip(*bounds, strict=True)
+        return np.concatenate([b.numpy() for b in low]), np.concatenate([b.numpy() for b in high])
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw targets from the predictive distribution, shape (N, n_samples) or (N, T, n_samples).
+
+        Each sample draws one network and applies it to every row.
+        """
+        noise = as_generator(random_state)
+        draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
+        return np.moveaxis(np.asarray(draws), 0, -1)
+
+    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
+        return fit_target(y, weight)
+
+    def _shaped(self, y: Any) -> Any:
+        return y
+
+    def _units(self) -> dict[str, Any]:
+        target = cast(TargetScale, self.target_)
+        return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
+
+    @classmethod
+    def _target_type(cls) -> type[TargetScale]:
+        return TargetScale

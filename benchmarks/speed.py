@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py               all
     python benchmarks/speed.py step          the training step against a bare loop over a plain network of equal depth
+    python benchmarks/speed.py many          32 networks trained side by side, per network, against the bare loop
     python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
     python benchmarks/speed.py predict       a million rows in chunks: rows a second and peak memory
 
@@ -26,8 +27,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from fathomless import UnboundedDepthClassifier
-from fathomless.distributions import ClippedPoisson, StickBreaking
+from fathomless.distributions import ClippedPoisson, DepthLaw, StickBreaking
 from fathomless.inference import svi
+from fathomless.inference.many import Member, Runs
+from fathomless.inference.many import _epoch as many_epoch
+from fathomless.inference.stacks import Stack
 from fathomless.inference.svi import Rows, Run, Training
 from fathomless.likelihoods import Categorical
 from fathomless.models.blocks import MLP
@@ -61,15 +65,19 @@ def floor(x: torch.Tensor, y: torch.Tensor, depth: int) -> Callable[[], object]:
     return epoch
 
 
+def posterior(depth: int, law: str) -> DepthLaw:
+    """Return the member of a family whose support ends at a depth."""
+    make = ClippedPoisson if law == "poisson" else StickBreaking
+    net, rate = MLP(2, 2, 2), 0.02
+    while UnboundedDepth(net.layer, net.head, law=make(rate)).depth < depth:
+        rate *= 1.02
+    return make(rate)
+
+
 def unbounded(x: torch.Tensor, y: torch.Tensor, depth: int, law: str) -> Callable[[], object]:
     """Return one epoch of the library's loop, at a posterior over depth that ends at `depth` and stays there."""
     net = MLP(2, 2, WIDTH)
-    make = ClippedPoisson if law == "poisson" else StickBreaking
-    rate = 0.02
-    model = UnboundedDepth(net.layer, net.head, law=make(rate))
-    while model.depth < depth:
-        rate *= 1.02
-        model = UnboundedDepth(net.layer, net.head, law=make(rate))
+    model = UnboundedDepth(net.layer, net.head, law=posterior(depth, law))
     run = Run(model, Categorical(2), Training(epochs=10**6, structure_rate=1e-9), seed=0)
     rows = Rows(x, y)
     return lambda: svi._epoch(run, rows)
@@ -95,6 +103,31 @@ def step() -> None:
             print(
                 f"  m = {depth:2d}  {name:<15}{statistics.median(times[name]) / base:6.2f}   "
                 f"(middle half of the paired ratios {ratios[25]:.2f} to {ratios[74]:.2f}; "
+                f"bare step {base / 4 * 1e6:.0f} µs)"
+            )
+
+
+def many() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, 2, generator=g)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    net = MLP(2, 2, WIDTH)
+    print(f"networks side by side, width {WIDTH}, batch {BATCH}, each with its own rows: CPU time per network")
+    print("over the bare loop's")
+    for depth in (7, 15):
+        law = posterior(depth, "poisson")
+        bare = floor(x, y, depth)
+        for number in (1, 8, 32):
+            models = [UnboundedDepth(net.layer, net.head, law=law, seed=seed) for seed in range(number)]
+            trainings = [Training(epochs=10**6, structure_rate=1e-9)] * number
+            members = [Member(m, Categorical(2), t, i) for i, (m, t) in enumerate(zip(models, trainings, strict=True))]
+            runs, rows = Runs(members), Stack.of("training", [Rows(x, y)] * number, number)
+            pairs = [(clock(bare), clock(lambda: many_epoch(runs, rows)) / number) for _ in range(40)][10:]  # noqa: B023
+            ratios = sorted(mine / theirs for theirs, mine in pairs)
+            base = statistics.median(theirs for theirs, _ in pairs)
+            print(
+                f"  m = {depth:2d}  {number:3d} networks {statistics.median(m for _, m in pairs) / base:6.2f}   "
+                f"(middle half of the paired ratios {ratios[7]:.2f} to {ratios[22]:.2f}; "
                 f"bare step {base / 4 * 1e6:.0f} µs)"
             )
 
@@ -145,10 +178,10 @@ def predict() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="step, fit, predict; all of them if nothing is named")
+    parser.add_argument("what", nargs="*", help="step, many, fit, predict; all of them if nothing is named")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread")
-    parts = {"step": step, "fit": fit, "predict": predict}
+    parts = {"step": step, "many": many, "fit": fit, "predict": predict}
     for name in parser.parse_args().what or parts:
         parts[name]()
 

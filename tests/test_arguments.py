@@ -13,7 +13,7 @@ from fathomless.arguments import parser
 from fathomless.estimators import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.settings import DepthRegressorSettings, options_of
 
-COMMANDS = ["fit", "predict", "evaluate", "report", "cite", "demo"]
+COMMANDS = ["fit", "predict", "evaluate", "report", "cite", "reproduce", "demo"]
 PARSER = parser({name: lambda given: 0 for name in COMMANDS})
 FIT = ["fit", "data.csv", "--target", "price"]
 OPTIONS = [option for option in options_of(DepthRegressorSettings) if option.metadata["kind"] != "object"]

@@ -21,11 +21,12 @@ from fathomless.distributions import (
 )
 from fathomless.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.inference.objective import evidence
+from fathomless.inference.settling import unsettled
 from fathomless.inference.svi import Rows, Run, Training, fit
 from fathomless.layers import WeightPrior, weight_decay
 from fathomless.likelihoods import Categorical, Gaussian
 from fathomless.models.blocks import MLP, ConvNet, SequenceTransformer, TabularTransformer
-from fathomless.models.depth import UnboundedDepth, unsettled
+from fathomless.models.depth import UnboundedDepth
 from fathomless.models.interface import Draws
 
 LAWS = {

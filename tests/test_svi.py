@@ -376,7 +376,7 @@ def test_calibration_widens_noise_that_overfitting_made_too_small() -> None:
         run = fit(m, likelihood, Rows(x[:30], y[:30]), training=Training(epochs=300), seed=0)
         run = Run(m, likelihood, Training(calibrate=calibrate), seed=0)
         if calibrate:
-            svi._calibrate(run, valid)
+            svi.calibrate(m, likelihood, valid)
         scales.append(likelihood.noise.log_scale().exp().item())  # type: ignore[operator, union-attr]
         scores.append(svi.score(run, valid))
     assert scales[1] > 2.0 * scales[0]

@@ -7,16 +7,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fathomless.estimators import UnboundedDepthClassifier, UnboundedDepthRegressor
+    from fathomless.estimators import (
+        DeepEnsembleClassifier,
+        DeepEnsembleRegressor,
+        DepthUncertaintyNetworkClassifier,
+        DepthUncertaintyNetworkRegressor,
+        DropoutNetworkClassifier,
+        DropoutNetworkRegressor,
+        FiniteNetworkClassifier,
+        FiniteNetworkRegressor,
+        MeanFieldNetworkClassifier,
+        MeanFieldNetworkRegressor,
+        UnboundedDepthClassifier,
+        UnboundedDepthRegressor,
+    )
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "DeepEnsembleClassifier": "fathomless.estimators",
+    "DeepEnsembleRegressor": "fathomless.estimators",
+    "DepthUncertaintyNetworkClassifier": "fathomless.estimators",
+    "DepthUncertaintyNetworkRegressor": "fathomless.estimators",
+    "DropoutNetworkClassifier": "fathomless.estimators",
+    "DropoutNetworkRegressor": "fathomless.estimators",
+    "FiniteNetworkClassifier": "fathomless.estimators",
+    "FiniteNetworkRegressor": "fathomless.estimators",
+    "MeanFieldNetworkClassifier": "fathomless.estimators",
+    "MeanFieldNetworkRegressor": "fathomless.estimators",
     "UnboundedDepthClassifier": "fathomless.estimators",
     "UnboundedDepthRegressor": "fathomless.estimators",
 }
 
-__all__ = ["UnboundedDepthClassifier", "UnboundedDepthRegressor", "__version__"]
+__all__ = [
+    "DeepEnsembleClassifier",
+    "DeepEnsembleRegressor",
+    "DepthUncertaintyNetworkClassifier",
+    "DepthUncertaintyNetworkRegressor",
+    "DropoutNetworkClassifier",
+    "DropoutNetworkRegressor",
+    "FiniteNetworkClassifier",
+    "FiniteNetworkRegressor",
+    "MeanFieldNetworkClassifier",
+    "MeanFieldNetworkRegressor",
+    "UnboundedDepthClassifier",
+    "UnboundedDepthRegressor",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import Field
 from typing import Any, NoReturn, cast
 
 from fathomless import __version__
-from fathomless.settings import DepthRegressorSettings, RegressorSettings, described, options_of
+from fathomless.settings import STRUCTURES, RegressorSettings, described, options_of
 
 __all__ = ["parser"]
 
@@ -92,6 +92,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     cite = _command(names, "cite", commands["cite"], "say what to cite", "[RUN] [--bibtex]")
     cite.add_argument("folder", nargs="?", metavar="RUN", help="a run; all methods if left out")
     cite.add_argument("--bibtex", action="store_true", help="as BibTeX")
+    _reproduce_parser(names, commands["reproduce"])
     demo = _command(names, "demo", commands["demo"], "fit a small real table and write its page", "[--out FOLDER]")
     demo.add_argument(
         "--out", type=_filled, default="fathomless-demo", metavar="FOLDER", help="where to (default: fathomless-demo)"
@@ -115,6 +116,30 @@ def _command(names: Any, name: str, run: Command, text: str, usage: str) -> argp
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def _reproduce_parser(names: Any, run: Command) -> None:
+    parser = _command(
+        names, "reproduce", run, "run an experiment and compare it with the papers", "NAME [--full] [options] | --list"
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; --list names them")
+    parser.add_argument("--list", action="store_true", help="name the experiments")
+    parser.add_argument("--full", action="store_true", help="the experiment itself, not its small version")
+    parser.add_argument(
+        "--preset",
+        default="default",
+        choices=("default", "paper"),
+        help="settings of this library, or of the paper (default: default)",
+    )
+    parser.add_argument(
+        "--out",
+        type=_filled,
+        metavar="FOLDER",
+        help="where to; a full run that was interrupted goes on there (default: reproduced/NAME-MODE-PRESET)",
+    )
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of everything (default: 0)")
+    parser.add_argument("--data", type=_filled, metavar="FOLDER", help="with the data sets (default: $FATHOMLESS_DATA)")
+    parser.add_argument("--threads", type=_threads, default=1, metavar="N", help="of the processor (default: 1)")
 
 
 def _run_argument(parser: argparse.ArgumentParser) -> None:
@@ -161,6 +186,11 @@ def _fit_parser(names: Any, run: Command) -> None:
         help="column that names the rows: not used to predict, and written beside predictions",
     )
     table.add_argument("--weight", metavar="COLUMN", help="column that says how often each row counts")
+    table.add_argument(
+        "--stream",
+        action="store_true",
+        help="read Parquet (a file, a folder, a pattern) in parts, in constant memory; done anyway if it is too large",
+    )
     place = parser.add_argument_group("the run")
     place.add_argument("--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET)")
     again = place.add_mutually_exclusive_group()
@@ -173,24 +203,43 @@ def _fit_parser(names: Any, run: Command) -> None:
     place.add_argument("--log-json", action="store_true", help="print the progress as JSON, an object per line")
     place.add_argument("--tensorboard", action="store_true", help="write RUN/tensorboard")
     place.add_argument(
-        "--structure", default="depth", choices=("depth",), help="what is inferred besides weights (default: depth)"
+        "--structure",
+        default="depth",
+        choices=tuple(STRUCTURES),
+        help="depth: as many layers as the data ask for; or a baseline to compare with: finite, one depth; dun, a "
+        "posterior over 1, 2, ... depths; dropout, Monte Carlo dropout; meanfield, a Gaussian on every "
+        "weight; ensemble, several networks (default: depth)",
     )
-    texts = described(DepthRegressorSettings)
     family = {f.name for f in options_of(RegressorSettings)}
     network = parser.add_argument_group("the network")
     training = parser.add_argument_group("training")
-    for option in options_of(DepthRegressorSettings):
-        if option.metadata["kind"] != "object":
-            own = option.name not in family or option.name in ("likelihood", "noise")
-            _add_option(network if own else training, option, texts[option.name][1])
+    texts: dict[str, str] = {}
+    options: dict[str, dict[str, Field[Any]]] = {}  # option -> structure -> its declaration there
+    for structure, (_, kind) in STRUCTURES.items():
+        texts.update({name: text for name, (_, text) in described(kind).items() if name not in texts})
+        for option in options_of(kind):
+            if option.metadata["kind"] != "object":
+                options.setdefault(option.name, {})[structure] = option
+    for name, declared in options.items():
+        own = name not in family or name in ("likelihood", "noise")
+        _add_option(network if own else training, declared, texts[name])
 
 
-def _add_option(group: Any, option: "Field[Any]", text: str) -> None:
+def _defaults(declared: Mapping[str, "Field[Any]"]) -> str:
+    """Say what an option is by default: "(default: 64)", and what it is with other structures than "depth"."""
+    said: dict[str, list[str]] = {}
+    for structure, option in declared.items():
+        said.setdefault(_worded(option.default), []).append(structure)
+    return " ".join(f"({'default' if 'depth' in of else ', '.join(of)}: {value})" for value, of in said.items())
+
+
+def _add_option(group: Any, declared: Mapping[str, "Field[Any]"], text: str) -> None:
     """Offer an option of the estimators, as far as text can say it."""
+    option = next(iter(declared.values()))
     kind, names = option.metadata["kind"], option.metadata["names"]
     flag = "--" + option.name.replace("_", "-")
     text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("`", "").rstrip(".")
-    text = f"{text} (default: {_worded(option.default)})".replace("%", "%%")
+    text = f"{text} {_defaults(declared)}".replace("%", "%%")
     common: dict[str, Any] = {"dest": f"option_{option.name}", "default": argparse.SUPPRESS, "help": text}
     if kind == "flag":
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)

@@ -57,21 +57,69 @@ SOFTWARE = Reference(
     f"Version {fathomless.__version__}",
 )
 
-_PAPERS = {
-    "depth": Reference(
-        "nazaret2022variational",
-        "inproceedings",
-        ("Achille Nazaret", "David Blei"),
-        "Variational Inference for Infinitely Deep Neural Networks",
-        2022,
-        "booktitle",
-        "International Conference on Machine Learning",
+_ICML, _NEURIPS = "International Conference on Machine Learning", "Advances in Neural Information Processing Systems"
+_PAPERS: dict[str, tuple[Reference, ...]] = {
+    "depth": (
+        Reference(
+            "nazaret2022variational",
+            "inproceedings",
+            ("Achille Nazaret", "David Blei"),
+            "Variational Inference for Infinitely Deep Neural Networks",
+            2022,
+            "booktitle",
+            _ICML,
+        ),
+    ),
+    "finite": (),
+    "dun": (
+        Reference(
+            "antoran2020depth",
+            "inproceedings",
+            ("Javier Antorán", "James Allingham", "José Miguel Hernández-Lobato"),
+            "Depth Uncertainty in Neural Networks",
+            2020,
+            "booktitle",
+            _NEURIPS,
+        ),
+    ),
+    "dropout": (
+        Reference(
+            "gal2016dropout",
+            "inproceedings",
+            ("Yarin Gal", "Zoubin Ghahramani"),
+            "Dropout as a Bayesian Approximation: Representing Model Uncertainty in Deep Learning",
+            2016,
+            "booktitle",
+            _ICML,
+        ),
+    ),
+    "meanfield": (
+        Reference(
+            "blundell2015weight",
+            "inproceedings",
+            ("Charles Blundell", "Julien Cornebise", "Koray Kavukcuoglu", "Daan Wierstra"),
+            "Weight Uncertainty in Neural Networks",
+            2015,
+            "booktitle",
+            _ICML,
+        ),
+    ),
+    "ensemble": (
+        Reference(
+            "lakshminarayanan2017simple",
+            "inproceedings",
+            ("Balaji Lakshminarayanan", "Alexander Pritzel", "Charles Blundell"),
+            "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles",
+            2017,
+            "booktitle",
+            _NEURIPS,
+        ),
     ),
 }
 
 
 def of_structure(kind: str | None = None) -> tuple[Reference, ...]:
-    """Return what to cite for a structure ("depth", ...), or for all of them: the software first.
+    """Return what to cite for a family ("depth", "dun", ...), or for all of them: the software first.
 
     Examples
     --------
@@ -79,4 +127,4 @@ def of_structure(kind: str | None = None) -> tuple[Reference, ...]:
     [None, 2022]
     """
     papers = _PAPERS.values() if kind is None else [_PAPERS[kind]]
-    return (SOFTWARE, *papers)
+    return (SOFTWARE, *(paper for each in papers for paper in each))

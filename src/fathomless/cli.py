@@ -2,8 +2,8 @@
 
 What a command needs is imported when it runs; what can be asked is in :mod:`fathomless.arguments`.
 
-Exit codes: 0; 2 for an error of the user's, with one line on standard error; 1 for one of ours; 130 and 143 after
-Ctrl-C and SIGTERM.
+Exit codes: 0; 2 for an error of the user's, with one line on standard error; 1 for one of ours, and for an experiment
+that does not show what is expected of it; 130 and 143 after Ctrl-C and SIGTERM.
 """
 
 import argparse
@@ -14,19 +14,23 @@ import os
 import shlex
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from fathomless.arguments import parser
 from fathomless.errors import DataError, FathomlessError, FileError, PausedError
-from fathomless.settings import options_of
+from fathomless.settings import STRUCTURES, options_of
 
 if TYPE_CHECKING:
     from fathomless.evaluation import Evaluation
+    from fathomless.inference.ranks import Ranks
     from fathomless.inference.svi import Run
+    from fathomless.inputs import Input
     from fathomless.runs import Card
 
 __all__ = ["main"]
@@ -71,9 +75,11 @@ def _command(words: list[str]) -> int:
             "evaluate": _evaluate,
             "report": _report,
             "cite": _cite,
+            "reproduce": _reproduce,
             "demo": _demo,
         }
-        options = parser(commands).parse_args(words)
+        with contextlib.redirect_stderr(io.StringIO()) if _follows() else contextlib.nullcontext():
+            options = parser(commands).parse_args(words)
         name = f"fathomless {options.command}"
         options.words = words
         with warnings.catch_warnings():
@@ -105,9 +111,15 @@ def _command(words: list[str]) -> int:
         )
 
 
+def _follows() -> bool:
+    """Whether this is one of the processes that ``torchrun`` started, and not the first, which speaks for all."""
+    return "MASTER_ADDR" in os.environ and os.environ.get("RANK", "0") != "0"
+
+
 def _fail(name: str, message: str, code: int) -> int:
-    with contextlib.suppress(OSError):
-        _say(f"{name}: {' '.join(message.split())}")
+    if message:
+        with contextlib.suppress(OSError):
+            _say(f"{name}: {' '.join(message.split())}")
     return code
 
 
@@ -135,7 +147,7 @@ def _say(text: str) -> None:
 
 
 class _Stopped(Exception):
-    """A signal ended the command."""
+    """A signal ended the command, or another process did; that one tells why, and the message is empty."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -146,24 +158,46 @@ class _Stopped(Exception):
 
 
 def _fit(given: argparse.Namespace) -> int:
+    from fathomless.inference.ranks import started  # torch comes here
+
+    with started() as group:
+        if group.rank:
+            given.quiet, warnings.showwarning = True, _ignore
+        try:
+            code = _fit_table(given, group)
+            group.agree()  # nobody leaves before all is written
+        except BaseException as error:
+            if group.first("failure"):
+                raise
+            time.sleep(1.0)  # torchrun ends all when one has ended: let the one that tells why be that one
+            raise _Stopped("", error.code if isinstance(error, _Stopped) else 1) from error
+        return code
+
+
+def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
     out = Path(given.out if given.out is not None else Path("runs") / _file_name(given.target[0]))
-    from fathomless import runs, tables  # torch comes here
+    from fathomless import inputs, runs
     from fathomless.io import writable
 
+    if given.data == "-" and group.count > 1:
+        raise DataError(f"{group.count} processes cannot share the standard input (-); give the name of a file")
     writable(out)
-    table = tables.read(given.data, delimiter=given.delimiter, decimal=given.decimal)
-    fit = _Fit(given, table, out)
+    asked = {f.name: vars(given)[f.name] for f in fields(inputs.Asked) if f.name != "targets"}
+    fit = _Fit(given, inputs.read(inputs.Asked(targets=given.target, **asked)), out, group)
     checkpoint = runs.begin(out, fit.card, resume=given.resume, overwrite=given.overwrite)
     if checkpoint is None:
-        _note(f"the run in {out} is finished already; --overwrite would do it again")
+        if not group.rank:
+            _note(f"the run in {out} is finished already; --overwrite would do it again")
         return 0
     for note in fit.card.notes if not given.quiet else ():
         _note(note)
-    with _pausing(fit.signals, out, given):
+    with _pausing(fit.signals, out, _again(given, group)):
         estimator = fit.estimator(checkpoint)
-        estimator.fit(fit.parts.X, fit.y, sample_weight=fit.parts.weight)
+        fit.table.train(estimator)
         fit.signals.training = False
-        evaluation, findings = runs.finish(out, fit.card, estimator, fit.parts.X, fit.y)
+        if group.rank:
+            return 0
+        evaluation, findings = runs.finish(out, fit.card, estimator, fit.table.take)
     if given.log_json:
         _json(event="finished", run=str(out), structure=estimator.structure_.summary, scores=_scores(evaluation))
     elif not given.quiet:
@@ -179,23 +213,20 @@ def _fit(given: argparse.Namespace) -> int:
 class _Fit:
     """What a fit command asks for, once the table has been looked at."""
 
-    def __init__(self, given: argparse.Namespace, table: Any, out: Path) -> None:
+    def __init__(self, given: argparse.Namespace, table: "Input", out: Path, group: "Ranks") -> None:
         import torch
 
-        from fathomless import columns, estimators, runs
+        from fathomless import estimators, runs
         from fathomless.options import check
 
-        self.given, self.out, self.signals = given, out, _Signals()
-        self.parts = columns.divide(table.frame, given.target, key=given.key, weight=given.weight, drop=given.drop)
-        task, why = columns.task_of(self.parts.targets) if given.task == "auto" else (given.task, "as asked")
-        self.y = columns.answers(self.parts.targets, task)
-        self.kind = estimators.FAMILIES[given.structure][task == "regression"]
+        self.given, self.table, self.out, self.signals = given, table, out, _Signals(silent=group.rank > 0)
+        self.kind = estimators.FAMILIES[given.structure][table.task == "regression"]
         names = {option.name for option in options_of(self.kind)}
         self.options = {
             name.removeprefix("option_"): value for name, value in vars(given).items() if name.startswith("option_")
         }
         if foreign := sorted(set(self.options) - names):
-            raise DataError(f"--{foreign[0].replace('_', '-')} was given, which is for numbers; the target is a class")
+            raise DataError(_foreign(foreign[0], given.structure))
         for option in options_of(self.kind):  # now, before a run begins
             if option.name in self.options:
                 check(option.name, self.options[option.name], **option.metadata)
@@ -203,26 +234,23 @@ class _Fit:
         usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
         threads = given.threads or (before.threads if before else usual)
         torch.set_num_threads(threads)
-        notes = self.parts.notes
-        if given.task == "auto":
-            notes = (f"target {', '.join(given.target)}: {task}, since {why} (--task changes that)", *notes)
         self.card: Card = runs.Card(
             command=("fathomless", *_asked(given.words)),
             estimator=self.kind.__name__,
-            source=table.name if given.data == "-" else Path(given.data).name,
+            source=table.name,
             sha256=table.sha256,
             bytes=table.bytes,
-            rows=len(self.y),
-            columns=tuple(self.parts.X.column_names),
+            rows=table.rows,
+            columns=table.columns,
             targets=tuple(given.target),
             seed=given.seed,
             threads=threads,
             options=self.options,
             key=given.key,
             weight=given.weight,
-            notes=notes,
+            notes=table.notes,
         )
-        self.headline = f"{', '.join(given.target)}: {task} on {self.parts.X.num_columns} columns, {len(self.y):,} rows"
+        self.headline = f"{', '.join(given.target)}: {table.task} on {len(table.columns)} columns, {table.rows:,} rows"
 
     def estimator(self, checkpoint: Path) -> Any:
         """Build the estimator, with what watches its training."""
@@ -232,7 +260,7 @@ class _Fit:
         if self.given.tensorboard:
             callbacks.append(TensorBoard(self.out / "tensorboard"))
         if self.given.log_json:
-            callbacks.append(lambda run: _json(event="epoch", of=run.training.epochs, **run.history[-1]))
+            callbacks.append(_tell)
         silent = self.given.quiet or self.given.log_json or not sys.stderr.isatty()
         return self.kind(
             **self.options,
@@ -246,8 +274,8 @@ class _Fit:
 class _Signals:
     """Ctrl-C and SIGTERM ask a training to pause; a second one, or one after the training, ends it at once."""
 
-    def __init__(self) -> None:
-        self.received, self.training = 0, True
+    def __init__(self, silent: bool = False) -> None:
+        self.received, self.training, self.silent = 0, True, silent
 
     def __call__(self, run: "Run") -> None:
         """Hand the wish on to the run, between two epochs."""
@@ -258,17 +286,23 @@ class _Signals:
         again, self.received = self.received, number
         if again or not self.training:
             raise KeyboardInterrupt
+        if self.silent:
+            return
         with contextlib.suppress(OSError, RuntimeError):  # standard error may be gone, or at work when this comes
             _say("\nfathomless: stopping after this epoch, with a checkpoint; once more stops at once")
 
 
+def _again(given: argparse.Namespace, group: "Ranks") -> str:
+    command, *words = _asked(given.words)
+    several = "torchrun --nproc-per-node ... --no-python " if group.count > 1 else ""
+    return several + shlex.join(["fathomless", command, "--resume", *words])
+
+
 @contextlib.contextmanager
-def _pausing(signals: _Signals, out: Path, given: argparse.Namespace) -> Iterator[None]:
+def _pausing(signals: _Signals, out: Path, again: str) -> Iterator[None]:
     """Let signals pause the training, and say how to go on; note what ended it."""
     from fathomless import runs
 
-    command, *words = _asked(given.words)
-    again = shlex.join(["fathomless", command, "--resume", *words])
     before = {number: signal.signal(number, signals.receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -288,6 +322,15 @@ def _pausing(signals: _Signals, out: Path, given: argparse.Namespace) -> Iterato
 
 def _asked(words: Sequence[str]) -> list[str]:
     return [word for word in words if word not in ("--resume", "--overwrite")]
+
+
+def _foreign(name: str, structure: str) -> str:
+    """Say where an option belongs that this task or this structure has not."""
+    having = [other for other, (_, kind) in STRUCTURES.items() if name in {option.name for option in options_of(kind)}]
+    flag = f"--{name.replace('_', '-')}"
+    if structure in having:
+        return f"{flag} was given, which is for numbers; the target is a class"
+    return f"{flag} was given, which --structure {structure} has not; it is for --structure {' or '.join(having)}"
 
 
 def _file_name(target: str) -> str:
@@ -402,12 +445,44 @@ def _cite(given: argparse.Namespace) -> int:
 
     kind = None
     if given.folder:
-        from fathomless import runs
+        from fathomless import estimators, runs
 
-        kind = runs.load(given.folder)[0].structure_.kind
+        kind = estimators.family_of(runs.load(given.folder)[0])
     for reference in citations.of_structure(kind):
         print(reference.bibtex() if given.bibtex else reference.text())
     return 0
+
+
+def _reproduce(given: argparse.Namespace) -> int:
+    from fathomless import experiments
+
+    if given.list:
+        print(experiments.listing())
+        return 0
+    if given.name is None:
+        raise DataError("no NAME was given; fathomless reproduce --list names the experiments")
+    experiments.find(given.name)  # before torch is loaded
+    from fathomless.experiments.reproduce import reproduce
+    from fathomless.experiments.results import layout
+    from fathomless.progress import Terminal
+
+    _set_threads(given.threads)
+    mode = "full" if given.full else "smoke"
+    out = given.out or f"reproduced/{given.name}-{mode}-{given.preset}"
+    report = reproduce(
+        given.name,
+        mode=mode,
+        preset=given.preset,
+        seed=given.seed,
+        data=given.data,
+        out=out,
+        progress=Terminal("part") if sys.stderr is not None and sys.stderr.isatty() else None,
+    )
+    print(layout(report.verdicts))
+    for note in report.result.notes:
+        _note(note)
+    _note(f"{len(report.result.values)} values, the settings and a figure are in {out} ({report.result.seconds:.0f} s)")
+    return 0 if report.holds() else 1
 
 
 def _demo(given: argparse.Namespace) -> int:
@@ -440,6 +515,14 @@ def _demo(given: argparse.Namespace) -> int:
 
 
 # ------------------------------------------------------------------------------------------------- printing
+
+
+def _tell(run: "Run") -> None:
+    """Print an epoch; of several processes the first one does."""
+    from fathomless.inference.ranks import ranks
+
+    if not ranks().rank:
+        _json(event="epoch", of=run.training.epochs, **run.history[-1])
 
 
 def _json(**values: Any) -> None:

@@ -15,7 +15,18 @@ from fathomless.schema import Schema, family, rows_of, some
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Parts", "answered", "answers", "divide", "features", "kinds", "predictions", "target_kinds", "task_of"]
+__all__ = [
+    "Parts",
+    "answered",
+    "answers",
+    "divide",
+    "features",
+    "kinds",
+    "predictions",
+    "roles",
+    "target_kinds",
+    "task_of",
+]
 
 _CLASSES = 10  # whole numbers with at most so many distinct values are classes
 
@@ -61,17 +72,13 @@ def divide(
     DataError
         For columns that are not there or have two roles, and if nothing is left.
     """
-    roles = [*targets, *dict.fromkeys(drop), *(name for name in (key, weight) if name is not None)]
-    present(frame.column_names, roles)
-    twice = sorted({name for name in roles if roles.count(name) > 1})
-    if twice:
-        raise DataError(f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight or dropped")
+    left = roles(frame.column_names, targets, key=key, weight=weight, drop=drop)
     frame, notes = answered(frame, targets)
     counts = None if weight is None else _counts(frame[weight], weight)
     if counts is not None and not counts.all():
         notes.append(f"{_rows(int((counts == 0.0).sum()), 'of the weight 0')} left out")
         frame, counts = frame.filter(counts > 0.0), counts[counts > 0.0]
-    X = frame.drop_columns(sorted(set(roles)))
+    X = frame.drop_columns([*targets, *left])
     empty = [name for name in X.column_names if X[name].null_count == len(X)]
     if empty:
         notes.append(f"left out, since they hold no value: {some(empty)}")
@@ -84,6 +91,29 @@ def divide(
         if _names_rows(X[name])
     ]
     return Parts(X, frame.select(list(targets)), counts, tuple(notes))
+
+
+def roles(
+    have: Sequence[str],
+    targets: Sequence[str],
+    *,
+    key: str | None = None,
+    weight: str | None = None,
+    drop: Sequence[str] = (),
+) -> list[str]:
+    """Return the columns that neither predict nor are predicted.
+
+    Raises
+    ------
+    DataError
+        For columns that are not there or have two roles.
+    """
+    left = [*dict.fromkeys(drop), *(name for name in (key, weight) if name is not None)]
+    present(have, [*targets, *left])
+    twice = sorted({name for name in (*targets, *left) if [*targets, *left].count(name) > 1})
+    if twice:
+        raise DataError(f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight or dropped")
+    return left
 
 
 def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", list[str]]:

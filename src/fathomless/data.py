@@ -44,14 +44,19 @@ __all__ = [
     "Column",
     "Schema",
     "bundled",
+    "check_missing",
     "check_weight",
     "encode",
     "fit_schema",
     "frame",
+    "merged",
+    "read_columns",
     "read_labels",
     "read_target",
     "read_vector",
+    "readable",
     "split",
+    "take",
 ]
 
 
@@ -107,7 +112,7 @@ def fit_schema(
     allowed = missing == "impute" or (missing == "auto" and table.framed)
     learned = []
     for name, cells in zip(table.names, table.cells(), strict=True):
-        _check_missing(name, cells, allowed)
+        check_missing(name, cells, allowed)
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():
             raise DataError(f"column {name!r} has no value at all in training; drop the column")
@@ -162,6 +167,12 @@ def encode(schema: Schema, X: Any) -> Floats:
 
 
 # --------------------------------------------------------------------------------------- reading a table
+
+
+def read_columns(X: Any) -> tuple[bool, dict[str, Cells]]:
+    """Read a table column by column: whether it is a data frame, and name -> cells; errors as :func:`fit_schema`."""
+    table = _read_table(X, None)
+    return table.framed, dict(zip(table.names, table.cells(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -292,7 +303,8 @@ def _days(stamps: npt.NDArray[Any]) -> Floats:
     return np.where(np.isnat(exact), np.nan, exact.astype(np.int64) / 86_400e6)
 
 
-def _check_missing(name: str, cells: Cells, allowed: bool) -> None:
+def check_missing(name: str, cells: Cells, allowed: bool) -> None:
+    """Refuse missing values where they are not allowed."""
     if cells.missing.any() and not allowed:
         raise DataError(
             f"column {name!r} contains NaN (missing values) in {rows_of(cells.missing)}: not allowed here. "
@@ -525,3 +537,34 @@ def bundled(name: str) -> tuple[Floats, npt.NDArray[Any], tuple[str, ...], tuple
     found = loaders[name](**({"scaled": False} if name == "diabetes" else {}))
     classes = tuple(map(str, found.get("target_names", ())))
     return found["data"].astype(np.float64), found["target"], tuple(map(str, found["feature_names"])), classes
+
+
+def readable(y: Any) -> Any:
+    """Return arrays, lists, series and frames as they are, anything else as NumPy reads it."""
+    native = nw.from_native(y, eager_only=True, allow_series=True, pass_through=True)
+    y = y if isinstance(native, nw.DataFrame | nw.Series | list | tuple) else np.asarray(y)
+    if isinstance(y, np.ndarray) and y.ndim == 0:
+        raise DataError(f"y is a single {type(y.item()).__name__}; one value for each row of X is needed")
+    return y
+
+
+def merged(
+    x: npt.NDArray[Any], z: npt.NDArray[Any], weight: npt.NDArray[Any] | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None, npt.NDArray[Any]]:
+    """Sort rows and merge equal ones, so that order and repetition do not matter to the last bit; say which is where.
+
+    Long trainings magnify rounding errors: without this, a row of weight two and two equal rows would part.
+    """
+    columns = z.reshape(len(z), -1)
+    rows, place = np.unique(np.column_stack([x, columns]), axis=0, return_inverse=True)
+    weight = np.bincount(place.ravel(), weights=weight).astype(np.float64)
+    target = rows[:, x.shape[1] :].astype(z.dtype).reshape(-1, *z.shape[1:])
+    return rows[:, : x.shape[1]], target, None if (weight == 1.0).all() else weight, place.ravel()
+
+
+def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
+    """Return rows of an array, a list or a data frame, by position."""
+    native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
+    if isinstance(native, nw.DataFrame | nw.Series):
+        return native[index if isinstance(index, slice) else index.tolist()].to_native()
+    return np.asarray(rows)[index]

@@ -429,30 +429,11 @@ def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: T
     """
     with torch.no_grad():
         q, dq = law.atoms(eta, support)
-    terms: tuple[Tensor, Tensor, Tensor] = _DepthTerms.apply(eta, q, dq, log_prior)
-    return terms
-
-
-class _DepthTerms(torch.autograd.Function):
-    """Attach q, log q and the divergence to η through the given Jacobian."""
-
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, eta: Tensor, q: Tensor, dq: Tensor, log_prior: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
         log_q = q.clamp(min=_LEAST_LOG).log()
         gap = log_q - log_prior
-        ctx.save_for_backward(q, dq, gap)
-        ctx.dtype = eta.dtype  # type: ignore[attr-defined]
-        return q.clone(), q.log(), (q * gap).sum()
-
-    @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad_q: Tensor, grad_log_q: Tensor, grad_kl: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        q, dq, gap = ctx.saved_tensors  # type: ignore[attr-defined]
-        grad = grad_q + grad_log_q / q.clamp(min=torch.finfo(q.dtype).tiny) + grad_kl * gap
-        return (grad @ dq).to(ctx.dtype), None, None, None  # type: ignore[attr-defined]
+        tiny = torch.finfo(q.dtype).tiny
+    change = dq @ (eta - eta.detach()).double()  # zero, with the derivative of q
+    return q + change, q.log() + change / q.clamp(min=tiny), ((q + change) * gap).sum()
 
 
 def _check_rate(rate: float) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 from fathomless import options
 from fathomless.distributions import FixedDepth, FreeCategorical
 from fathomless.evaluation import Evaluation
+from fathomless.inference.settling import unsettled
 from fathomless.likelihoods import InputNoise, LearnedNoise
-from fathomless.models.depth import UnboundedDepth, unsettled
+from fathomless.models.depth import UnboundedDepth
 from fathomless.schema import some
 from fathomless.scikit import Estimator
 from fathomless.targets import TargetScale

@@ -11,6 +11,7 @@ __all__ = [
     "FathomlessError",
     "FileError",
     "PausedError",
+    "RankError",
 ]
 
 
@@ -32,6 +33,10 @@ class DivergenceError(FathomlessError, ArithmeticError):
 
 class PausedError(FathomlessError, RuntimeError):
     """A training that was asked to pause; its checkpoint, if there is one, holds all that was done."""
+
+
+class RankError(FathomlessError, RuntimeError):
+    """Processes that train one network together, and do not hold the same one."""
 
 
 class DepthError(FathomlessError, RuntimeError):

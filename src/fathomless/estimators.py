@@ -27,19 +27,59 @@ from fathomless.distributions import (
     UniformPrior,
 )
 from fathomless.errors import ConvergenceWarning, DataError, FileError
+from fathomless.inference.many import Member
+from fathomless.inference.settling import unsettled
 from fathomless.inference.svi import Run
 from fathomless.layers import WeightPrior
 from fathomless.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
+from fathomless.models.baselines import (
+    depth_uncertainty_network,
+    dropout_network,
+    finite_network,
+    mean_field_network,
+)
 from fathomless.models.blocks import MLP, Architecture, TabularTransformer
-from fathomless.models.depth import UnboundedDepth, unsettled
+from fathomless.models.depth import UnboundedDepth
 from fathomless.options import real
 from fathomless.rng import derive, lent_globally
 from fathomless.scikit import Estimator
-from fathomless.settings import DepthRegressorSettings, DepthSettings, documented
+from fathomless.settings import (
+    DepthRegressorSettings,
+    DepthSettings,
+    DepthUncertaintyRegressorSettings,
+    DepthUncertaintySettings,
+    DropoutRegressorSettings,
+    DropoutSettings,
+    EnsembleRegressorSettings,
+    EnsembleSettings,
+    FiniteRegressorSettings,
+    FiniteSettings,
+    MeanFieldRegressorSettings,
+    MeanFieldSettings,
+    NetworkSettings,
+    RegressorSettings,
+    documented,
+)
 from fathomless.targets import ClassLabels, TargetScale
 from fathomless.tasks import Classifier, Regressor
 
-__all__ = ["FAMILIES", "UnboundedDepthClassifier", "UnboundedDepthRegressor", "load"]
+__all__ = [
+    "FAMILIES",
+    "DeepEnsembleClassifier",
+    "DeepEnsembleRegressor",
+    "DepthUncertaintyNetworkClassifier",
+    "DepthUncertaintyNetworkRegressor",
+    "DropoutNetworkClassifier",
+    "DropoutNetworkRegressor",
+    "FiniteNetworkClassifier",
+    "FiniteNetworkRegressor",
+    "MeanFieldNetworkClassifier",
+    "MeanFieldNetworkRegressor",
+    "UnboundedDepthClassifier",
+    "UnboundedDepthRegressor",
+    "family_of",
+    "load",
+]
 
 _MOST = 1000  # layers of a network at its start
 _LAWS: dict[str, Callable[[float], DepthLaw]] = {
@@ -67,28 +107,11 @@ _VALUES: dict[str, type] = {
 }
 
 
-class _UnboundedDepth(DepthSettings, Estimator):
-    """What the family says: how its options become a model."""
+class _Network(NetworkSettings, Estimator):
+    """What families of layers and heads share."""
 
-    model_: UnboundedDepth
+    depth_posterior_: dict[int, float]
     saved_values = _VALUES
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        blocks, depths, weights = self._blocks(inputs, outputs), self.depth_prior, self.weight_prior
-        law = self._law()
-        self._room(inputs, outputs, law, dtype)
-        return UnboundedDepth(
-            blocks.layer,
-            blocks.head,
-            law=law,
-            prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
-            min_depth=self.min_depth,
-            weights=self.weights,
-            weight_prior=weights if isinstance(weights, WeightPrior) else WeightPrior(real("weight_prior", weights)),
-            max_depth=self.max_depth,
-            seed=derive(seed, "weights"),
-            dtype=dtype,
-        )
 
     def _blocks(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
         width = self.width if width is None else width
@@ -104,8 +127,98 @@ class _UnboundedDepth(DepthSettings, Estimator):
             "callable (inputs, outputs) -> Architecture"
         )
 
-    def _room(self, inputs: int, outputs: int, law: DepthLaw, dtype: torch.dtype) -> None:
-        """Refuse a network that will not fit: its weights, their gradients and two moments."""
+    def _options_of_model(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
+        prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
+        return {"weight_prior": prior, "seed": derive(seed, "weights"), "dtype": dtype}
+
+    def _room(
+        self, inputs: int, outputs: int, dtype: torch.dtype, *, layers: int, heads: int, copies: float = 1.0
+    ) -> None:
+        """Refuse a network that will not fit: its weights (`copies` numbers for each), gradients and two moments."""
+        if layers > _MOST:
+            raise DataError(f"a network of {layers:,} layers was asked for; up to {_MOST:,} are allowed")
+        if callable(self.architecture):
+            return
+
+        def count(width: int) -> int:
+            blocks = self._blocks(inputs, outputs, width)
+            parts = [(blocks.layer(1), min(layers, 1)), (blocks.layer(2), max(layers - 1, 0)), (blocks.head(2), heads)]
+            return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
+
+        small = (4, 8, 12)  # the count is a quadratic polynomial, and torch is slow to start to count without building
+        with lent_globally(0):
+            polynomial = np.polyfit(small, [count(width) for width in small], 2)
+
+        def need(width: int) -> float:
+            return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
+
+        def fitting(share: float) -> str:
+            width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)
+            while width > 4 and need(width) > most:  # the need has a linear part too
+                width = 4 * int(0.98 * width / 4)  # a multiple of the four heads of a transformer
+            return f"a width of about {max(width, 4):,} fits"
+
+        memory.require(need(self.width), f"a network of {layers} layers of width {self.width:,}", fitting)
+
+    def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        for i, own in enumerate(layout.get("members", ())):
+            prefix = f"model/members.{i}."
+            of_member = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
+            self._check_saved(own, {f"model/{name}": shape for name, shape in of_member.items()})
+        if "members" in layout:
+            return
+        layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
+        heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
+        sizes = {size for shape in shapes.values() for size in shape}
+        shared = not heads and any(name.startswith("model/readout.") for name in shapes)
+        named = set() if shared else set(map(str, layout["heads"]))
+        if (
+            layers != {str(k) for k in range(1, layout["layers"] + 1)}
+            or heads != named
+            or len(layout["heads"]) > len(layers) + 1
+        ):
+            raise DataError(f"its layout names {layout['layers']} layers, and it holds {len(layers)}")
+        if layers and not callable(self.architecture) and self.width not in sizes:
+            raise DataError(f"its width is {self.width}, and no weights have this size")
+
+    def _describe(self) -> None:
+        self.structure_ = self.model_.structure()
+        pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
+        self.depth_posterior_ = {int(name): p for name, p in pairs}
+
+    def _warn(self, run: Run | Member) -> None:
+        way = unsettled(run.history)
+        if way and not run.stop:
+            warnings.warn(
+                f"the posterior over depth has not come to rest: its mean is "
+                f"{run.history[-1]['mean_depth']:.1f} and at the pace of the last half of the training it would go by "
+                f"{way:+.1f} layers in another one. Raise epochs (now {run.training.epochs}) or structure_rate (now "
+                f"{run.training.structure_rate:.2g})",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+class _UnboundedDepth(DepthSettings, _Network):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        blocks, depths, law = self._blocks(inputs, outputs), self.depth_prior, self._law()
+        deepest = self._deepest(law)
+        self._room(inputs, outputs, dtype, layers=deepest, heads=deepest + 1)
+        return UnboundedDepth(
+            blocks.layer,
+            blocks.head,
+            law=law,
+            prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
+            min_depth=self.min_depth,
+            weights=self.weights,
+            max_depth=self.max_depth,
+            **self._options_of_model(self.weight_prior, seed, dtype),
+        )
+
+    def _deepest(self, law: DepthLaw) -> int:
+        """Return the greatest depth at the start."""
         start = [raw for raw in (law.start(0),) if raw is not None]
         deepest = law.support(torch.tensor(start, dtype=torch.float64))[-1]
         depth = self.min_depth + (deepest if self.max_depth is None else min(deepest, self.max_depth))
@@ -114,37 +227,7 @@ class _UnboundedDepth(DepthSettings, Estimator):
                 f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask "
                 f"for {depth:,} layers; a start with up to {_MOST:,} is allowed, and it grows if the data ask for more"
             )
-        if callable(self.architecture):
-            return
-
-        def count(width: int) -> int:
-            blocks = self._blocks(inputs, outputs, width)
-            parts = [(blocks.layer(1), 1), (blocks.layer(2), depth - 1), (blocks.head(2), depth + 1)]
-            return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
-
-        small = (4, 8, 12)  # the count is a quadratic polynomial, and torch is slow to start to count without building
-        with lent_globally(0):
-            polynomial = np.polyfit(small, [count(width) for width in small], 2)
-
-        def need(width: int) -> float:
-            return float(4.0 * dtype.itemsize * np.polyval(polynomial, width))
-
-        def fitting(share: float) -> str:
-            width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)
-            while width > 4 and need(width) > most:  # the need has a linear part too
-                width = 4 * int(0.98 * width / 4)  # a multiple of the four heads of a transformer
-            return f"a width of about {max(width, 4):,} fits"
-
-        memory.require(need(self.width), f"a network of {depth} layers of width {self.width:,}", fitting)
-
-    def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
-        heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
-        sizes = {size for shape in shapes.values() for size in shape}
-        if layers != {str(k) for k in range(1, layout["layers"] + 1)} or heads != {str(k) for k in layout["heads"]}:
-            raise DataError(f"its layout names {layout['layers']} layers, and it holds {len(layers)}")
-        if layers and not callable(self.architecture) and self.width not in sizes:
-            raise DataError(f"its width is {self.width}, and no weights have this size")
+        return depth
 
     def _law(self) -> DepthLaw:
         match self.depth_law:
@@ -159,25 +242,67 @@ class _UnboundedDepth(DepthSettings, Estimator):
             f"depth of an ordinary network, at least min_depth={self.min_depth}"
         )
 
-    def _describe(self) -> None:
-        self.structure_ = self.model_.structure()
-        self.depth_posterior_ = self.model_.depth_posterior()
 
-    def _warn(self, run: Run) -> None:
-        way = unsettled(run.history)
-        if way and not run.stop:
-            warnings.warn(
-                f"the posterior over depth has not come to rest: its mean is "
-                f"{run.history[-1]['mean_depth']:.1f} and at the pace of the last half of the training it would go by "
-                f"{way:+.1f} layers in another one. Raise epochs (now {run.training.epochs}) or structure_rate (now "
-                f"{run.training.structure_rate:.2g})",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
+class _FiniteNetwork(FiniteSettings, _Network):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return finite_network(self._blocks(inputs, outputs), self.depth, **start)
+
+
+class _DepthUncertaintyNetwork(DepthUncertaintySettings, _Network):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depths, heads=1 if self.shared_head else self.depths)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        blocks, shared = self._blocks(inputs, outputs), bool(self.shared_head)
+        return depth_uncertainty_network(blocks, self.depths, shared_head=shared, **start)
+
+
+class _DropoutNetwork(DropoutSettings, _Network):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return dropout_network(self._blocks(inputs, outputs), self.depth, self.dropout, **start)
+
+
+class _MeanFieldNetwork(MeanFieldSettings, _Network):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1, copies=2.0)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return mean_field_network(self._blocks(inputs, outputs), self.depth, **start)
+
+
+class _DeepEnsemble(EnsembleSettings, _FiniteNetwork):
+    """A finite network, several times."""
+
+
+class _Classes(Classifier):
+    """Labels."""
+
+    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
+        return Categorical(len(cast(ClassLabels, target).labels))
+
+
+class _Numbers(RegressorSettings, Regressor):
+    """Numbers, with noise."""
+
+    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
+        kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
+        if self.likelihood not in kinds:
+            raise DataError(f"likelihood={self.likelihood!r} was given; allowed are {', '.join(map(repr, kinds))}")
+        return kinds[self.likelihood](len(cast(TargetScale, target).mean), noise=self.noise)
 
 
 @documented
-class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
+class UnboundedDepthClassifier(_UnboundedDepth, _Classes):
     """Classifier whose network has as many layers as the data ask for.
 
     Parameters
@@ -219,12 +344,9 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
     (2, 3)
     """
 
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        return Categorical(len(cast(ClassLabels, target).labels))
-
 
 @documented
-class UnboundedDepthRegressor(DepthRegressorSettings, _UnboundedDepth, Regressor):
+class UnboundedDepthRegressor(DepthRegressorSettings, _UnboundedDepth, _Numbers):
     """Regressor, for one target or several, whose network has as many layers as the data ask for.
 
     Targets are centred and scaled inside; predictions are in the units of y.
@@ -248,17 +370,198 @@ class UnboundedDepthRegressor(DepthRegressorSettings, _UnboundedDepth, Regressor
     ((3,), (3,))
     """
 
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
-        if self.likelihood not in kinds:
-            raise DataError(f"likelihood={self.likelihood!r} was given; allowed are {', '.join(map(repr, kinds))}")
-        return kinds[self.likelihood](len(cast(TargetScale, target).mean), noise=self.noise)
+
+@documented
+class FiniteNetworkClassifier(_FiniteNetwork, _Classes):
+    """Classifier by an ordinary network of one depth.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class FiniteNetworkRegressor(FiniteRegressorSettings, _FiniteNetwork, _Numbers):
+    """Regressor by an ordinary network of one depth.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, _Classes):
+    """Classifier by a network with a posterior over a given number of depths.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+
+    References
+    ----------
+    J. Antorán, J. Allingham and J. M. Hernández-Lobato, "Depth Uncertainty in Neural Networks", NeurIPS 2020.
+    """
+
+
+@documented
+class DepthUncertaintyNetworkRegressor(DepthUncertaintyRegressorSettings, _DepthUncertaintyNetwork, _Numbers):
+    """Regressor by a network with a posterior over a given number of depths.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class DropoutNetworkClassifier(_DropoutNetwork, _Classes):
+    """Classifier by an ordinary network with Monte Carlo dropout.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+
+    Notes
+    -----
+    Dropout follows every layer, in training and in prediction; a prediction averages `weight_draws` sets of masks.
+
+    References
+    ----------
+    Y. Gal and Z. Ghahramani, "Dropout as a Bayesian Approximation", ICML 2016.
+    """
+
+
+@documented
+class DropoutNetworkRegressor(DropoutRegressorSettings, _DropoutNetwork, _Numbers):
+    """Regressor by an ordinary network with Monte Carlo dropout.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class MeanFieldNetworkClassifier(_MeanFieldNetwork, _Classes):
+    """Classifier by a network with an independent Gaussian on every weight.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+
+    References
+    ----------
+    C. Blundell, J. Cornebise, K. Kavukcuoglu and D. Wierstra, "Weight Uncertainty in Neural Networks", ICML 2015.
+    """
+
+
+@documented
+class MeanFieldNetworkRegressor(MeanFieldRegressorSettings, _MeanFieldNetwork, _Numbers):
+    """Regressor by a network with an independent Gaussian on every weight.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class DeepEnsembleClassifier(_DeepEnsemble, _Classes):
+    """Classifier by several ordinary networks, trained from different initial weights.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+
+    References
+    ----------
+    B. Lakshminarayanan, A. Pritzel and C. Blundell, "Simple and Scalable Predictive Uncertainty Estimation using Deep
+    Ensembles", NeurIPS 2017.
+    """
+
+
+@documented
+class DeepEnsembleRegressor(EnsembleRegressorSettings, _DeepEnsemble, _Numbers):
+    """Regressor by several ordinary networks, trained from different initial weights.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+    """
 
 
 # structure -> (classifier, regressor)
 FAMILIES: dict[str, tuple[type[Classifier], type[Regressor]]] = {
     "depth": (UnboundedDepthClassifier, UnboundedDepthRegressor),
+    "finite": (FiniteNetworkClassifier, FiniteNetworkRegressor),
+    "dun": (DepthUncertaintyNetworkClassifier, DepthUncertaintyNetworkRegressor),
+    "dropout": (DropoutNetworkClassifier, DropoutNetworkRegressor),
+    "meanfield": (MeanFieldNetworkClassifier, MeanFieldNetworkRegressor),
+    "ensemble": (DeepEnsembleClassifier, DeepEnsembleRegressor),
 }
+
+
+def family_of(estimator: Estimator) -> str:
+    """Return the name of an estimator's family in :data:`FAMILIES`.
+
+    Examples
+    --------
+    >>> family_of(DropoutNetworkRegressor())
+    'dropout'
+    """
+    return next(name for name, pair in FAMILIES.items() if isinstance(estimator, pair))
 
 
 def load(path: str | PathLike[str]) -> Estimator:

@@ -1,16 +1,20 @@
 """Memory: how much there is, and a refusal, before a large allocation, that names the size that fits."""
 
+import mmap
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fathomless.errors import DataError
 
 if sys.platform != "win32":
     import resource
 
-__all__ = ["available", "human", "require"]
+__all__ = ["available", "human", "release", "require"]
 
 _SHARE = 0.9  # of what is free that one computation may ask for
 _SMALL = 1 << 26  # bytes below which nobody asks
@@ -61,6 +65,20 @@ def require(need: float, what: str, remedy: Callable[[float], str]) -> None:
             f"{what} needs {human(need)} of memory, {human(free)} are free, of which 90 % may be taken; "
             f"{remedy(_SHARE * free / need)}"
         )
+
+
+def release(array: Any) -> None:
+    """Give the pages of a memory-mapped array back to the system, which reads them again when they are asked for.
+
+    Does nothing to other arrays, to those that keep their changes to themselves (mode "c"), and where the system takes
+    no such advice.
+    """
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap) and array.mode == "c":
+            return
+        array = array.base
+    if isinstance(array, mmap.mmap) and sys.platform == "linux":
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 def human(size: float) -> str:

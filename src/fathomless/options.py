@@ -14,7 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from fathomless.errors import DataError, FileError
-from fathomless.inference.svi import Rows, Training
+from fathomless.inference.rows import Rows, Stream
+from fathomless.inference.svi import Training
 
 __all__ = [
     "FUNCTION",
@@ -88,11 +89,14 @@ def structure_rate(steps: int) -> float:
 
 
 def fingerprint(
-    train: Rows, valid: Rows | None, start: Iterable[Tensor], training: Training, options: dict[str, Any]
+    train: Rows | Stream, valid: Rows | None, start: Iterable[Tensor], training: Training, options: dict[str, Any]
 ) -> str:
     """Name the data, the start and the options of a fit, so that a checkpoint of another one is not taken up."""
     digest = hashlib.sha256(json.dumps([asdict(training), options], sort_keys=True, default=str).encode())
-    parts = [part for rows in (train, valid) if rows is not None for part in (rows.x, rows.y, rows.weight)]
+    if isinstance(train, Stream):
+        digest.update(train.digest.encode())
+    whole = [rows for rows in (train, valid) if isinstance(rows, Rows)]
+    parts = [part for rows in whole for part in (rows.x, rows.y, rows.weight)]
     for tensor in (*start, *(part for part in parts if part is not None)):
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

@@ -4,11 +4,13 @@ import bz2
 import contextlib
 import csv
 import gzip
+import hashlib
 import lzma
 import math
 import os
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +20,7 @@ import numpy.typing as npt
 from fathomless.errors import FileError
 from fathomless.io import as_file_error
 
-__all__ = ["read_arrays", "read_image", "read_table"]
+__all__ = ["fingerprint", "mapped", "read_arrays", "read_image", "read_table"]
 
 PathLike = str | os.PathLike[str]
 
@@ -41,6 +43,36 @@ def read_arrays(path: PathLike) -> dict[str, npt.NDArray[Any]]:
                 return {name: archive[name] for name in archive.files}
         except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise FileError(f"{path} is not an .npz archive of plain arrays: {error}") from error
+
+
+def fingerprint(paths: Iterable[PathLike]) -> tuple[str, int]:
+    """Return the SHA-256 of the bytes of files, one after the other, and how many bytes they are."""
+    sha, size = hashlib.sha256(), 0
+    for path in map(_existing, paths):
+        with as_file_error(f"{path} cannot be read"), open(path, "rb") as file:
+            while data := file.read(1 << 20):
+                sha.update(data)
+                size += len(data)
+    return sha.hexdigest(), size
+
+
+def mapped(path: PathLike) -> npt.NDArray[Any]:
+    """Map a NumPy ``.npy`` file into memory: its pages are read when they are asked for.
+
+    Raises
+    ------
+    FileError
+        If the file is missing, empty, no ``.npy`` file, or holds Python objects.
+    """
+    path = _existing(path)
+    with as_file_error(f"{path} cannot be read"):
+        try:
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise FileError(f"{path} is not a .npy file of numbers: {error}") from error
+    if not isinstance(found, np.ndarray):
+        raise FileError(f"{path} is an archive; give .npy files, one array in each, which numpy.save writes")
+    return found
 
 
 def read_table(path: PathLike) -> dict[str, npt.NDArray[Any]]:

@@ -21,7 +21,10 @@ import torch
 from fathomless import plots
 from fathomless.doctor import Finding
 from fathomless.evaluation import Evaluation, Score
+from fathomless.layers import BayesianLayer
+from fathomless.models.baselines import Dropout
 from fathomless.models.depth import UnboundedDepth
+from fathomless.models.ensemble import Ensemble
 from fathomless.schema import Column
 from fathomless.scikit import Estimator
 from fathomless.settings import described, options_of
@@ -135,7 +138,7 @@ def render(page: Page) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["count"] = _count
-    first = page.evaluations[0] if page.evaluations else None
+    first, model = page.evaluations[0] if page.evaluations else None, page.estimator.model_
     text = environment.get_template("report.html.j2").render(
         page=page,
         first=first,
@@ -143,6 +146,8 @@ def render(page: Page) -> str:
         findings=sorted(page.findings, key=lambda finding: finding.severity != "problem"),
         structure=page.estimator.structure_,
         depth=_depth(page),
+        drawn=any(isinstance(part, BayesianLayer) and not isinstance(part, Dropout) for part in model.modules()),
+        point=not model.stochastic and not isinstance(model, Ensemble),
         kept=_kept(page),
         learning=_learning(page),
         score=_score,
@@ -274,11 +279,15 @@ def _figure(name: str, draw: Callable[..., Any], *, says: str, caption: str, hei
 
 def _depth(page: Page) -> _Group:
     """Return the picture and the table of the posterior over structure."""
-    model, structure = page.estimator.model_, page.estimator.structure_
-    if not isinstance(model, UnboundedDepth):
+    structure = page.estimator.structure_
+    if len(structure.names) == 1:
+        return _Group("", [])
+    # members of an ensemble share their prior
+    model = next((part for part in page.estimator.model_.modules() if isinstance(part, UnboundedDepth)), None)
+    if model is None:
         rows = [(name, _percent(p)) for name, p in zip(structure.names, structure.probabilities, strict=True)]
         return _Group("", [], _Table("Probability of each structure", (structure.kind, "Posterior"), rows))
-    posterior = model.depth_posterior()
+    posterior = {int(name): p for name, p in zip(structure.names, structure.probabilities, strict=True)}
     offsets = torch.tensor([depth - model.min_depth for depth in posterior], dtype=torch.float64)
     prior = dict(zip(posterior, model.prior.log_prob(offsets).exp().tolist(), strict=True))
     bars = ", ".join(f"{depth}: {_percent(p)}" for depth, p in posterior.items() if p >= 5e-3)
@@ -297,10 +306,12 @@ def _kept(page: Page) -> str:
     scored = [row for row in page.estimator.history_ if "validation_log_likelihood" in row]
     if not scored:
         return f"No rows were held out: the network is that of the last epoch, {page.estimator.n_iter_:,}."
+    if isinstance(page.estimator.model_, Ensemble):
+        return "Each member is the network of the epoch at which it scored best on the held-out rows."
     best = max(scored, key=lambda row: row["validation_log_likelihood"])
     return (
-        f"The network is that of epoch {best['epoch']:,} of {page.estimator.n_iter_:,}, where the held-out rows scored "
-        "best."
+        f"The network is that of epoch {best['epoch']:,.0f} of {page.estimator.n_iter_:,}, where the held-out rows "
+        "scored best."
     )
 
 
@@ -320,10 +331,10 @@ def _learning(page: Page) -> list[_Figure]:
     curves = _figure(
         "learning",
         partial(plots.learning_curves, history, rows=rows),
-        says=f"Curves over {last['epoch']:,} epochs, in {unit}: {_listed(ways)}. {_kept(page)}",
+        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {_listed(ways)}. {_kept(page)}",
         caption="What the training maximised, the ELBO, is the expected log-likelihood less the divergences.",
     )
-    if "mean_depth" not in last:
+    if "mean_depth" not in last or len(page.estimator.structure_.names) == 1:
         return [curves]
     path = [row["mean_depth"] for row in history]
     says = (

@@ -20,13 +20,14 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 import fathomless
@@ -35,6 +36,7 @@ from fathomless.doctor import Finding, examine
 from fathomless.errors import DataError, FileError
 from fathomless.evaluation import Evaluation, evaluate
 from fathomless.inference.callbacks import write_history
+from fathomless.inference.ranks import ranks
 from fathomless.scikit import Estimator
 
 __all__ = [
@@ -59,6 +61,7 @@ _MARKED = re.compile("-[0-9a-f]{16}$")
 _COMPARED = 10_000  # training rows that are scored beside the held-out ones
 
 Path_ = str | PathLike[str]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ def read_card(folder: Path_, latest: bool = False) -> Card | None:
 
 
 def begin(folder: Path_, card: Card, *, resume: bool, overwrite: bool) -> Path | None:
-    """Prepare a folder for a run, or find it as it was left.
+    """Prepare a folder for a run, or find it as it was left; of several ranks the first one does, and the others wait.
 
     Returns
     -------
@@ -196,7 +199,14 @@ def begin(folder: Path_, card: Card, *, resume: bool, overwrite: bool) -> Path |
     FileError
         If the folder cannot be written.
     """
-    folder, found = io.writable(folder), state(folder)
+    folder = io.writable(folder)
+    done = ranks().rank == 0 and not _prepared(folder, card, resume, overwrite)
+    return None if ranks().told(done) else folder / _CHECKPOINT
+
+
+def _prepared(folder: Path, card: Card, resume: bool, overwrite: bool) -> bool:
+    """Do what :func:`begin` promises; return False if this very run is finished already."""
+    found = state(folder)
     if found != "empty" and not (resume or overwrite):
         way = "--resume to go on with it, " if found == "unfinished" else ""
         raise DataError(
@@ -212,22 +222,24 @@ def begin(folder: Path_, card: Card, *, resume: bool, overwrite: bool) -> Path |
                 "with, or another --out, or --overwrite"
             )
         if found == "finished":
-            return None
+            return False
         log(folder, "resumed")
-        return folder / _CHECKPOINT
+        return True
     io.remove(folder / _CHECKPOINT)
     io.write_text(folder / _UNFINISHED, card.to_json())
     log(folder, "started")
-    return folder / _CHECKPOINT
+    return True
 
 
-def finish(folder: Path_, card: Card, estimator: Estimator, X: Any, y: Any) -> tuple[Evaluation, tuple[Finding, ...]]:
+def finish(
+    folder: Path_, card: Card, estimator: Estimator, take: Callable[[Ints], tuple[Any, Any]]
+) -> tuple[Evaluation, tuple[Finding, ...]]:
     """Save the fitted estimator with its history, its scores on held-out rows and the report; end the run.
 
     Parameters
     ----------
-    X, y : frame and array
-        All rows that :meth:`Estimator.fit` was given.
+    take : callable
+        Returns X and y of some of the ``card.rows`` rows that the estimator was fitted to, by their numbers.
 
     Returns
     -------
@@ -235,9 +247,11 @@ def finish(folder: Path_, card: Card, estimator: Estimator, X: Any, y: Any) -> t
         On the held-out rows; on the training rows if none were held out.
     """
     folder, held = Path(folder), estimator.held_out_
-    trained = np.setdiff1d(np.arange(len(X)), held)
-    training = _scored(estimator, X, y, trained[:: max(1, len(trained) // _COMPARED)], "training rows", card)
-    main = _scored(estimator, X, y, held, "held-out rows", card) if len(held) else training
+    count = card.rows - len(held)
+    trained = np.arange(0, count, max(1, count // _COMPARED))  # among those that were not held out
+    trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
+    training = evaluate(estimator, *take(trained), name="training rows", targets=card.targets)
+    main = evaluate(estimator, *take(held), name="held-out rows", targets=card.targets) if len(held) else training
     estimator.save(folder)
     io.write_text(folder / _ASKED, card.to_json())
     write_history(folder, estimator.history_)
@@ -253,19 +267,19 @@ def finish(folder: Path_, card: Card, estimator: Estimator, X: Any, y: Any) -> t
     return main, findings
 
 
-def _scored(estimator: Estimator, X: Any, y: Any, rows: Any, name: str, card: Card) -> Evaluation:
-    return evaluate(estimator, X.take(rows), y[rows], name=name, targets=card.targets)
-
-
 def fail(folder: Path_, reason: str) -> None:
     """Note that a run ended in an error; without a checkpoint there is nothing to go on with."""
+    if ranks().rank:
+        return
     if not io.holds(Path(folder) / _CHECKPOINT):
         io.remove_file(Path(folder) / _UNFINISHED)
     log(folder, "failed", reason=reason)
 
 
 def log(folder: Path_, event: str, **values: Any) -> None:
-    """Add a line to ``log.jsonl``, the one file of a run that tells times."""
+    """Add a line to ``log.jsonl``, the one file of a run that tells times; of several ranks the first one does."""
+    if ranks().rank:
+        return
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     io.append_text(Path(folder) / "log.jsonl", json.dumps({"time": now, "event": event, **values}) + "\n")
 
@@ -327,7 +341,7 @@ def page(folder: Path_) -> str:
             data=data,
             seed=fitted.seed_,
             versions=dict(card.versions) if card else io.header(folder)[1],
-            citation=[reference.text() for reference in citations.of_structure(fitted.structure_.kind)],
+            citation=[reference.text() for reference in citations.of_structure(estimators.family_of(fitted))],
         )
     )
 

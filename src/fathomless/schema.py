@@ -5,8 +5,9 @@ in :mod:`fathomless.data`.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import compress
 from typing import Any, TypeAlias, cast
 
@@ -23,7 +24,9 @@ __all__ = [
     "Column",
     "Floats",
     "Level",
+    "Moments",
     "Schema",
+    "Tally",
     "check_encoded",
     "check_fields",
     "check_option",
@@ -42,6 +45,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 MISSING = ("auto", "error", "impute")
 UNSEEN = ("error", "ignore")
 _FEW = 4096
+_MOST = 100_000  # categories of a column that is read part by part
 _KINDS = ("numeric", "boolean", "category", "date")
 _CYCLES = ("day of year, sin", "day of year, cos", "weekday, sin", "weekday, cos")
 
@@ -229,6 +233,117 @@ def moments(values: Floats, weight: Floats | None) -> tuple[float, float]:
     mean += float(np.average(small - mean, weights=weight))
     scale = math.sqrt(np.average((small - mean) ** 2, weights=weight))
     return math.ldexp(mean, exponent), math.ldexp(scale, exponent) or 1.0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and population standard deviation of the numbers seen so far.
+
+    Equal to those of :func:`moments` on all numbers at once, up to rounding.
+
+    Attributes
+    ----------
+    count : int
+        How many there were.
+    mean, std : float
+        Of them; 0 if there were none.
+    low, high : float
+        The least and the greatest.
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    std: float = 0.0
+    low: float = math.inf
+    high: float = -math.inf
+
+    def plus(self, values: Floats) -> "Moments":
+        """Return the moments with more numbers, which must be finite."""
+        if not len(values):
+            return self
+        count, low, high = self.count + len(values), float(values.min()), float(values.max())
+        mean, std = moments(values, None)
+        std *= low != high
+        share = len(values) / count
+        step = mean * share - self.mean * share
+        # hypot, as squares may overflow: s^2 = (1 - a) s1^2 + a s2^2 + a (1 - a) (m2 - m1)^2 with the share a
+        between = step * math.sqrt((1.0 - share) / share)
+        std = math.hypot(self.std * math.sqrt(1.0 - share), std * math.sqrt(share), between)
+        return Moments(count, self.mean + step, std, min(self.low, low), max(self.high, high))
+
+    @property
+    def standard(self) -> tuple[float, float]:
+        """Return what :func:`moments` would: the scale of a constant is 1."""
+        return (self.low, 1.0) if self.low == self.high else (self.mean, self.std or 1.0)
+
+
+@dataclass
+class Tally:
+    """What was seen so far of one column that comes part by part; :meth:`column` is what was learned.
+
+    Attributes
+    ----------
+    name : str
+        Name in the table.
+    kind : str
+        Kind of its cells; "empty" as long as there was no value.
+    gaps : bool
+        Whether a value was missing.
+    numbers : Moments
+        Of numbers and dates.
+    counts : Counter
+        How often each category came.
+    """
+
+    name: str
+    kind: str = "empty"
+    gaps: bool = False
+    numbers: Moments = Moments()
+    counts: Counter[Any] = field(default_factory=Counter)
+
+    def add(self, cells: Cells) -> None:
+        """Take in the cells of more rows.
+
+        Raises
+        ------
+        DataError
+            If they are of another kind than those before, or if there are too many categories to be counted.
+        """
+        self.gaps = self.gaps or bool(cells.missing.any())
+        if cells.kind == "empty":
+            return
+        if self.kind not in ("empty", cells.kind):
+            raise DataError(f"column {self.name!r} was {self.kind} and is {cells.kind} now; give it one type")
+        self.kind = cells.kind
+        if cells.kind == "category":
+            self.counts.update(value for value in cells.levels() if value is not None)
+            if len(self.counts) > _MOST:
+                raise DataError(
+                    f"column {self.name!r} has more than {_MOST:,} categories; if it only names the rows, drop it"
+                )
+        else:
+            self.numbers = self.numbers.plus(cast(Floats, cells.values)[~cells.missing])
+
+    def column(self, *, max_levels: int) -> Column:
+        """Return what :func:`fit_column` would have learned from all cells at once, up to rounding.
+
+        Raises
+        ------
+        DataError
+            If there was no value at all.
+        """
+        match self.kind:
+            case "empty":
+                raise DataError(f"column {self.name!r} has no value at all in training; drop the column")
+            case "boolean":
+                return Column(self.name, "boolean", gaps=self.gaps)
+            case "category":
+                levels, counts = list(self.counts), np.array(list(self.counts.values()), dtype=np.float64)
+                cells = Cells("category", levels, np.zeros(len(levels), dtype=np.bool_))
+                column = fit_column(self.name, cells, counts, standardize=True, max_levels=max_levels)
+                return replace(column, gaps=self.gaps)
+        mean, scale = self.numbers.standard
+        return Column(self.name, self.kind, mean, scale, mean, gaps=self.gaps)
 
 
 def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int) -> Column:

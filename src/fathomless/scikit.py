@@ -23,15 +23,20 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from fathomless import io, memory, options
-from fathomless.data import encode, fit_schema, split
+from fathomless import io, memory, options, streams
+from fathomless.data import encode, fit_schema, merged, readable, split, take
 from fathomless.errors import DataError, FileError
 from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.svi import Rows, Run, Training, fit
+from fathomless.inference.many import Member
+from fathomless.inference.ranks import local_device
+from fathomless.inference.rows import Rows, Stream
+from fathomless.inference.svi import Run, Training, fit
 from fathomless.likelihoods import Likelihood
+from fathomless.models.ensemble import Ensemble
 from fathomless.models.interface import Model, Structure
 from fathomless.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
 from fathomless.progress import Silent, Terminal
+from fathomless.restarts import restarted
 from fathomless.rng import as_generator, as_seed, derive
 from fathomless.schema import Schema
 from fathomless.settings import TrainingSettings, options_of
@@ -57,7 +62,7 @@ class Job:
     model, likelihood
         Untrained, or what a warm start goes on from; trained in place.
     train, valid : Rows
-        On the model's device.
+        On the model's device; what is trained on may be a stream.
     held_out : ndarray of int
         Numbers of the rows of the table that `valid` holds.
     seed : int
@@ -68,7 +73,7 @@ class Job:
     target: ClassLabels | TargetScale
     model: Model
     likelihood: Likelihood
-    train: Rows
+    train: Rows | Stream
     valid: Rows | None
     held_out: Array
     seed: int
@@ -105,7 +110,7 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         """Set the attributes that show the posterior over structure."""
 
     @abstractmethod
-    def _warn(self, run: Run) -> None:
+    def _warn(self, run: Run | Member) -> None:
         """Warn of what a training did not reach."""
 
     # ---- what a task says
@@ -172,7 +177,7 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         count = float(len(x) if weight is None else weight.sum())
         place = np.arange(len(x))
         if count <= options.SMALL_BATCH:
-            x, z, weight, place = _merged(x, z, weight)
+            x, z, weight, place = merged(x, z, weight)
         dtype = self.model_.dtype if warm else self._dtype(count)
         device = self._device()
         rows = Rows(
@@ -181,15 +186,68 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             None if weight is None else torch.as_tensor(weight, dtype=dtype),
         )
         train, valid, held = self._hold_out(rows, count, seed)
-        if warm:  # a training that fails must not spoil what is fitted
-            likelihood, model = copy.deepcopy((self.likelihood_, self.model_))
-        else:
-            likelihood = self._likelihood(target).to(device, dtype)
-            model = self._build_model(x.shape[1], likelihood.outputs, seed, dtype).to(device)
         valid = None if valid is None else _on(valid, device)
+        model, likelihood = self._built(schema, target, seed, dtype, device)
         return Job(schema, target, model, likelihood, _on(train, device), valid, kept[np.isin(place, held)], seed)
 
-    def _adopt(self, job: "Job", run: Run) -> None:
+    def fit_stream(self, source: streams.Source) -> Self:
+        """Fit the posterior to data that are larger than the memory, read chunk by chunk.
+
+        One pass learns how to encode the table, one reads the rows that are held out (20,000 at most), and each epoch
+        is another. Options mean what they mean in :meth:`fit`, and what is learned is the same, but for the order of
+        the rows: see :class:`~fathomless.inference.rows.Stream`. Classes are held out as they come, not in proportion.
+
+        Parameters
+        ----------
+        source : Source
+            From :func:`fathomless.streams.arrays` or :func:`fathomless.streams.parquet`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError, DivergenceError
+            As :meth:`fit` does.
+        FileError
+            If a file cannot be read.
+        """
+        with _restored_on_error(self):
+            job = self._prepare_stream(source)
+            run = self._train(job)
+            self._adopt(job, run)
+        self._warn(run)
+        return self
+
+    def _prepare_stream(self, source: streams.Source) -> "Job":
+        """Learn how the table is encoded and build what is to be trained on it."""
+        self._check_options()
+        if self.n_restarts != 1:
+            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
+        seed, warm = self._seed(), self._warm()
+        how = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
+        schema, target = (
+            (self.schema_, self.target_) if warm else streams.learn(source, self._target_type(), **how)  # type: ignore[arg-type]
+        )
+        self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=not warm)
+        held = streams.held_out(source.rows, self._share(source.rows), derive(seed, "split"))
+        dtype = self.model_.dtype if warm else self._dtype(source.rows)
+        device, digest = self._device(), "" if self.checkpoint is None else source.digest()
+        train, valid = streams.encoded(source, schema, target, held, dtype, device, digest)
+        model, likelihood = self._built(schema, target, seed, dtype, device)
+        return Job(schema, target, model, likelihood, train, valid, held, seed)
+
+    def _built(
+        self, schema: Schema, target: ClassLabels | TargetScale, seed: int, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Model, Likelihood]:
+        """Build what is to be trained, or copy it: a training that fails must not spoil what is fitted."""
+        if self._warm():
+            return copy.deepcopy((self.model_, self.likelihood_))
+        likelihood = self._likelihood(target).to(device, dtype)
+        return self._build_model(schema.width, likelihood.outputs, seed, dtype).to(device), likelihood
+
+    def _adopt(self, job: "Job", run: Run | Member) -> None:
         """Take over what a training made of a job."""
         self.schema_, self.target_, self.held_out_, self.seed_ = job.schema, job.target, job.held_out, job.seed
         self.model_, self.likelihood_ = run.model, run.likelihood
@@ -218,7 +276,7 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         """Check the table the way scikit-learn does, and drop rows that count for nothing; say which are kept."""
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
-        X, y = self._table(X, reset=not self._warm()), self._shaped(_readable(y))
+        X, y = self._table(X, reset=not self._warm()), self._shaped(readable(y))
         if len(X) != len(y):
             raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
         kept = np.arange(len(X))
@@ -229,7 +287,7 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
         if len(kept) == 0:
             raise DataError("every sample_weight is zero; at least one row must count")
         if len(kept) < len(weight):
-            X, y, weight = _take(X, kept), _take(y, kept), weight[kept]
+            X, y, weight = take(X, kept), take(y, kept), weight[kept]
         return X, y, weight, kept
 
     def _table(self, X: Any, reset: bool) -> Any:
@@ -257,7 +315,7 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _device(self) -> torch.device:
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            return local_device()
         try:
             device = torch.device(self.device)
             torch.zeros(1, device=device).tolist()
@@ -270,17 +328,21 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _hold_out(self, rows: Rows, count: float, seed: int) -> tuple[Rows, Rows | None, Array]:
         """Split the rows; return also the numbers of those held out."""
-        fraction = self.validation_fraction
-        if not 0.0 <= fraction < 1.0:
-            raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
-        none = np.zeros(0, dtype=np.int64)
-        if fraction == 0.0 or count < _FEW:
+        fraction, none = self._share(count), np.zeros(0, dtype=np.int64)
+        if fraction == 0.0:
             return rows, None, none
         strata = None if rows.y.is_floating_point() else rows.y
         train, valid = split(len(rows), fraction, as_generator(derive(seed, "split")), strata=strata)
         return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
 
-    def _train(self, job: "Job") -> Run:
+    def _share(self, count: float) -> float:
+        """Return the share of the rows that is held out."""
+        fraction = self.validation_fraction
+        if not 0.0 <= fraction < 1.0:
+            raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
+        return 0.0 if count < _FEW else fraction
+
+    def _train(self, job: "Job") -> Run | Member:
         model, likelihood, train, valid, seed = job.model, job.likelihood, job.train, job.valid, job.seed
         training = self._training(train.count, len(train))
         callbacks = list(self.callbacks or ())
@@ -292,17 +354,26 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
-        return fit(
-            model,
-            likelihood,
-            train,
-            valid,
-            training=training,
-            seed=derive(seed, "training"),
-            callbacks=callbacks,
-            progress=Terminal() if self.progress else Silent(),
-            resume=resume,
-        )
+        how: dict[str, Any] = {
+            "training": training,
+            "seed": derive(seed, "training"),
+            "callbacks": callbacks,
+            "progress": Terminal() if self.progress else Silent(),
+            "resume": resume,
+        }
+        if self.n_restarts == 1:
+            return fit(model, likelihood, train, valid, **how)
+        return restarted(self._starts(job), cast(Rows, train), valid, self.restarts, **how)
+
+    def _starts(self, job: "Job") -> list[tuple[Model, Likelihood]]:
+        """Build a network for every restart; the first is the one that would be trained alone."""
+        if self._warm():
+            raise DataError(
+                f"warm_start goes on from one network, and n_restarts={self.n_restarts} was given; set it to 1"
+            )
+        seeds = (derive(job.seed, "restart", i) for i in range(1, self.n_restarts))
+        others = [self._built(job.schema, job.target, s, job.model.dtype, job.model.device) for s in seeds]
+        return [(job.model, job.likelihood), *others]
 
     def _training(self, count: float, rows: int) -> Training:
         batch = options.batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
@@ -351,7 +422,9 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
     def _predictives(self, X: Any) -> Iterator[ClassPredictive | ContinuousPredictive]:
         """Predict chunk after chunk, with the same weight draws for all of them."""
         check_is_fitted(self, "model_")
-        X, device = self._table(X, reset=False), self.model_.device
+        if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
+            X = self._table(X, reset=False)
+        device = self.model_.device
         passes = self.weight_draws if self.model_.stochastic else 1
         memory.require(
             2.0 * 8.0 * passes * len(self.structure_.names) * min(len(X), _CHUNK) * self.likelihood_.outputs,
@@ -359,8 +432,10 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
         )
         for start in range(0, max(1, len(X)), _CHUNK):
-            rows = _take(X, slice(start, start + _CHUNK))
+            rows = take(X, slice(start, start + _CHUNK))
+            rows = self._table(rows, reset=False) if whole else rows
             x = torch.as_tensor(encode(self.schema_, rows), dtype=self.model_.dtype).to(device)
+            memory.release(X)
             noise = as_generator(derive(self.seed_, "predict"), device=x.device)
             with torch.no_grad():
                 draws = self.model_.draw(x, self.weight_draws, noise)
@@ -451,7 +526,11 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             device = self._device()
         self.likelihood_ = self._likelihood(self.target_).to(device, dtype)
         self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-        self.model_ = self._build_model(self.schema_.width, self.likelihood_.outputs, meta["seed"], dtype).to(device)
+        each = len(meta["layout"].get("members", "1"))  # an ensemble of restarts tells of its members
+        built = [
+            self._build_model(self.schema_.width, self.likelihood_.outputs, meta["seed"], dtype) for _ in range(each)
+        ]
+        self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
         self.model_.restore(meta["layout"])
         for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
             own = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
@@ -488,35 +567,6 @@ def _restored_on_error(estimator: Estimator) -> Iterator[None]:
         estimator.__dict__.clear()
         estimator.__dict__.update(before)
         raise
-
-
-def _readable(y: Any) -> Any:
-    """Return arrays, lists, series and frames as they are, anything else as NumPy reads it."""
-    native = nw.from_native(y, eager_only=True, allow_series=True, pass_through=True)
-    y = y if isinstance(native, nw.DataFrame | nw.Series | list | tuple) else np.asarray(y)
-    if isinstance(y, np.ndarray) and y.ndim == 0:
-        raise DataError(f"y is a single {type(y.item()).__name__}; one value for each row of X is needed")
-    return y
-
-
-def _merged(x: Array, z: Array, weight: Array | None) -> tuple[Array, Array, Array | None, Array]:
-    """Sort rows and merge equal ones, so that order and repetition do not matter to the last bit; say which is where.
-
-    Long trainings magnify rounding errors: without this, a row of weight two and two equal rows would part.
-    """
-    columns = z.reshape(len(z), -1)
-    rows, place = np.unique(np.column_stack([x, columns]), axis=0, return_inverse=True)
-    weight = np.bincount(place.ravel(), weights=weight).astype(np.float64)
-    target = rows[:, x.shape[1] :].astype(z.dtype).reshape(-1, *z.shape[1:])
-    return rows[:, : x.shape[1]], target, None if (weight == 1.0).all() else weight, place.ravel()
-
-
-def _take(rows: Any, index: Array | slice) -> Any:
-    """Return rows of an array, a list or a data frame, by position."""
-    native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
-    if isinstance(native, nw.DataFrame | nw.Series):
-        return native[index if isinstance(index, slice) else index.tolist()].to_native()
-    return np.asarray(rows)[index]
 
 
 def _check_finite(f: Tensor, start: int) -> None:

@@ -17,8 +17,20 @@ if TYPE_CHECKING:
     from fathomless.models.blocks import Architecture
 
 __all__ = [
+    "STRUCTURES",
     "DepthRegressorSettings",
     "DepthSettings",
+    "DepthUncertaintyRegressorSettings",
+    "DepthUncertaintySettings",
+    "DropoutRegressorSettings",
+    "DropoutSettings",
+    "EnsembleRegressorSettings",
+    "EnsembleSettings",
+    "FiniteRegressorSettings",
+    "FiniteSettings",
+    "MeanFieldRegressorSettings",
+    "MeanFieldSettings",
+    "NetworkSettings",
     "RegressorSettings",
     "TrainingSettings",
     "described",
@@ -72,6 +84,11 @@ class TrainingSettings:
         Longest gradient; None does not clip.
     validation_fraction : float
         Share of the rows that is held out to choose the best epoch; 0 trains on all. Below 60 rows none are.
+    n_restarts : int
+        Networks trained from different initial weights, at once; several cost little more than one on a small table.
+    restarts : {"best", "average"}
+        Keep the one with the best validation score (without held-out rows, the best bound), or average the predictions
+        of all.
     calibrate : bool
         At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
     missing : {"auto", "error", "impute"}
@@ -115,6 +132,8 @@ class TrainingSettings:
     patience: "int | None" = _option(30, "whole", None, least=1)
     clip_norm: "float | None" = _option(None, "real", None)
     validation_fraction: float = _option(0.1, "real")
+    n_restarts: int = _option(1, "whole", least=1)
+    restarts: str = _option("best", "choice", names=("best", "average"))
     calibrate: bool = _option(True, "flag")
     missing: str = _option("auto", "choice", names=("auto", "error", "impute"))
     unseen: str = _option("error", "choice", names=("error", "ignore"))
@@ -130,8 +149,8 @@ class TrainingSettings:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DepthSettings(TrainingSettings):
-    """A network of unbounded depth.
+class NetworkSettings(TrainingSettings):
+    """A network of layers and heads.
 
     Parameters
     ----------
@@ -141,6 +160,21 @@ class DepthSettings(TrainingSettings):
         Units per layer.
     activation : {"relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
         Between layers.
+    """
+
+    architecture: "str | Callable[[int, int], Architecture]" = _option(
+        "mlp", "choice", names=("mlp", "residual", "transformer")
+    )
+    width: int = _option(64, "whole", least=1)
+    activation: str = _option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DepthSettings(NetworkSettings):
+    """A network of unbounded depth.
+
+    Parameters
+    ----------
     depth_law : str, int or DepthLaw
         Family of the posterior over depth: "poisson" (soft truncation), "two_sided", "taper", "quantile" (the
         paper's), "stick_breaking", "categorical" (ten depths); an integer is an ordinary network of that depth.
@@ -158,11 +192,6 @@ class DepthSettings(TrainingSettings):
         Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
     """
 
-    architecture: "str | Callable[[int, int], Architecture]" = _option(
-        "mlp", "choice", names=("mlp", "residual", "transformer")
-    )
-    width: int = _option(64, "whole", least=1)
-    activation: str = _option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
     depth_law: "str | int | DepthLaw" = _option(
         "poisson",
         "choice",
@@ -175,6 +204,69 @@ class DepthSettings(TrainingSettings):
     max_depth: "int | None" = _option(None, "whole", None, least=0)
     weights: str = _option("map", "choice", names=("map", "meanfield"))
     weight_prior: "float | WeightPrior" = _option(1.0, "real", object)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FiniteSettings(NetworkSettings):
+    """An ordinary network.
+
+    Parameters
+    ----------
+    depth : int
+        Layers before the head; 0 is a linear model.
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+    """
+
+    depth: int = _option(3, "whole", least=0)
+    weight_prior: "float | WeightPrior" = _option(1.0, "real", object)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DepthUncertaintySettings(NetworkSettings):
+    """A network with a posterior over a given number of depths.
+
+    Parameters
+    ----------
+    depths : int
+        Networks of 1, 2, … up to so many layers are averaged.
+    shared_head : bool
+        Read out every depth by the same head.
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+    """
+
+    depths: int = _option(10, "whole", least=1)
+    shared_head: bool = _option(True, "flag")
+    weight_prior: "float | WeightPrior" = _option(1.0, "real", object)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DropoutSettings(FiniteSettings):
+    """An ordinary network with dropout, in training and in prediction.
+
+    Parameters
+    ----------
+    dropout : float
+        Probability that a unit is dropped, from 0 up to, not including, 1.
+    """
+
+    dropout: float = _option(0.1, "real", least=0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MeanFieldSettings(FiniteSettings):
+    """An ordinary network with an independent Gaussian on every weight."""
+
+    depth: int = _option(2, "whole", least=0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EnsembleSettings(FiniteSettings):
+    """Several ordinary networks, whose predictions are averaged."""
+
+    n_restarts: int = _option(5, "whole", least=1)
+    restarts: str = _option("average", "choice", names=("best", "average"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -197,6 +289,42 @@ class RegressorSettings(TrainingSettings):
 @dataclass(kw_only=True, eq=False, repr=False)
 class DepthRegressorSettings(RegressorSettings, DepthSettings):
     """A regression by a network of unbounded depth."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FiniteRegressorSettings(RegressorSettings, FiniteSettings):
+    """A regression by an ordinary network."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DepthUncertaintyRegressorSettings(RegressorSettings, DepthUncertaintySettings):
+    """A regression by a network with a posterior over a given number of depths."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DropoutRegressorSettings(RegressorSettings, DropoutSettings):
+    """A regression by a network with dropout."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MeanFieldRegressorSettings(RegressorSettings, MeanFieldSettings):
+    """A regression by a network with an independent Gaussian on every weight."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EnsembleRegressorSettings(EnsembleSettings, RegressorSettings):  # in this order, for the defaults of restarts
+    """A regression by several ordinary networks."""
+
+
+# structure -> options of its classifier and of its regressor
+STRUCTURES: dict[str, tuple[type[TrainingSettings], type[TrainingSettings]]] = {
+    "depth": (DepthSettings, DepthRegressorSettings),
+    "finite": (FiniteSettings, FiniteRegressorSettings),
+    "dun": (DepthUncertaintySettings, DepthUncertaintyRegressorSettings),
+    "dropout": (DropoutSettings, DropoutRegressorSettings),
+    "meanfield": (MeanFieldSettings, MeanFieldRegressorSettings),
+    "ensemble": (EnsembleSettings, EnsembleRegressorSettings),
+}
 
 
 def options_of(kind: type[TrainingSettings]) -> tuple[Field[Any], ...]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fathomless.cells import Watched
 
-__all__ = ["Table", "batches", "read", "writer"]
+__all__ = ["Groups", "Table", "batches", "groups", "read", "writer"]
 
 Source: TypeAlias = str | os.PathLike[str]
 
@@ -186,6 +186,65 @@ def batches(
         for table in _in_tables(schema, pieces, rows):
             yield _with_kinds(table, fitted, decimal, name, start)
             start += len(table)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A Parquet file, whose groups of rows can be read in any order.
+
+    Attributes
+    ----------
+    name : str
+        Where it is.
+    schema : pyarrow.Schema
+        Names and types of its columns.
+    sizes : tuple of int
+        Rows of each group.
+    footer : pyarrow.parquet.FileMetaData
+        What the file says of itself.
+    """
+
+    name: str
+    schema: "pa.Schema"
+    sizes: tuple[int, ...]
+    footer: Any
+
+    def read(self, group: int, columns: Sequence[str], rows: int = 8192) -> "Iterator[pa.Table]":
+        """Yield some columns of one group, at most so many rows at a time; raises as :func:`read` does."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        with _explained(self.name, "cannot be read"), _opened(self.name) as file:
+            found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=self.footer)
+            for batch in found.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
+                yield pa.Table.from_batches([_valid(batch)]).select(list(columns))
+
+
+def groups(path: Source) -> Groups:
+    """Look at a Parquet file; only its footer is read.
+
+    Raises
+    ------
+    FileError
+        As :func:`read` does.
+    DataError
+        If it is not Parquet, with a way to make it so, or has names that are empty or repeated.
+    """
+    name = _named(path)
+    import pyarrow as pa
+
+    from fathomless.cells import Watched
+
+    with _explained(name, "cannot be read"), _opened(name) as file:
+        if path == "-" or _recognise(Watched(file), name)[0] != "parquet":
+            raise DataError(
+                f"{name} is not a Parquet file, which alone can be read in any order; write it as one, piece by piece: "
+                'fathomless.tables.batches("big.csv", kinds) reads, fathomless.tables.writer("big.parquet") writes'
+            )
+        file.seek(0)
+        found = _parquet(pa.PythonFile(file, "r"), name)
+        sizes = tuple(found.metadata.row_group(i).num_rows for i in range(found.num_row_groups))
+        return Groups(name, found.schema_arrow, sizes, found.metadata)
 
 
 # ----------------------------------------------------------------------------------------------- reading

@@ -4,7 +4,7 @@ Both are plain frozen values that go to JSON and back without loss.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from fathomless.data import check_weight, read_labels, read_target, read_vector
 from fathomless.errors import DataError
-from fathomless.schema import Floats, Level, check_encoded, check_fields, family, moments, rows_of, some
+from fathomless.schema import Floats, Level, Moments, check_encoded, check_fields, family, moments, rows_of, some
 
-__all__ = ["ClassLabels", "TargetScale", "fit_labels", "fit_target"]
+__all__ = ["ClassLabels", "LabelTally", "TargetScale", "TargetTally", "fit_labels", "fit_target"]
 
 _LARGEST = 1e150  # its square is still far from the end of double precision
 
@@ -92,11 +92,31 @@ def fit_labels(y: Any) -> ClassLabels:
     >>> labels.decode([1, 1]).tolist()
     ['yes', 'yes']
     """
-    values = read_labels(y)
-    found = sorted(set(values.tolist()))
-    if len(found) < 2:
-        raise DataError(f"y holds one class only ({found[0]!r}); a classifier needs at least two classes")
-    return ClassLabels(tuple(found), values.dtype.str if values.dtype.kind == "U" else values.dtype.name)
+    tally = LabelTally()
+    tally.add(y)
+    return tally.learned()
+
+
+@dataclass
+class LabelTally:
+    """The classes seen so far in a target that comes part by part."""
+
+    seen: set[Any] = field(default_factory=set)
+    dtypes: set[np.dtype[Any]] = field(default_factory=set)
+
+    def add(self, y: Any) -> None:
+        """Take in the labels of more rows; raises as :func:`fit_labels` does."""
+        values = read_labels(y)
+        self.seen.update(values.tolist())
+        self.dtypes.add(values.dtype)
+
+    def learned(self) -> ClassLabels:
+        """Return the classes, of which at least two are needed."""
+        found = sorted(self.seen)
+        if len(found) < 2:
+            raise DataError(f"y holds one class only ({some(found)}); a classifier needs at least two classes")
+        dtype = np.result_type(*self.dtypes)
+        return ClassLabels(tuple(found), dtype.str if dtype.kind == "U" else dtype.name)
 
 
 @dataclass(frozen=True)
@@ -175,6 +195,38 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
     >>> scale.decode(np.array([[3.0]]))
     array([5.])
     """
+    values = _read_moderate(y)
+    weight, keep = check_weight(weight, len(values))
+    matrix = values.reshape(len(values), -1) if keep is None else values[keep].reshape(int(keep.sum()), -1)
+    learned = [moments(np.ascontiguousarray(column), weight) for column in matrix.T]
+    return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), values.ndim)
+
+
+@dataclass
+class TargetTally:
+    """Mean and scale so far of a numeric target that comes part by part."""
+
+    outputs: tuple[Moments, ...] = ()
+    ndim: int = 0
+
+    def add(self, y: Any) -> None:
+        """Take in the targets of more rows; raises as :func:`fit_target` does."""
+        values = _read_moderate(y)
+        columns = np.ascontiguousarray(values.reshape(len(values), -1).T)
+        if self.outputs and len(columns) != len(self.outputs):
+            raise DataError(f"y had {len(self.outputs)} outputs and has {len(columns)} now; give it one shape")
+        before = self.outputs or (Moments(),) * len(columns)
+        self.outputs = tuple(known.plus(column) for known, column in zip(before, columns, strict=True))
+        self.ndim = values.ndim
+
+    def learned(self) -> TargetScale:
+        """Return what :func:`fit_target` would have learned from all rows at once, up to rounding."""
+        learned = [output.standard for output in self.outputs]
+        return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), self.ndim)
+
+
+def _read_moderate(y: Any) -> Floats:
+    """Read a numeric target whose variance does not overflow."""
     values = read_target(y)
     largest = float(np.abs(values).max())
     if largest > _LARGEST:
@@ -182,7 +234,4 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
             f"y holds values up to {largest:.3g}, too large: variances in its units would overflow; at most "
             f"{_LARGEST:g} is allowed, so divide y by a power of ten"
         )
-    weight, keep = check_weight(weight, len(values))
-    matrix = values.reshape(len(values), -1) if keep is None else values[keep].reshape(int(keep.sum()), -1)
-    learned = [moments(np.ascontiguousarray(column), weight) for column in matrix.T]
-    return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), values.ndim)
+    return values

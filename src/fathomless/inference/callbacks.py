@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fathomless import io
 from fathomless.errors import DataError
+from fathomless.inference.ranks import ranks
 from fathomless.models.interface import Model
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Best:
 class History:
     """Write the history to a folder as it grows: ``history.csv`` and, a JSON object per line, ``history.jsonl``.
 
-    A run that is resumed writes both anew, so that they hold what the run holds.
+    A run that is resumed writes both anew, so that they hold what the run holds. Of several ranks the first one writes.
 
     Parameters
     ----------
@@ -122,6 +123,8 @@ class History:
 
     def __call__(self, run: "Run") -> None:
         """Append the rows that are new."""
+        if ranks().rank:
+            return
         names = list(run.history[-1])
         if names != self._names or len(run.history) < self._rows:
             write_history(self.folder, run.history)
@@ -146,7 +149,7 @@ def _written(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[
 
 
 class TensorBoard:
-    """Write every row of the history for TensorBoard.
+    """Write every row of the history for TensorBoard; of several ranks the first one does.
 
     Parameters
     ----------
@@ -169,6 +172,8 @@ class TensorBoard:
 
     def __call__(self, run: "Run") -> None:
         """Write the last row."""
+        if ranks().rank:
+            return
         row = run.history[-1]
         if self._writer is None:  # of what an interrupted run wrote, what comes now takes the place
             self._writer = self._open(int(row["epoch"]))
@@ -181,7 +186,8 @@ class TensorBoard:
 class Checkpoint:
     """Write the run to a folder, atomically: at the first row of the history, then at most every so many seconds.
 
-    The end of a run is written too, and where it is asked to pause.
+    The end of a run is written too, and where it is asked to pause. Of several ranks the first one writes, and
+    all read: they must see the same files.
 
     Parameters
     ----------
@@ -204,6 +210,8 @@ class Checkpoint:
 
     def __call__(self, run: "Run") -> None:
         """Write, if it is time."""
+        if ranks().rank:
+            return
         ended = run.stop or run.epoch >= run.training.epochs
         if ended or run.pause or time.monotonic() - self._last >= self.seconds:
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta={"run": run.meta(), "extra": self.extra})

@@ -41,9 +41,9 @@ def evidence(
     likelihood: Likelihood,
     y: Tensor,
     *,
-    size: int,
+    size: float,
     weight: Tensor | None = None,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
 ) -> Evidence:
     """Estimate the evidence bound of a data set from one batch.
 
@@ -57,11 +57,11 @@ def evidence(
         p(y | f).
     y : Tensor, shape (B, ...)
         Targets of the batch.
-    size : int
-        Rows N of the whole data set.
+    size : float
+        Rows N of the whole data set, or the part of them that this batch stands for.
     weight : Tensor, shape (B,), optional
         How often each row counts.
-    temperature : float
+    temperature : float or scalar Tensor
         T.
     """
     log_p = likelihood.log_prob(draws.f, y)  # (S, B)

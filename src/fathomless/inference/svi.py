@@ -7,12 +7,15 @@ retire parts; at the end of an epoch, when it is due, the validation rows are sc
 A run is a value that can be taken apart into tensors and JSON and put together again (:class:`Run`): a training
 killed at any moment and resumed from its last checkpoint ends in the same bytes as one that was never killed
 (on the CPU, with the same number of threads).
+
+Several processes may train one network (:mod:`fathomless.inference.ranks`): they form the same batches, each evaluates
+its share, and sums over all of them make the same step everywhere.
 """
 
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -21,13 +24,14 @@ from torch import Tensor, nn
 from fathomless.errors import DataError, DivergenceError, PausedError
 from fathomless.inference.callbacks import Best, schedule
 from fathomless.inference.objective import evidence, log_predictive
-from fathomless.inference.rows import Rows, check
+from fathomless.inference.ranks import ranks
+from fathomless.inference.rows import Rows, Stream, check
 from fathomless.likelihoods import Likelihood
 from fathomless.models.interface import Model
 from fathomless.progress import Progress, Silent
 from fathomless.rng import as_generator, derive, lent_globally
 
-__all__ = ["Rows", "Run", "Training", "fit"]
+__all__ = ["Rows", "Run", "Training", "calibrate", "fit"]
 
 _CHUNK = 8192  # rows scored at once
 
@@ -152,6 +156,8 @@ class Run:
         Best validation score and the state it was reached in.
     terms : tuple of str
         Names of the divergences.
+    ranks : Ranks
+        The processes that train this network; alone if there is one.
     stop : bool
         Set it to end the training after this epoch.
     pause : bool
@@ -161,6 +167,7 @@ class Run:
 
     def __init__(self, model: Model, likelihood: Likelihood, training: Training, seed: int) -> None:
         self.model, self.likelihood, self.training, self.seed = model, likelihood, training, seed
+        self.ranks = ranks()
         self.epoch = self.step = 0
         self.history: list[dict[str, float]] = []
         self.best = Best()
@@ -255,7 +262,7 @@ Callback = Callable[[Run], None]
 def fit(
     model: Model,
     likelihood: Likelihood,
-    train: Rows,
+    train: Rows | Stream,
     valid: Rows | None = None,
     *,
     training: Training | None = None,
@@ -275,13 +282,14 @@ def fit(
     likelihood : Likelihood
         p(y | f); its parameters are learned too.
     train, valid : Rows
-        Data on the model's device.
+        Data on the model's device. What is trained on may be a :class:`~fathomless.inference.rows.Stream`.
     training : Training
         Options.
     seed : int
         Seed of the order of the rows and of weight draws.
     callbacks : sequence of callables
-        Called with the run after every row of the history.
+        Called with the run after every row of the history. All ranks need the same ones; ``run.ranks.rank`` tells which
+        rank it is, and what one of them sets ``run.stop`` or ``run.pause`` to, all obey.
     progress : Progress
         Display.
     resume : (tensors, meta), optional
@@ -298,18 +306,24 @@ def fit(
         When the bound is no longer finite; names the first tensor that is not.
     PausedError
         When a callback sets ``run.pause``.
+    RankError
+        When processes that train together do not hold the same network or the same data.
     """
-    for rows in (train, valid) if valid is not None else (train,):
+    data = (train, valid) if valid is not None else (train,)
+    for rows in data:
         check(model, likelihood, rows)
     run = Run(model, likelihood, training or Training(), seed)
     if resume is not None:
         run.resume(*resume)
-    display = progress or Silent()
+    run.ranks.refuse_statistics(model)
+    _compare(run, *data, told=[asdict(run.training), seed, run.epoch, len(callbacks)])
+    display = Silent() if progress is None or run.ranks.rank else progress
     display.start(run.training.epochs, run.epoch)
     totals: Tensor | None = None
     try:
         while run.epoch < run.training.epochs and not run.stop:
-            with lent_globally(derive(seed, "epoch", run.epoch), model.device):  # for dropout in users' modules
+            own = ("rank", run.ranks.rank) if run.ranks.rank else ()  # each has rows of its own to drop from
+            with lent_globally(derive(seed, "epoch", run.epoch, *own), model.device):  # for dropout in users' modules
                 sums = _epoch(run, train)
             totals = sums if totals is None else totals + sums
             run.epoch += 1
@@ -318,6 +332,7 @@ def fit(
                 totals = None
                 for callback in callbacks:
                     callback(run)
+                    run.stop, run.pause = run.ranks.agree(run.stop, run.pause)
                 display.advance(run.epoch, run.history[-1])
                 if run.pause and run.epoch < run.training.epochs and not run.stop:
                     raise PausedError(
@@ -332,27 +347,27 @@ def fit(
         model.eval()
         likelihood.eval()
     if run.training.calibrate and valid is not None and len(valid):
-        _calibrate(run, valid)
+        calibrate(model, likelihood, valid, run.training.draws, seed)
     return run
 
 
-def _calibrate(run: Run, valid: Rows) -> None:
+def calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1, seed: int = 0) -> None:
     """Maximise the log predictive density of the validation rows over the likelihood's parameters alone.
 
     A change by one (a factor e of a scale) costs half a nat, so that a few rows do not say too much.
     """
-    parameters = [p for p in run.likelihood.parameters() if p.requires_grad]
+    parameters = [p for p in likelihood.parameters() if p.requires_grad]
     if not parameters:
         return
     with torch.no_grad():
-        noise = as_generator(derive(run.seed, "score"), device=valid.x.device)
-        draws = run.model.draw(valid.x, max(run.training.draws, 8), noise)
+        noise = as_generator(derive(seed, "score"), device=valid.x.device)
+        drawn = model.draw(valid.x, max(draws, 8), noise)
     start = [p.detach().clone() for p in parameters]
     optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        density = log_predictive(draws, run.likelihood, valid.y)
+        density = log_predictive(drawn, likelihood, valid.y)
         change = sum(((p - old) ** 2).sum() for p, old in zip(parameters, start, strict=True))
         value: Tensor = 0.5 * change - (density if valid.weight is None else density * valid.weight).sum()
         value.backward()
@@ -362,7 +377,7 @@ def _calibrate(run: Run, valid: Rows) -> None:
     optimizer.zero_grad()
 
 
-def _epoch(run: Run, train: Rows) -> Tensor:
+def _epoch(run: Run, train: Rows | Stream) -> Tensor:
     """One pass over the data; return the sums of the bound's parts, weighted by the size of their batch."""
     t = run.training
     if not run.model.training:  # walking through all modules costs as much as a few layers
@@ -383,9 +398,25 @@ def _epoch(run: Run, train: Rows) -> Tensor:
             if new:
                 created += new
                 run.adopt()
+                run.ranks.refuse_statistics(run.model)
+            _compare(run, whole=bool(new))
         _clear(run)
     weight = torch.tensor(shares, dtype=torch.float64).to(run.model.device)
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])
+
+
+def _compare(run: Run, *data: Rows | Stream, whole: bool = True, told: Any = None) -> None:
+    """See to it that all ranks hold the same structure; the same weights, random numbers and data, if asked."""
+    if run.ranks.count == 1:
+        return
+    own = ("model/", "likelihood/", "generator/")
+    tensors = {name: value for name, value in run.tensors().items() if whole and name.startswith(own)}
+    plain = [run.model.layout(), told]
+    for i, rows in enumerate(data):
+        some = rows.first.take(slice(0, 256))
+        tensors |= {f"{i}/x": some.x, f"{i}/y": some.y}
+        plain += [len(rows), rows.count]
+    run.ranks.compare(run.step, tensors, plain)
 
 
 def _clear(run: Run) -> None:
@@ -398,13 +429,23 @@ def _clear(run: Run) -> None:
 def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[Tensor]:
     """One step; return [log_likelihood, divergences…] on the device. Reads nothing back.
 
-    The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions.
+    The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions. Each of
+    several ranks evaluates its share of the batch and of the divergences: their sum is the bound, and their gradients'
+    sum its gradient. What is returned is the share.
     """
     t = run.training
-    with torch.autocast(batch.x.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
-        draws = run.model.draw(batch.x, t.draws, run.noise)
-    e = evidence(draws, run.likelihood, batch.y, size=size, weight=batch.weight, temperature=t.temperature)
+    part = run.ranks.share(batch)
+    rows = part if len(part) else batch.take(slice(0, 1))  # of no weight: every rank goes through the same motions
+    with torch.autocast(rows.x.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
+        draws = run.model.draw(rows.x, t.draws, run.noise)
+    if run.ranks.count > 1:
+        draws = replace(draws, divergence={name: kl / run.ranks.count for name, kl in draws.divergence.items()})
+    share = size * len(part) / len(batch)
+    e = evidence(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=t.temperature)
     (-e.elbo / (count or size)).backward()
+    if run.ranks.count > 1:
+        parameters = [p for _, p in sorted(run.named().items())]  # in an order that a resumed run shares
+        run.ranks.add([p.grad for p in parameters if p.grad is not None])
     if t.optimizer == "sgd" if t.precondition is None else t.precondition:
         _precondition(run.model)
     if t.clip_norm is not None:
@@ -417,7 +458,7 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[
 
 
 @torch.no_grad()
-def _look(run: Run, train: Rows) -> None:
+def _look(run: Run, train: Rows | Stream) -> None:
     """Check that the posterior over structure is finite; take the natural step, if asked for."""
     t = run.training
     parameters = run.model.structure_parameters()
@@ -456,10 +497,12 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
         p.requires_grad_(structure_moves)
 
 
-def _record(run: Run, train: Rows, valid: Rows | None, totals: Tensor) -> None:
+def _record(run: Run, train: Rows | Stream, valid: Rows | None, totals: Tensor) -> None:
     """Read the sums once, refuse what is not finite, score the validation rows, add a row to the history."""
     t = run.training
+    _compare(run)
     epochs = run.epoch - (int(run.history[-1]["epoch"]) if run.history else 0)
+    run.ranks.add([totals])
     log_likelihood, *terms = (value / epochs for value in totals.double().tolist())
     row = {
         "epoch": run.epoch,
@@ -486,19 +529,20 @@ def score(run: Run, rows: Rows) -> float:
     run.model.eval()
     run.likelihood.eval()
     total = torch.zeros((), dtype=torch.float64, device=run.model.device)
-    for part in rows.parts(_CHUNK):
+    for part in filter(len, map(run.ranks.share, rows.parts(_CHUNK))):
         noise = as_generator(derive(run.seed, "score"), device=run.model.device)
         density = log_predictive(run.model.draw(part.x, max(run.training.draws, 8), noise), run.likelihood, part.y)
         total += (density if part.weight is None else density * part.weight).double().sum()
+    run.ranks.add([total])
     return float(total) / rows.count
 
 
-def _guard(run: Run, train: Rows, elbo: float) -> None:
+def _guard(run: Run, train: Rows | Stream, elbo: float) -> None:
     """Refuse a bound that is not finite, naming the first tensor that is not."""
     if math.isfinite(elbo):
         return
     structure = {f"model/{name}": p for name, p in run.model.structure_parameters().items()}
-    tensors = {"x (the inputs)": train.x, "y (the targets)": train.y, **structure, **run.named()}
+    tensors = {"x (the inputs)": train.first.x, "y (the targets)": train.first.y, **structure, **run.named()}
     culprit = next(
         (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),
         "the network's output",

@@ -15,16 +15,25 @@ of Nazaret and Blei, 2022, bundles heads with layers, which is a looser bound.)
 """
 
 import copy
-import itertools
+import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from fathomless.distributions import ClippedPoisson, DepthLaw, DepthPrior, FixedDepth, PoissonPrior, depth_terms
+from fathomless.distributions import (
+    ClippedPoisson,
+    DepthLaw,
+    DepthPrior,
+    FixedDepth,
+    PoissonPrior,
+    QuantilePoisson,
+    StickBreaking,
+    depth_terms,
+)
 from fathomless.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.layers import (
     BayesianLayer,
@@ -33,13 +42,13 @@ from fathomless.layers import (
     alike_linear,
     prior_scales,
     side_by_side,
-    weight_decay,
 )
 from fathomless.models.blocks import JoinedHeads, make_identity
+from fathomless.models.charges import charges
 from fathomless.models.interface import Draws, Model, Structure, credible_interval
 from fathomless.rng import derive, lent_globally
 
-__all__ = ["UnboundedDepth", "unsettled"]
+__all__ = ["UnboundedDepth"]
 
 Build = Callable[[int], nn.Module]
 
@@ -89,7 +98,8 @@ class UnboundedDepth(Model):
 
     Examples
     --------
-    >>> from fathomless.models.blocks import MLP
+    >>> from fathomless.models.charges import charges
+    from fathomless.models.blocks import MLP
     >>> net = MLP(inputs=2, outputs=3, width=8)
     >>> model = UnboundedDepth(net.layer, net.head)
     >>> draws = model.draw(torch.zeros(5, 2))
@@ -97,7 +107,7 @@ class UnboundedDepth(Model):
     torch.Size([6, 5, 3])
     """
 
-    _charges: Tensor  # (m, columns) see _charge
+    _charges: Tensor  # (m, columns) what each depth pays for each divergence
     _sizes: Tensor  # (P,) elements of each point estimate that carries a prior
     _depths: Tensor  # (m,) depths of the support
     _log_prior: Tensor  # (m,)
@@ -133,6 +143,7 @@ class UnboundedDepth(Model):
         self.readout: nn.Module | None = None
         self._support: tuple[int, ...] = ()
         self._at_rest: _Weighed | None = None
+        self._shared = False  # whether others' parameters are put in
         self.register_load_state_dict_post_hook(_forget)
         self._add_law_parameters(0)
         if readout is not None:
@@ -173,7 +184,9 @@ class UnboundedDepth(Model):
             names=tuple(map(str, posterior)),
             probabilities=tuple(posterior.values()),
             statistics={"mean_depth": mean, "deepest": float(max(posterior))},
-            summary=f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}",
+            summary=f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}"
+            if len(posterior) > 1
+            else f"depth {mode}, fixed",
         )
 
     def grow(self, limit: int | None = None) -> int:
@@ -245,6 +258,38 @@ class UnboundedDepth(Model):
         self.law_parameters = nn.ParameterList(list(self.law_parameters)[: layout["law_parameters"]])
         self._add_law_parameters(layout["law_parameters"] - 1)
         self._arrange(tuple(layout["support"]))
+
+    def joined(self, others: Sequence[Model]) -> "UnboundedDepth":
+        """Return a copy with every layer, head and depth that this model or any of `others` has."""
+        models = [self]
+        for other in others:
+            if not isinstance(other, UnboundedDepth) or other._kind() != self._kind():
+                raise DataError(
+                    "the models differ in more than seeds and starts; networks trained side by side need equal "
+                    "layers, priors, kinds of weights, least depths and families of depths"
+                )
+            models.append(other)
+        reach = sorted({k for model in models for k in model._support})
+        heads = {int(depth) for model in models for depth in model.heads}
+        whole = copy.deepcopy(self)
+        whole._shared = True
+        whole.restore(
+            {
+                "layers": max(len(model.layers) for model in models),
+                "heads": sorted(heads),
+                "law_parameters": max(len(model.law_parameters) for model in models),
+                "support": reach,
+            }
+        )
+        return whole
+
+    def _kind(self) -> tuple[Any, ...]:
+        """Return what networks that are trained side by side must share."""
+        rated = isinstance(self.law, ClippedPoisson | QuantilePoisson | StickBreaking)
+        law = dataclasses.replace(self.law, rate=1.0) if rated else self.law  # type: ignore[type-var]
+        parts = [str(next(iter(part.values()), None)) for part in (self.layers, self.heads)]
+        options = (self.weights, self.weight_prior, self.weight_scale, self.head_divergence, self.growth)
+        return (law, self.prior, self.min_depth, self.max_depth, self.dtype, *options, *parts)
 
     # ---- depth, and what a fitted model is deployed as
 
@@ -366,9 +411,8 @@ class UnboundedDepth(Model):
     # ---- inside
 
     def _eta(self) -> Tensor:
-        if not len(self.law_parameters):
-            return torch.empty(0, dtype=torch.float64, device=self._device())
-        return torch.stack(list(self.law_parameters))
+        none = torch.empty(0, dtype=torch.float64, device=self._device())
+        return torch.stack(list(self.law_parameters)) if len(self.law_parameters) else none
 
     def _device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
@@ -379,7 +423,8 @@ class UnboundedDepth(Model):
         In training, while η is frozen, the result is kept until the next look at η (:meth:`grow`). A parameter's
         version would not tell of a change, since fused optimisers do not count it up.
         """
-        frozen = self.training and torch.is_grad_enabled() and not any(p.requires_grad for p in self.law_parameters)
+        held = not (self._shared or any(p.requires_grad for p in self.law_parameters))
+        frozen = held and self.training and torch.is_grad_enabled()
         if frozen and self._at_rest is not None and self._at_rest.charge.device == self.device:
             return self._at_rest
         q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
@@ -394,14 +439,14 @@ class UnboundedDepth(Model):
         for name, layer in self._layers_in_use:
             hidden.append(_apply(name, layer, hidden[-1], generator, divergences))
         hidden = [hidden[depth] for depth in self._depths_in_use]
-        if self._linear_heads and not torch.is_autocast_enabled(x.device.type):
+        if self._linear_heads and not self._shared and not torch.is_autocast_enabled(x.device.type):
             f = side_by_side(self._linear_heads, hidden)
         else:
             pairs = zip(self._heads_in_use, hidden, strict=True)
             f = torch.stack([_apply(name, head, h, generator, divergences) for (name, head), h in pairs])
         if self.readout is not None:
             f = torch.stack([_apply("readout", self.readout, one, generator, divergences) for one in f])
-        divergence = weight_decay(self._decayed, self._sizes)
+        divergence = self._pays.decay(self._sizes, self._shared)
         if divergences:
             own = [divergences[name].double() for name, part in self._parts if isinstance(part, BayesianLayer)]
             divergence = torch.cat([divergence, torch.stack(own)])
@@ -486,7 +531,7 @@ class UnboundedDepth(Model):
                 p.grad = None
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
-        self._decayed, sizes, charges = self._charge(depths)
+        self._pays = charges(self._parts, depths, self.weight_prior, bundled=self.head_divergence == "bundled")
         log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))
         if not bool(log_prior.isfinite().all()):
             raise DepthError(
@@ -494,38 +539,12 @@ class UnboundedDepth(Model):
                 "choose a prior that covers the support, or a law that stays inside the prior"
             )
         for name, table in (
-            ("_charges", charges),
-            ("_sizes", torch.tensor(sizes, dtype=torch.int64)),
+            ("_charges", self._pays.table),
+            ("_sizes", torch.tensor(self._pays.sizes, dtype=torch.int64)),
             ("_depths", torch.tensor(depths)),
             ("_log_prior", log_prior),
         ):
             self.register_buffer(name, table.to(self._device()), persistent=False)
-
-    def _charge(self, depths: Sequence[int]) -> tuple[list[nn.Parameter], list[int], Tensor]:
-        """List what carries a divergence, and what each depth is charged for it.
-
-        Returns
-        -------
-        parameters, sizes : lists of length P
-            Point estimates, and their elements.
-        charges : float64 Tensor, shape (m, P + Bayesian parts)
-            What a depth pays for ½|θ|² of each point estimate (1/s² or 0), and for each Bayesian part's divergence.
-        """
-        parameters, plain, bayesian = [], [], []
-        for name, part in self._parts:
-            kind, _, number = name.partition(".")
-            alone = kind == "heads" and self.head_divergence == "own"  # else charged by deeper networks too
-            first = 0 if kind == "readout" else int(number)
-            paid = [float(depth == first if alone else depth >= first) for depth in depths]
-            if isinstance(part, BayesianLayer):
-                bayesian.append(paid)
-                continue
-            own = dict(part.named_parameters())
-            for parameter, scale in prior_scales(part, self.weight_prior).items():
-                parameters.append(own[parameter])
-                plain.append([share / scale**2 for share in paid])
-        charges = torch.tensor([*plain, *bayesian], dtype=torch.float64).reshape(-1, len(depths)).T
-        return parameters, [p.numel() for p in parameters], charges.contiguous()
 
     def _fixed(self, masses: dict[int, float]) -> "UnboundedDepth":
         """Copy this model with a fixed law on the given depths, without the parts that they do not use."""
@@ -543,23 +562,6 @@ class UnboundedDepth(Model):
     def _refuse_drawn(self, what: str) -> None:
         if self.stochastic:
             raise DepthError(f"{what} was called on a model whose weights are drawn; it needs weights='map'")
-
-
-def unsettled(history: Sequence[Mapping[str, float]]) -> float:
-    """Return the layers that the mean depth would still go by, if it has not come to rest; else 0.
-
-    Depth is still on its way if, in the last half of a training, the mean depth went almost always in one direction,
-    at a pace which, without the decay of the learning rate, would carry it more than a layer in another training of
-    the same length. Then the depth that is reported says how fast it was learned, not what the data ask for.
-    """
-    late = [row for row in history if row["epoch"] > history[-1]["epoch"] / 2]
-    steps = [b["mean_depth"] - a["mean_depth"] for a, b in itertools.pairwise(late)]
-    length = sum(map(abs, steps))
-    share = sum(row["learning_rate"] for row in late) / max(sum(row["learning_rate"] for row in history), 1e-300)
-    if len(steps) < 3 or length == 0.0 or share == 0.0 or abs(sum(steps)) < 0.9 * length:
-        return 0.0
-    way = sum(steps) / share
-    return way if abs(way) > 1.0 else 0.0
 
 
 def _forget(model: nn.Module, _: object) -> None:

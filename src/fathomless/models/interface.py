@@ -5,7 +5,7 @@ predictive distribution and the split of uncertainty follow from it without know
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,3 +158,16 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def restore(self, layout: dict[str, Any]) -> None:
         """Create what a layout from :meth:`layout` names; the values come from the ``state_dict``."""
+
+    @abstractmethod
+    def joined(self, others: Sequence["Model"]) -> "Model":
+        """Return a copy that has every part that this model or any of `others` has.
+
+        Its forward pass, with the parameters of one of them put in (and anything finite where that one has none), gives
+        what that one gives; so that many models can be evaluated at once.
+
+        Raises
+        ------
+        DataError
+            If the models are not built alike.
+        """

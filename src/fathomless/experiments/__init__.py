@@ -1,0 +1,115 @@
+"""The experiments of the papers, and some beyond them: what ``fathomless reproduce`` runs.
+
+An experiment is a module of this package with two functions::
+
+    run(mode="smoke", *, seed=0, data=None, preset="default", out=None, progress=None) -> Result
+    figure(result) -> Figure
+
+``mode="smoke"`` takes seconds on one core and needs no more data than it says; ``mode="full"`` is the experiment. A
+full run is cut into parts (:func:`fathomless.experiments.parts.run_parts`), each kept in the folder `out` as soon as it
+is done, so that a run which was interrupted goes on where it stood. ``figure`` draws a result, also one that was read
+back from its file, with what :mod:`fathomless.plots` offers.
+
+To add one: write the module, add its line to :data:`EXPERIMENTS`, and write into ``expected.json``, under its name and
+mode (``"smoke"``, ``"full/default"``, ``"full/paper"``), what it must show and where that comes from
+(:class:`~fathomless.experiments.results.Expectation`). The command line, the tests and the documentation follow.
+"""
+
+import importlib
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from fathomless.errors import DataError
+
+if TYPE_CHECKING:
+    from fathomless.experiments.results import Result
+    from fathomless.progress import Progress
+
+__all__ = ["EXPERIMENTS", "PRESETS", "Experiment", "Module", "find", "listing"]
+
+PRESETS = ("default", "paper")
+
+
+class Module(Protocol):
+    """What the module of an experiment offers."""
+
+    def run(
+        self,
+        mode: str = "smoke",
+        *,
+        seed: int = 0,
+        data: "str | PathLike[str] | None" = None,
+        preset: str = "default",
+        out: "str | PathLike[str] | None" = None,
+        progress: "Progress | None" = None,
+    ) -> "Result":
+        """Run it.
+
+        Parameters
+        ----------
+        mode : {"smoke", "full"}
+            Seconds, or the experiment.
+        seed : int
+            The same seed gives the same values.
+        data : path, optional
+            Folder with the data sets; else the environment variable FATHOMLESS_DATA.
+        preset : {"default", "paper"}
+            Settings of this library, or of the paper.
+        out : path, optional
+            Where parts and checkpoints are kept, for a run that may be interrupted.
+        progress : Progress, optional
+            Display of the parts that are done.
+        """
+
+    def figure(self, result: "Result") -> Any:
+        """Draw a result as a matplotlib Figure."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment, before its module is loaded.
+
+    Attributes
+    ----------
+    name : str
+        Of the module, and on the command line.
+    title, source : str
+        What it shows, and the figures or tables that it follows.
+    """
+
+    name: str
+    title: str
+    source: str
+
+    def load(self) -> Module:
+        """Import the module."""
+        return cast(Module, importlib.import_module(f"fathomless.experiments.{self.name}"))
+
+
+EXPERIMENTS = (
+    Experiment("spiral", "Spirals: accuracy and depth against rotation", "Nazaret and Blei (2022), Figure 3, Table 1"),
+    Experiment("uci", "Regression on nine tables, against finite depths", "Nazaret and Blei (2022), Figure 8"),
+    Experiment("cifar", "Depth follows the difficulty of images", "Nazaret and Blei (2022), Table 2, Figures 4, 7"),
+    Experiment("sequences", "Transformers of unbounded depth, and Bayesian layers inside", "beyond the paper"),
+)
+
+
+def find(name: str) -> Experiment:
+    """Return the experiment of a name.
+
+    Raises
+    ------
+    DataError
+        If there is none.
+    """
+    for experiment in EXPERIMENTS:
+        if experiment.name == name:
+            return experiment
+    raise DataError(f"there is no experiment {name!r}; there are {', '.join(e.name for e in EXPERIMENTS)}")
+
+
+def listing() -> str:
+    """Return one line for each experiment: name, title, source."""
+    names, titles = max(len(e.name) for e in EXPERIMENTS), max(len(e.title) for e in EXPERIMENTS)
+    return "\n".join(f"{e.name:<{names}}  {e.title:<{titles}}  {e.source}" for e in EXPERIMENTS)

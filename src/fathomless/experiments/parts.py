@@ -1,0 +1,84 @@
+"""Long experiments in parts: each is kept as soon as it is done, and not done again."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fathomless import io
+from fathomless.errors import DataError
+from fathomless.progress import Progress, Silent
+
+__all__ = ["run_parts"]
+
+Part = Callable[[], Mapping[str, Any]]
+
+
+def run_parts(
+    parts: Mapping[str, Part],
+    *,
+    settings: Mapping[str, Any],
+    out: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> tuple[dict[str, dict[str, Any]], float]:
+    """Run the parts of an experiment one after the other.
+
+    Parameters
+    ----------
+    parts : mapping of str to callable
+        Each returns plain JSON. A name becomes that of a file, with ``-`` for ``/``.
+    settings : mapping
+        Plain JSON: whatever the parts depend on. A part that is found on disk must have been made with the same.
+    out : path, optional
+        Folder; parts are kept in ``out/parts``. Without it nothing is kept.
+    progress : Progress, optional
+        Display.
+
+    Returns
+    -------
+    found : dict
+        What each part returned.
+    seconds : float
+        How long they took, over all runs.
+
+    Raises
+    ------
+    DataError
+        If a part on disk was made with other settings.
+    """
+    settings = json.loads(json.dumps(settings))  # as it comes back from disk
+    display = progress or Silent()
+    found: dict[str, dict[str, Any]] = {}
+    seconds = 0.0
+    display.start(len(parts))
+    try:
+        for done, (name, make) in enumerate(parts.items(), 1):
+            path = None if out is None else Path(out) / "parts" / f"{name.replace('/', '-')}.json"
+            kept = _kept(path, settings) if path is not None and path.exists() else None
+            if kept is None:
+                start = time.monotonic()
+                values = json.loads(json.dumps(make()))
+                kept = {"settings": settings, "seconds": time.monotonic() - start, "values": values}
+                if path is not None:
+                    io.write_text(path, json.dumps(kept, indent=1) + "\n")
+            found[name] = kept["values"]
+            seconds += kept["seconds"]
+            display.advance(done, {})
+    finally:
+        display.close()
+    return found, seconds
+
+
+def _kept(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a part, if it was made with these settings."""
+    kept = io.read_json(path)
+    if not isinstance(kept, dict) or set(kept) != {"settings", "seconds", "values"}:
+        raise DataError(f"{path} does not hold a part of an experiment; remove it, or give another folder")
+    if kept["settings"] != settings:
+        differing = sorted(k for k in {*settings, *kept["settings"]} if settings.get(k) != kept["settings"].get(k))
+        raise DataError(
+            f"{path} was made with other settings ({', '.join(differing)}); give another folder, or remove this one"
+        )
+    return kept

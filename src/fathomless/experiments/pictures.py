@@ -1,0 +1,50 @@
+"""What the figures of experiments share."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
+
+from fathomless.experiments.results import Value
+from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, figure
+
+__all__ = ["colours", "dots", "panels"]
+
+_COLOURS = (GREEN, BLUE, OCHRE, PURPLE, RUST)
+_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">")
+
+
+def panels(count: int, *, across: int = 2, width: float = 4.4, height: float = 3.0) -> tuple[Any, list[Axes]]:
+    """Return a figure with so many axes, row by row."""
+    across = min(across, count)
+    down = -(-count // across)
+    page, first = figure(width * across, height * down)
+    first.remove()
+    return page, [page.add_subplot(down, across, i + 1, facecolor="none") for i in range(count)]
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """Give each name a colour, again from the first when all are used."""
+    return dict(zip(names, cycle(_COLOURS), strict=False))
+
+
+def dots(ax: Axes, rows: Sequence[str], series: Mapping[str, Sequence[Value]]) -> None:
+    """Draw values with two standard errors to each side, one place on the x axis for each row.
+
+    The first series is filled and has the first colour; the others are open and grey, each with its own mark.
+    """
+    for i, (label, values) in enumerate(series.items()):
+        offset = 0.7 * ((i + 0.5) / len(series) - 0.5)
+        place = [x + offset for x in range(len(rows))]
+        ax.errorbar(
+            place,
+            [v.value for v in values],
+            yerr=[2.0 * (v.error or 0.0) for v in values],
+            fmt=_MARKERS[i % len(_MARKERS)],
+            color=GREEN if i == 0 else INK,
+            mfc=GREEN if i == 0 else "none",
+            markersize=4.5,
+            linewidth=1.0,
+            label=label,
+        )
+    ax.set_xticks(range(len(rows)), rows)
+    ax.set_xlim(-0.5, len(rows) - 0.5)

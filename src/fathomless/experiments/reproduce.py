@@ -1,0 +1,85 @@
+"""Run an experiment, compare it with what is expected, keep what it found."""
+
+import json
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from fathomless import experiments, io
+from fathomless.errors import DataError
+from fathomless.experiments.results import Result, Verdict, expectations, judge
+from fathomless.progress import Progress
+
+__all__ = ["Report", "expected", "reproduce"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A result beside what was expected.
+
+    Attributes
+    ----------
+    result : Result
+        What was found.
+    verdicts : tuple of Verdict
+        One for each expectation.
+    """
+
+    result: Result
+    verdicts: tuple[Verdict, ...]
+
+    def holds(self) -> bool:
+        """Whether every demand is met."""
+        return all(verdict.holds is not False for verdict in self.verdicts)
+
+
+def expected(result: Result) -> tuple[Verdict, ...]:
+    """Compare a result with the ``expected.json`` that comes with the experiments."""
+    table = io.read_json(Path(__file__).parent / "expected.json")
+    return judge(result, expectations(table, result.name, result.mode, result.preset))
+
+
+def reproduce(
+    name: str,
+    *,
+    mode: str = "smoke",
+    preset: str = "default",
+    seed: int = 0,
+    data: str | PathLike[str] | None = None,
+    out: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Run an experiment.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`fathomless.experiments.EXPERIMENTS`.
+    mode, preset, seed, data, progress
+        As in :class:`fathomless.experiments.Module`.
+    out : path, optional
+        Folder for ``result.json``, ``figure.svg`` and, of a full run, its parts. An interrupted full run goes on from
+        them; a smoke run starts anew.
+
+    Raises
+    ------
+    DataError
+        For a name, mode or preset that does not exist, or missing data.
+    FileError
+        If `out` cannot be written; that is told before anything is computed.
+    """
+    for what, given, allowed in (("mode", mode, ("smoke", "full")), ("preset", preset, experiments.PRESETS)):
+        if given not in allowed:
+            raise DataError(f"{what}={given!r} was given; allowed are {' and '.join(map(repr, allowed))}")
+    module = experiments.find(name).load()
+    if out is not None:
+        io.writable(out)
+    kept = out if mode == "full" else None
+    result = module.run(mode, seed=seed, data=data, preset=preset, out=kept, progress=progress)
+    verdicts = expected(result)
+    if out is not None:
+        from fathomless import plots
+
+        io.write_text(Path(out) / "result.json", json.dumps(result.to_json(), indent=1) + "\n")
+        io.write_text(Path(out) / "figure.svg", plots.svg(module.figure(result), name) + "\n")
+    return Report(result, verdicts)

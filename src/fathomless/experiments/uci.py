@@ -1,0 +1,217 @@
+"""Regression on nine tables: a network of unbounded depth against finite depths (Nazaret and Blei 2022, Figure 8).
+
+Both presets train :class:`~fathomless.estimators.UnboundedDepthRegressor`, all splits of one table at once. "paper":
+width 8, noise fixed at one standard deviation of the target, the quantile-truncated family from λ = 1, Adam at the
+constant rate 0.01, L = 2..6 beside it. "default": the regressor as it comes, with learned noise, beside finite depths
+L = 1..6 with the same options.
+
+Split s shuffles the rows with seed s and keeps 10 % for the test; the estimator standardises with the other 90 % and
+holds out a ninth of them (10 % of all) to choose the epoch. What differs from the paper's code: inputs and target are
+standardised with training and validation rows together, the validation rows are scored every eight steps at the least
+(not every epoch where an epoch has fewer), and a head is charged at its own depth alone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fathomless import datasets
+from fathomless.errors import DivergenceError
+from fathomless.estimators import UnboundedDepthRegressor
+from fathomless.experiments.parts import run_parts
+from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.inference.many import fit_many
+from fathomless.inference.rows import Rows
+from fathomless.inference.svi import Run
+from fathomless.metrics import nll, rmse
+from fathomless.models.blocks import MLP
+from fathomless.predictive import ContinuousPredictive
+from fathomless.progress import Progress
+from fathomless.rng import derive
+
+__all__ = ["DEEP", "SHALLOW", "figure", "plan", "run"]
+
+SHALLOW = ("yacht", "boston", "energy", "concrete", "power")
+DEEP = ("wine_red", "naval", "kin8nm", "protein")
+
+_SMALL, _LARGE = ("yacht", "boston", "energy", "concrete", "wine_red"), ("power", "kin8nm", "naval")
+_FULL: Mapping[str, Mapping[str, tuple[int, int | str]]] = {  # splits and epochs
+    "paper": {**dict.fromkeys(_SMALL, (10, 1000)), **dict.fromkeys(_LARGE, (4, 150)), "protein": (2, 50)},
+    "default": {**dict.fromkeys(_SMALL, (5, "auto")), **dict.fromkeys(_LARGE, (3, "auto")), "protein": (2, "auto")},
+}
+_SMOKE: Mapping[str, tuple[int, int | str]] = {"diabetes": (2, 60)}
+_SCORES = ("rmse", "log_likelihood", "mean_depth", "validation")
+
+
+def _narrow(inputs: int, outputs: int) -> MLP:
+    return MLP(inputs, outputs, width=8, initialisation="default")
+
+
+_PAPER: Mapping[str, Any] = {
+    "architecture": _narrow,
+    "noise": 1.0,
+    "initial_depth": 1.0,
+    "min_depth": 1,
+    "learning_rate": 0.01,
+    "structure_rate": 0.1,
+    "batch_size": 256,
+    "schedule": "constant",
+    "patience": None,
+    "calibrate": False,
+    "precision": "float32",
+}
+
+
+def plan(preset: str) -> dict[str, dict[str, Any]]:
+    """Return the options of every model, by its name: udn first, then its rivals.
+
+    Examples
+    --------
+    >>> list(plan("paper"))
+    ['udn', 'L2', 'L3', 'L4', 'L5', 'L6']
+    """
+    if preset == "paper":
+        depths = {f"L{depth}": {**_PAPER, "depth_law": depth} for depth in range(2, 7)}
+        return {"udn": {**_PAPER, "depth_law": "quantile"}, **depths}
+    return {"udn": {}, **{f"L{depth}": {"depth_law": depth} for depth in range(1, 7)}}
+
+
+def run(
+    mode: str = "smoke",
+    *,
+    seed: int = 0,
+    data: str | PathLike[str] | None = None,
+    preset: str = "default",
+    out: str | PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Score the models of a preset on every table; see :class:`fathomless.experiments.Module`.
+
+    The smoke run takes a table that comes with scikit-learn, two splits, few epochs and depths, and needs no data
+    folder.
+    """
+    tables = _FULL[preset] if mode == "full" else _SMOKE
+    models = plan(preset)
+    if mode == "smoke":
+        models = {name: models[name] for name in ("udn", "L2", "L4")}
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "preset": preset,
+        "splits": {table: splits for table, (splits, _) in tables.items()},
+        "epochs": {table: epochs for table, (_, epochs) in tables.items()},
+        "models": {
+            name: {k: v.__name__ if callable(v) else v for k, v in options.items()} for name, options in models.items()
+        },
+    }
+    parts = {
+        f"{table}/{name}": (lambda t=table, o=options: _scores(t, settings, o, data))
+        for table in tables
+        for name, options in models.items()
+    }
+    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+    values = {}
+    for table in tables:
+        values.update(_compared(table, {name: found[f"{table}/{name}"] for name in models}))
+    if mode == "full":
+        deep = min(values[f"{table}/udn/mean_depth"].value for table in DEEP)
+        values["depth_gap"] = Value(deep - max(values[f"{table}/udn/mean_depth"].value for table in SHALLOW))
+    notes = ("RMSE and log-likelihood (nats per row) are of the standardised target; rmse_original has its units.",)
+    return Result("uci", mode, preset, seed, values, settings, seconds, notes=notes)
+
+
+def _compared(table: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Value]:
+    """Sum up one table: every model, and the first one against the finite depth that validation rows choose."""
+    values = {}
+    for name, own in scores.items():
+        values.update({f"{table}/{name}/{score}": summed_up(own[score]) for score in _SCORES})
+        original = [error * scale for error, scale in zip(own["rmse"], own["scale"], strict=True)]
+        values[f"{table}/{name}/rmse_original"] = summed_up(original)
+    udn = scores["udn"]
+    finite = [name for name in scores if name.startswith("L")]
+    best = max(finite, key=lambda name: math.fsum(scores[name]["validation"]))
+    values[f"{table}/best_depth"] = Value(float(best[1:]))
+    values[f"{table}/rmse_saved"] = paired(scores[best]["rmse"], udn["rmse"])
+    values[f"{table}/log_likelihood_gained"] = paired(udn["log_likelihood"], scores[best]["log_likelihood"])
+    return values
+
+
+# ------------------------------------------------------------------------------------------ one model, all splits
+
+Array = npt.NDArray[Any]
+
+
+def _scores(
+    table: str, settings: Mapping[str, Any], options: Mapping[str, Any], data: str | PathLike[str] | None
+) -> dict[str, list[float]]:
+    """Fit one model to all splits of a table at once; return its scores, one for each split."""
+    found = datasets.load(table, data)
+    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
+    splits = [_split(len(X), settings["seed"] + s) for s in range(settings["splits"][table])]
+    estimators = [
+        UnboundedDepthRegressor(
+            epochs=settings["epochs"][table], validation_fraction=1 / 9, random_state=settings["seed"] + s, **options
+        )
+        for s in range(len(splits))
+    ]
+    fit_together(estimators, [(X[train], y[train]) for train, _ in splits])
+    scores: dict[str, list[float]] = {name: [] for name in (*_SCORES, "scale")}
+    for estimator, (train, test) in zip(estimators, splits, strict=True):
+        forecast = cast(ContinuousPredictive, estimator.predict_dist(X[test]))
+        scale = float(y[train].std())
+        scores["rmse"].append(rmse(y[test], forecast.mean) / scale)
+        scores["log_likelihood"].append(math.log(scale) - nll(forecast.log_prob(y[test])))
+        scores["mean_depth"].append(estimator.structure_.statistics["mean_depth"])
+        scores["validation"].append(cast(float, estimator.validation_score_))
+        scores["scale"].append(scale)
+    return scores
+
+
+def _split(rows: int, seed: int) -> tuple[Array, Array]:
+    """Shuffle with the number of the split; keep a tenth for the test."""
+    order = np.random.default_rng(seed).permutation(rows)
+    return order[rows // 10 :], order[: rows // 10]
+
+
+def fit_together(estimators: Sequence[UnboundedDepthRegressor], tables: Sequence[tuple[Array, Array]]) -> None:
+    """Fit estimators of equal options to tables of equal size, side by side."""
+    jobs = [e._prepare(X, y, None) for e, (X, y) in zip(estimators, tables, strict=True)]
+    train, valid = (
+        [cast(Rows, rows) for rows in column] for column in ((j.train for j in jobs), (j.valid for j in jobs))
+    )
+    runs = fit_many(
+        [job.model for job in jobs],
+        [job.likelihood for job in jobs],
+        train,
+        valid,
+        training=estimators[0]._training(train[0].count, len(train[0])),
+        seeds=[derive(job.seed, "training") for job in jobs],
+    )
+    for estimator, job, member in zip(estimators, jobs, runs.members, strict=True):
+        if member.error:
+            raise DivergenceError(member.error)
+        estimator._adopt(job, cast(Run, member))
+
+
+# ----------------------------------------------------------------------------------------------------- the figure
+
+
+def figure(result: Result) -> Any:
+    """Draw RMSE and log-likelihood of all models, and the mean depth of the first, for every table."""
+    from fathomless.experiments.pictures import dots, panels
+    from fathomless.plots.canvas import legend, start
+
+    tables = list(result.settings["splits"])
+    models = list(result.settings["models"])
+    page, axes = panels(3, across=1, width=max(4.4, 0.95 * len(tables)), height=2.6)
+    titles = ("RMSE", "Log-likelihood", "Mean depth")
+    units = ("standard deviations of the target", "nats per row", "layers")
+    for ax, score, title, unit in zip(axes, _SCORES, titles, units, strict=False):
+        start(ax, title, "", unit)
+        shown = models if score != "mean_depth" else models[:1]
+        dots(ax, tables, {m: [result.values[f"{t}/{m}/{score}"] for t in tables] for m in shown})
+    legend(axes[0])
+    return page

@@ -1,6 +1,7 @@
 """What all classifiers share, and what all regressors share, whatever their family."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, cast
 
 import narwhals as nw
@@ -9,12 +10,53 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.exceptions import DataConversionWarning
 
 from fathomless import options
+from fathomless.errors import DataError, DivergenceError
+from fathomless.inference.many import fit_many
+from fathomless.inference.rows import Rows
 from fathomless.predictive import ClassPredictive, ContinuousPredictive
-from fathomless.rng import as_generator
+from fathomless.rng import as_generator, derive
 from fathomless.scikit import Array, Estimator
 from fathomless.targets import ClassLabels, TargetScale, fit_labels, fit_target
 
-__all__ = ["Classifier", "Regressor"]
+__all__ = ["Classifier", "Regressor", "fit_together"]
+
+
+def fit_together(estimators: Sequence[Estimator], tables: Sequence[tuple[Any, Any]]) -> None:
+    """Fit estimators with equal options to tables with equally many rows, side by side, in about the time of a few.
+
+    Each becomes what ``estimator.fit(X, y)`` makes of it, up to rounding; seeds may differ.
+
+    Parameters
+    ----------
+    estimators : sequence of Estimator
+        Of one class. Their callbacks and checkpoints are not used.
+    tables : sequence of (X, y)
+        One for each.
+
+    Raises
+    ------
+    DataError
+        For options or tables that differ too much; see :func:`~fathomless.inference.many.fit_many`.
+    DivergenceError
+        If any of the trainings failed; then none of the estimators is fitted.
+    """
+    if len(estimators) != len(tables):
+        raise DataError(f"{len(estimators)} estimators and {len(tables)} tables were given; one for each is needed")
+    jobs = [estimator._prepare(X, y, None) for estimator, (X, y) in zip(estimators, tables, strict=True)]
+    train = [job.train for job in jobs if isinstance(job.train, Rows)]
+    runs = fit_many(
+        [job.model for job in jobs],
+        [job.likelihood for job in jobs],
+        train,
+        [job.valid for job in jobs if job.valid is not None],
+        training=[e._training(rows.count, len(rows)) for e, rows in zip(estimators, train, strict=True)],
+        seeds=[derive(job.seed, "training") for job in jobs],
+    )
+    failed = [member.error for member in runs.members if member.error]
+    if failed:
+        raise DivergenceError(f"{len(failed)} of {len(jobs)} trainings failed; the first: {failed[0]}")
+    for estimator, job, member in zip(estimators, jobs, runs.members, strict=True):
+        estimator._adopt(job, member)
 
 
 class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]

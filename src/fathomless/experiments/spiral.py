@@ -31,7 +31,7 @@ from fathomless.distributions import (
 )
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
-from fathomless.inference.many import Runs, densities, fit_many
+from fathomless.inference.many import Member, Runs, densities, fit_many
 from fathomless.inference.rows import Rows
 from fathomless.inference.stacks import Stack
 from fathomless.inference.svi import Training
@@ -98,7 +98,7 @@ PROTOCOLS = {
     ),
 }
 _FINITE = tuple(f"L{depth}" for depth in range(2, 9))
-_KINDS = {"default": ("udn", *_FINITE, "dun", "udn@1", "udn@5"), "paper": ("udn", *_FINITE, "dun")}
+_KINDS = {"default": ("udn", *_FINITE, "dun", "udn@1", "udn@5", "udn*3"), "paper": ("udn", *_FINITE, "dun")}
 
 
 def run(
@@ -150,7 +150,7 @@ def train(
     Parameters
     ----------
     kind : str
-        "udn", "udn@RATE" (another start), "dun", or "L" and a depth.
+        "udn", "udn@RATE" (another start), "dun", or "L" and a depth; with "*M" the average of M such networks.
     protocol : Protocol
         How.
     cells : sequence of (int, int)
@@ -160,13 +160,16 @@ def train(
     early : bool
         Stop a network that classifies every validation row rightly: no later epoch could be better.
     """
-    p = protocol
-    sets = [_data(rows, rotation, repetition, seed) for rotation, repetition in cells]
+    p, (base, _, times) = protocol, kind.partition("*")
+    number = int(times or 1)
+    starts = [(*cell, *((m,) if m else ())) for cell in cells for m in range(number)]
+    sets = [_data(rows, rotation, repetition, seed) for rotation, repetition, *_ in starts]
     fitted, valid, test = ([one[k] for one in sets] for k in range(3))
-    watch = _Watch(Stack.of("validation", valid, len(cells)), Stack.of("test", test, len(cells)), early)
+    held, last = (Stack.of(name, part, len(starts)) for name, part in (("validation", valid), ("test", test)))
+    watch = _Watch(held, last, number, early and number == 1)
     runs = fit_many(
-        [_model(kind, p, derive(seed, kind, rotation, repetition)) for rotation, repetition in cells],
-        [Categorical(2) for _ in cells],
+        [_model(base, p, derive(seed, base, *start)) for start in starts],
+        [Categorical(2) for _ in starts],
         fitted,
         valid,
         training=Training(
@@ -179,54 +182,55 @@ def train(
             temperature=p.temperature,
             evaluate_every=p.evaluate_every,
         ),
-        seeds=[derive(seed, "order", kind, rotation, repetition) for rotation, repetition in cells],
+        seeds=[derive(seed, "order", base, *start) for start in starts],
         callbacks=[watch],
     )
-    return [_summary(k, cell, runs, watch) for k, cell in enumerate(cells)]
+    return [_summary(cell, runs.members[number * k : number * (k + 1)], watch.seen[k]) for k, cell in enumerate(cells)]
 
 
 class _Watch:
-    """Accuracy on validation and test rows of every member, at every evaluation.
+    """Accuracy on validation and test rows of every network, or of averages of `number`, at every evaluation.
 
-    With `early`, a member that classifies every validation row rightly is done: no later epoch can be better.
+    With `early`, a network that classifies every validation row rightly is done: no later epoch can be better.
     """
 
-    def __init__(self, valid: Stack, test: Stack, early: bool) -> None:
-        self.valid, self.test, self.early = valid, test, early
-        self.seen: list[list[tuple[float, float, float]]] = [[] for _ in valid.counts]
+    def __init__(self, valid: Stack, test: Stack, number: int, early: bool) -> None:
+        self.valid, self.test, self.number, self.early = valid, test, number, early
+        self.seen: list[list[tuple[float, float, float, float]]] = [[] for _ in range(len(valid.counts) // number)]
 
     def __call__(self, runs: Runs) -> None:
         right = []
         for stack in (self.valid, self.test):
             density = densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the class that is right
-            right.append(((density > math.log(0.5)).double().mean(1), density.double().mean(1)))
-        (valid, _), (test, density) = right
-        for k, i in enumerate(runs.active):
-            self.seen[i].append((float(valid[k]), float(test[k]), float(density[k])))
-            runs.members[i].stop = self.early and self.seen[i][-1][0] == 1.0
+            density = density.reshape(-1, self.number, density.shape[1]).logsumexp(1) - math.log(self.number)
+            right += [(density > math.log(0.5)).double().mean(1).tolist(), density.double().mean(1).tolist()]
+        for i, *scores in zip(runs.active[:: self.number], *right, strict=True):
+            self.seen[i // self.number].append((scores[0], scores[1], scores[2], scores[3]))
+            runs.members[i].stop = self.early and scores[0] == 1.0
 
 
-def _summary(k: int, cell: tuple[int, int], runs: Runs, watch: _Watch) -> dict[str, Any]:
+def _summary(
+    cell: tuple[int, int], members: Sequence[Member], seen: Sequence[tuple[float, float, float, float]]
+) -> dict[str, Any]:
     """Scores of one fit where its validation accuracy, or density, was best, and at the end."""
-    member, seen = runs.members[k], watch.seen[k]
-    rows = member.history[: len(seen)]
     at = max(range(len(seen)), key=lambda j: seen[j][0])
-    by = max(range(len(seen)), key=lambda j: rows[j]["validation_log_likelihood"])
-    depths = [row["mean_depth"] for row in rows]
+    by = max(range(len(seen)), key=lambda j: seen[j][1])
+    rows = list(zip(*(member.history[: len(seen)] for member in members), strict=True))
+    depths = [math.fsum(row["mean_depth"] for row in own) / len(members) for own in rows]
     return {
         "rotation": cell[0],
         "repetition": cell[1],
-        "epoch": rows[at]["epoch"],
-        "epochs": rows[-1]["epoch"],
-        "accuracy": seen[at][1],
-        "accuracy_by_density": seen[by][1],
-        "accuracy_at_end": seen[-1][1],
-        "log_likelihood": seen[by][2],
-        "validation": rows[by]["validation_log_likelihood"],
+        "epoch": rows[at][0]["epoch"],
+        "epochs": rows[-1][0]["epoch"],
+        "accuracy": seen[at][2],
+        "accuracy_by_density": seen[by][2],
+        "accuracy_at_end": seen[-1][2],
+        "log_likelihood": seen[by][3],
+        "validation": seen[by][1],
         "mean_depth": depths[at],
         "mean_depth_at_end": depths[-1],
         "depths": [round(d, 3) for d in depths[:: max(1, len(depths) // 50)]],
-        "elbo": rows[-1]["elbo"],
+        "elbo": max(row["elbo"] for row in rows[-1]),
     }
 
 

@@ -20,18 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless import datasets
-from fathomless.errors import DivergenceError
 from fathomless.estimators import UnboundedDepthRegressor
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
-from fathomless.inference.many import fit_many
-from fathomless.inference.rows import Rows
-from fathomless.inference.svi import Run
 from fathomless.metrics import nll, rmse
 from fathomless.models.blocks import MLP
 from fathomless.predictive import ContinuousPredictive
 from fathomless.progress import Progress
-from fathomless.rng import derive
+from fathomless.tasks import fit_together
 
 __all__ = ["DEEP", "SHALLOW", "figure", "plan", "run"]
 
@@ -174,26 +170,6 @@ def _split(rows: int, seed: int) -> tuple[Array, Array]:
     """Shuffle with the number of the split; keep a tenth for the test."""
     order = np.random.default_rng(seed).permutation(rows)
     return order[rows // 10 :], order[: rows // 10]
-
-
-def fit_together(estimators: Sequence[UnboundedDepthRegressor], tables: Sequence[tuple[Array, Array]]) -> None:
-    """Fit estimators of equal options to tables of equal size, side by side."""
-    jobs = [e._prepare(X, y, None) for e, (X, y) in zip(estimators, tables, strict=True)]
-    train, valid = (
-        [cast(Rows, rows) for rows in column] for column in ((j.train for j in jobs), (j.valid for j in jobs))
-    )
-    runs = fit_many(
-        [job.model for job in jobs],
-        [job.likelihood for job in jobs],
-        train,
-        valid,
-        training=estimators[0]._training(train[0].count, len(train[0])),
-        seeds=[derive(job.seed, "training") for job in jobs],
-    )
-    for estimator, job, member in zip(estimators, jobs, runs.members, strict=True):
-        if member.error:
-            raise DivergenceError(member.error)
-        estimator._adopt(job, cast(Run, member))
 
 
 # ----------------------------------------------------------------------------------------------------- the figure

@@ -24,6 +24,7 @@ from torch.func import functional_call, vmap
 from fathomless.errors import DataError, DivergenceError, PausedError
 from fathomless.inference.callbacks import Best, schedule
 from fathomless.inference.objective import evidence, log_predictive
+from fathomless.inference.ranks import ranks
 from fathomless.inference.rows import Rows, check
 from fathomless.inference.stacks import Stack, refuse_buffers, refuse_shapes, refuse_unlike
 from fathomless.inference.svi import Training, calibrate
@@ -510,6 +511,8 @@ def _members(
 ) -> list[Member]:
     """Pair models with likelihoods, options and seeds, and refuse what cannot go side by side."""
     count = len(models)
+    if ranks().count > 1:
+        raise DataError(f"{count} trainings side by side were asked of {ranks().count} processes; they need one process")
     trainings = [training or Training()] * count if training is None or isinstance(training, Training) else training
     seeds = range(count) if seeds is None else seeds
     for name, given in (("likelihoods", likelihoods), ("trainings", trainings), ("seeds", seeds)):

@@ -146,6 +146,13 @@ def fit() -> None:
     scale = StandardScaler().fit(X)
     for name, model, a, b in (
         ("fathomless", UnboundedDepthClassifier(random_state=0), X, X_test),
+        ("fathomless, n_restarts=5", UnboundedDepthClassifier(random_state=0, n_restarts=5), X, X_test),
+        (
+            "fathomless, 5 averaged",
+            UnboundedDepthClassifier(random_state=0, n_restarts=5, restarts="average"),
+            X,
+            X_test,
+        ),
         (
             "scikit-learn MLP, early stopping",
             MLPClassifier(early_stopping=True, random_state=0),

@@ -917,13 +917,14 @@ def test_a_page_can_be_opened(call: Call, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_to_cite_is_the_software_and_the_method(call: Call) -> None:
     fitted(call)
-    plain = call("cite")
-    assert plain == call("cite", "run")
-    assert plain.code == 0
+    plain, every = call("cite", "run"), call("cite")
+    assert (plain.code, every.code) == (0, 0)
+    assert set(plain.out.splitlines()) < set(every.out.splitlines())  # without a run, all methods
+    assert "Dropout as a Bayesian Approximation" in every.out
     assert plain.out.splitlines() == [reference.text() for reference in citations.of_structure("depth")]
     assert f"Version {fathomless.__version__}." in plain.out
     assert "Nazaret and David Blei. Variational Inference for Infinitely Deep Neural Networks" in plain.out
-    entries = call("cite", "--bibtex").out
+    entries = call("cite", "run", "--bibtex").out
     assert re.findall(r"^@(\w+)\{(\w+),$", entries, re.MULTILINE) == [
         ("misc", "fathomless"),
         ("inproceedings", "nazaret2022variational"),

@@ -260,13 +260,13 @@ def test_a_stream_of_one_chunk_learns_what_is_learned_in_memory(tmp_path: Path) 
 
 
 def test_many_chunks_learn_as_well_as_memory_does_even_if_sorted(tmp_path: Path) -> None:
-    X, y = noisy(6000)
-    order = np.argsort(y[:5000])
+    X, y = noisy(4000)
+    order = np.argsort(y[:3000])
     source = streams.arrays(*saved(tmp_path, X[order], y[order]), chunk=32, pool=1024)
     options = {**QUICK, "epochs": 30, "width": 16}
     streamed = UnboundedDepthRegressor(**options).fit_stream(source)
-    whole = UnboundedDepthRegressor(**options).fit(X[:5000], y[:5000])
-    errors = [np.mean((model.predict(X[5000:]) - y[5000:]) ** 2) for model in (streamed, whole)]
+    whole = UnboundedDepthRegressor(**options).fit(X[:3000], y[:3000])
+    errors = [np.mean((model.predict(X[3000:]) - y[3000:]) ** 2) for model in (streamed, whole)]
     assert errors[0] < 1.3 * errors[1] < 0.2, errors
 
 

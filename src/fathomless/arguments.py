@@ -160,9 +160,7 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str = "as many as 
     parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
 
 
-def _fit_parser(names: Any, run: Command) -> None:
-    parser = _command(names, "fit", run, "fit a network to a table", "DATA --target COLUMN [options]")
-    _data_arguments(parser, threads="1 for a width below 256, else all")
+def _table_arguments(parser: argparse.ArgumentParser) -> None:
     table = parser.add_argument_group("the table")
     table.add_argument(
         "--target",
@@ -191,6 +189,12 @@ def _fit_parser(names: Any, run: Command) -> None:
         action="store_true",
         help="read Parquet (a file, a folder, a pattern) in parts, in constant memory; done anyway if it is too large",
     )
+
+
+def _fit_parser(names: Any, run: Command) -> None:
+    parser = _command(names, "fit", run, "fit a network to a table", "DATA --target COLUMN [options]")
+    _data_arguments(parser, threads="1 for a width below 256, else all")
+    _table_arguments(parser)
     place = parser.add_argument_group("the run")
     place.add_argument("--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET)")
     again = place.add_mutually_exclusive_group()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,6 @@ from fathomless import columns, memory, streams, tables
 from fathomless.errors import DataError
 from fathomless.readers import fingerprint
 from fathomless.scikit import Estimator
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["Asked", "Input", "read"]
 
@@ -155,7 +152,7 @@ def _too_large(asked: Asked) -> str | None:
     return f"since that might take {memory.human(need)} of memory, of which {memory.human(free)} are free"
 
 
-def _task(asked: Asked, targets: "Callable[[], pa.Table]") -> tuple[str, tuple[str, ...]]:
+def _task(asked: Asked, targets: Callable[[], Any]) -> tuple[str, tuple[str, ...]]:
     """Return the task, and a note on why it is that one."""
     if asked.task != "auto":
         return asked.task, ()
@@ -163,10 +160,10 @@ def _task(asked: Asked, targets: "Callable[[], pa.Table]") -> tuple[str, tuple[s
     return task, (f"target {', '.join(asked.targets)}: {task}, since {why} (--task changes that)",)
 
 
-def _values(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> "pa.Table":
+def _values(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> Any:
     """Return as many distinct values of a target as it takes to see whether they are classes."""
     source = streams.parquet(names, targets, drop=drop)
-    seen: list[pa.Table] = []
+    seen: list[Any] = []
     for i in range(len(source.sizes)):
         for _, y in source.pieces(i):
             if len(targets) > 1:

@@ -426,8 +426,9 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             X = self._table(X, reset=False)
         device = self.model_.device
         passes = self.weight_draws if self.model_.stochastic else 1
+        networks = len(self.structure_.names) * (len(self.model_.members) if isinstance(self.model_, Ensemble) else 1)
         memory.require(
-            2.0 * 8.0 * passes * len(self.structure_.names) * min(len(X), _CHUNK) * self.likelihood_.outputs,
+            2.0 * 8.0 * passes * networks * min(len(X), _CHUNK) * self.likelihood_.outputs,
             f"weight_draws={passes:,} of {min(len(X), _CHUNK):,} rows",
             lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
         )

@@ -215,7 +215,7 @@ class Groups:
         from pyarrow import parquet
 
         with _explained(self.name, "cannot be read"), _opened(self.name) as file:
-            found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=self.footer)
+            found = parquet.ParquetFile(pa.PythonFile(file, "r"), metadata=self.footer, pre_buffer=False)
             for batch in found.iter_batches(rows, row_groups=[group], columns=list(columns), use_threads=False):
                 yield pa.Table.from_batches([_valid(batch)]).select(list(columns))
 
@@ -363,7 +363,7 @@ def _parquet(file: Any, name: str) -> Any:
 
     from fathomless.cells import check_names
 
-    found = parquet.ParquetFile(file)
+    found = parquet.ParquetFile(file, pre_buffer=False)  # else all row groups are read ahead
     check_names(found.schema_arrow.names, name)
     return found
 

@@ -22,7 +22,7 @@ __all__ = ["Classifier", "Regressor", "fit_together"]
 
 
 def fit_together(estimators: Sequence[Estimator], tables: Sequence[tuple[Any, Any]]) -> None:
-    """Fit estimators with equal options to tables with equally many rows, side by side, in about the time of a few.
+    """Fit estimators with equal options to tables with equally many rows, side by side.
 
     Each becomes what ``estimator.fit(X, y)`` makes of it, up to rounding; seeds may differ.
 

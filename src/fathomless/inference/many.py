@@ -242,7 +242,7 @@ def fit_many(
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
 ) -> Runs:
-    """Fit F models and their likelihoods, in place, in about the time of a few.
+    """Fit F models and their likelihoods, in place, side by side.
 
     Parameters
     ----------
@@ -458,7 +458,8 @@ def _record(runs: Runs, train: Stack, valid: Stack | None, totals: Tensor) -> No
         member.history.append(row)
     rows = [runs.members[i].history[-1] for i in runs.active if not runs.members[i].error]
     if rows:
-        runs.history.append({name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]})
+        means = {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        runs.history.append({**means, "epoch": runs.epoch, "step": runs.step})
     else:
         runs.history.append({"epoch": runs.epoch, "step": runs.step})
     runs.release()
@@ -512,7 +513,9 @@ def _members(
     """Pair models with likelihoods, options and seeds, and refuse what cannot go side by side."""
     count = len(models)
     if ranks().count > 1:
-        raise DataError(f"{count} trainings side by side were asked of {ranks().count} processes; they need one process")
+        raise DataError(
+            f"{count} trainings side by side were asked of {ranks().count} processes; they need one process"
+        )
     trainings = [training or Training()] * count if training is None or isinstance(training, Training) else training
     seeds = range(count) if seeds is None else seeds
     for name, given in (("likelihoods", likelihoods), ("trainings", trainings), ("seeds", seeds)):

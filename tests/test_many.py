@@ -27,6 +27,7 @@ from fathomless.inference.svi import Rows, Training, fit
 from fathomless.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.models.blocks import MLP, ConvNet
 from fathomless.models.depth import UnboundedDepth
+from fathomless.tasks import fit_together
 
 F = 3
 NET = MLP(2, 2, 6)
@@ -307,3 +308,31 @@ def test_restarts_refuse_what_they_cannot_do() -> None:
         quick(UnboundedDepthClassifier, n_restarts=2, restarts="median").fit(X, y)
     with pytest.raises(DataError, match="n_restarts=0"):
         quick(UnboundedDepthClassifier, n_restarts=0).fit(X, y)
+
+
+def test_estimators_that_are_fitted_together_are_those_that_are_fitted_alone() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    folds = [np.random.default_rng(i).permutation(len(X))[:300] for i in range(3)]
+
+    def start() -> list[UnboundedDepthRegressor]:
+        return [quick(UnboundedDepthRegressor, random_state=i, learning_rate=5e-3 * (i + 1)) for i in range(3)]
+
+    together = start()
+    fit_together(together, [(X[rows], y[rows]) for rows in folds])
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        for alone, one, rows in zip(start(), together, folds, strict=True):
+            alone.fit(X[rows], y[rows])
+            assert np.allclose(one.predict(X), alone.predict(X), rtol=1e-8)
+            assert one.depth_posterior_ == pytest.approx(alone.depth_posterior_)
+            assert one.n_iter_ == alone.n_iter_
+            assert np.array_equal(one.held_out_, alone.held_out_)
+
+
+def test_tables_that_differ_in_size_are_not_fitted_together() -> None:
+    X, y = load_diabetes(return_X_y=True)
+    models = [quick(UnboundedDepthRegressor) for _ in range(2)]
+    with pytest.raises(DataError, match="equally many"):
+        fit_together(models, [(X, y), (X[:300], y[:300])])
+    with pytest.raises(DataError, match="2 estimators and 1 tables"):
+        fit_together(models, [(X, y)])
+    assert "model_" not in vars(models[0])

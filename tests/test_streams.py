@@ -259,15 +259,16 @@ def test_a_stream_of_one_chunk_learns_what_is_learned_in_memory(tmp_path: Path) 
     np.testing.assert_allclose(streamed.predict(X), whole.predict(X), rtol=1e-7, atol=1e-9)
 
 
-def test_many_chunks_learn_as_well_as_memory_does_even_if_sorted(tmp_path: Path) -> None:
+def test_many_small_chunks_learn_about_as_well_as_memory_does_even_if_sorted(tmp_path: Path) -> None:
+    """Pools of 128 chunks of a sorted file: within a quarter of the error. (Without a pool, half as much again.)"""
     X, y = noisy(4000)
     order = np.argsort(y[:3000])
-    source = streams.arrays(*saved(tmp_path, X[order], y[order]), chunk=32, pool=1024)
-    options = {**QUICK, "epochs": 30, "width": 16}
+    source = streams.arrays(*saved(tmp_path, X[order], y[order]), chunk=8, pool=1024)
+    options = {**QUICK, "epochs": 20, "width": 16}
     streamed = UnboundedDepthRegressor(**options).fit_stream(source)
     whole = UnboundedDepthRegressor(**options).fit(X[:3000], y[:3000])
     errors = [np.mean((model.predict(X[3000:]) - y[3000:]) ** 2) for model in (streamed, whole)]
-    assert errors[0] < 1.3 * errors[1] < 0.2, errors
+    assert errors[0] < 1.25 * errors[1] < 0.5, errors
 
 
 def test_rows_held_out_are_never_trained_on() -> None:

@@ -5,8 +5,8 @@
     python benchmarks/spirals.py --kinds "udn*3" --rotations 18 20 22 24 26 28 30
 
 `fathomless reproduce spiral --full` runs all of it and judges it. For each kind: test accuracy (%) at the epoch of the
-best validation accuracy, averaged over rotations, ± one standard error over repetitions; then by rotation; then the mean
-depth where training ended. With --out, the scores of every network are written as JSON.
+best validation accuracy, averaged over rotations, ± one standard error over repetitions; then by rotation; then the
+mean depth where training ended. With --out, the scores of every network are written as JSON.
 """
 
 import argparse

@@ -116,7 +116,11 @@ def skorched(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], A
 def multilayer(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array], Array]:
     kind = MLPClassifier if classes else MLPRegressor
     net = kind(
-        (WIDTH,) * 3, learning_rate_init=RATE, early_stopping=True, n_iter_no_change=PATIENCE, random_state=seed
+        hidden_layer_sizes=(WIDTH,) * 3,
+        learning_rate_init=RATE,
+        early_stopping=True,
+        n_iter_no_change=PATIENCE,
+        random_state=seed,
     ).fit(X, y)
     if classes:
         return lambda new: torch.as_tensor(net.predict_log_proba(new))

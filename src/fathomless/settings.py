@@ -85,7 +85,7 @@ class TrainingSettings:
     validation_fraction : float
         Share of the rows that is held out to choose the best epoch; 0 trains on all. Below 60 rows none are.
     n_restarts : int
-        Networks trained from different initial weights, side by side; from about ten on they cost less than as many fits.
+        Networks trained from different initial weights, side by side; many of them cost less than as many fits.
     restarts : {"best", "average"}
         Keep the one with the best validation score (without held-out rows, the best bound), or average the predictions
         of all.

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fathomless.errors import DataError
 
 if sys.platform != "win32":
@@ -73,6 +71,8 @@ def release(array: Any) -> None:
     Does nothing to other arrays, to those that keep their changes to themselves (mode "c"), and where the system takes
     no such advice.
     """
+    import numpy as np  # here, so that whoever asks for free memory alone does without
+
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap) and array.mode == "c":
             return

@@ -98,8 +98,7 @@ class UnboundedDepth(Model):
 
     Examples
     --------
-    >>> from fathomless.models.charges import charges
-    from fathomless.models.blocks import MLP
+    >>> from fathomless.models.blocks import MLP
     >>> net = MLP(inputs=2, outputs=3, width=8)
     >>> model = UnboundedDepth(net.layer, net.head)
     >>> draws = model.draw(torch.zeros(5, 2))

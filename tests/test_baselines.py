@@ -376,8 +376,8 @@ QUICK: dict[str, Any] = {
 }  # the checks ask for accuracy, too
 
 
-# drawn masks, and several networks; the others passed the same checks, and share their code with these
-CHECKED = [KINDS["dropout"][0], KINDS["ensemble"][1]]
+# one of each mechanism: drawn masks, drawn weights, several networks, a readout that all depths share
+CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KINDS["dun"][1]]
 
 
 @parametrize_with_checks([kind(**QUICK) for kind in CHECKED])

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         UnboundedDepthClassifier,
         UnboundedDepthRegressor,
     )
+    from fathomless.sparse_estimators import SparseBayesClassifier, SparseBayesRegressor
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,8 @@ _HOME = {
     "FiniteNetworkRegressor": "fathomless.estimators",
     "MeanFieldNetworkClassifier": "fathomless.estimators",
     "MeanFieldNetworkRegressor": "fathomless.estimators",
+    "SparseBayesClassifier": "fathomless.sparse_estimators",
+    "SparseBayesRegressor": "fathomless.sparse_estimators",
     "UnboundedDepthClassifier": "fathomless.estimators",
     "UnboundedDepthRegressor": "fathomless.estimators",
 }
@@ -50,6 +53,8 @@ __all__ = [
     "FiniteNetworkRegressor",
     "MeanFieldNetworkClassifier",
     "MeanFieldNetworkRegressor",
+    "SparseBayesClassifier",
+    "SparseBayesRegressor",
     "UnboundedDepthClassifier",
     "UnboundedDepthRegressor",
     "__version__",

@@ -5,7 +5,7 @@ Nothing here needs more than the standard library, so that ``--help`` answers at
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, NoReturn, cast
 
@@ -210,7 +210,8 @@ def _fit_parser(names: Any, run: Command) -> None:
         "--structure",
         default="depth",
         choices=tuple(STRUCTURES),
-        help="depth: as many layers as the data ask for; or a baseline to compare with: finite, one depth; dun, a "
+        help="depth: as many layers as the data ask for; sparse: as many weights as they ask for; or a baseline to "
+        "compare with: finite, one depth; dun, a "
         "posterior over 1, 2, ... depths; dropout, Monte Carlo dropout; meanfield, a Gaussian on every "
         "weight; ensemble, several networks (default: depth)",
     )
@@ -240,19 +241,23 @@ def _defaults(declared: Mapping[str, "Field[Any]"]) -> str:
 def _add_option(group: Any, declared: Mapping[str, "Field[Any]"], text: str) -> None:
     """Offer an option of the estimators, as far as text can say it."""
     option = next(iter(declared.values()))
-    kind, names = option.metadata["kind"], option.metadata["names"]
-    flag = "--" + option.name.replace("_", "-")
+    kind = option.metadata["kind"]
+    names, special = (  # structures may differ in what they allow
+        tuple(dict.fromkeys(value for each in declared.values() for value in each.metadata[key]))
+        for key in ("names", "special")
+    )
+    flag = "--" + (option.metadata["flag"] or option.name.replace("_", "-"))
     text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("`", "").rstrip(".")
     text = f"{text} {_defaults(declared)}".replace("%", "%%")
     common: dict[str, Any] = {"dest": f"option_{option.name}", "default": argparse.SUPPRESS, "help": text}
     if kind == "flag":
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
-    elif kind == "choice" and int not in option.metadata["special"]:
+    elif kind == "choice" and int not in special:
         group.add_argument(flag, choices=names, **common)
     else:
         metavar = {"whole": "N", "real": "X", "choice": "NAME|N"}.get(kind, "NAME")
-        plain = [_worded(other) for other in option.metadata["special"] if not isinstance(other, type)]
-        group.add_argument(flag, type=_reader(option), metavar="|".join([*plain, metavar]), **common)
+        plain = [_worded(other) for other in special if not isinstance(other, type)]
+        group.add_argument(flag, type=_reader(kind, names, special), metavar="|".join([*plain, metavar]), **common)
 
 
 def _worded(value: object) -> str:
@@ -263,10 +268,9 @@ def _worded(value: object) -> str:
     )
 
 
-def _reader(option: "Field[Any]") -> Callable[[str], Any]:
+def _reader(kind: str, names: Sequence[str], allowed: Sequence[Any]) -> Callable[[str], Any]:
     """Return what turns the text of an option into its value."""
-    kind, names = option.metadata["kind"], option.metadata["names"]
-    special = {_worded(other): other for other in option.metadata["special"] if not isinstance(other, type)}
+    special = {_worded(other): other for other in allowed if not isinstance(other, type)}
     plain: Callable[[str], Any] = {"whole": int, "real": float, "choice": int}.get(kind, str)
 
     def read(text: str) -> Any:

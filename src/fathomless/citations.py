@@ -70,6 +70,17 @@ _PAPERS: dict[str, tuple[Reference, ...]] = {
             _ICML,
         ),
     ),
+    "sparse": (
+        Reference(
+            "skaaretlund2023sparsifying",
+            "article",
+            ("Lars Skaaret-Lund", "Geir Storvik", "Aliaksandr Hubin"),
+            "Sparsifying Bayesian Neural Networks with Latent Binary Variables and Normalizing Flows",
+            2023,
+            "journal",
+            "arXiv preprint arXiv:2305.03395",
+        ),
+    ),
     "finite": (),
     "dun": (
         Reference(

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from fathomless.inference.many import Member
 from fathomless.inference.settling import unsettled
 from fathomless.inference.svi import Run
 from fathomless.layers import WeightPrior
-from fathomless.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.models.baselines import (
     depth_uncertainty_network,
     dropout_network,
@@ -57,10 +56,9 @@ from fathomless.settings import (
     MeanFieldRegressorSettings,
     MeanFieldSettings,
     NetworkSettings,
-    RegressorSettings,
     documented,
 )
-from fathomless.targets import ClassLabels, TargetScale
+from fathomless.sparse_estimators import SparseBayesClassifier, SparseBayesRegressor
 from fathomless.tasks import Classifier, Regressor
 
 __all__ = [
@@ -284,25 +282,8 @@ class _DeepEnsemble(EnsembleSettings, _FiniteNetwork):
     """A finite network, several times."""
 
 
-class _Classes(Classifier):
-    """Labels."""
-
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        return Categorical(len(cast(ClassLabels, target).labels))
-
-
-class _Numbers(RegressorSettings, Regressor):
-    """Numbers, with noise."""
-
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
-        if self.likelihood not in kinds:
-            raise DataError(f"likelihood={self.likelihood!r} was given; allowed are {', '.join(map(repr, kinds))}")
-        return kinds[self.likelihood](len(cast(TargetScale, target).mean), noise=self.noise)
-
-
 @documented
-class UnboundedDepthClassifier(_UnboundedDepth, _Classes):
+class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
     """Classifier whose network has as many layers as the data ask for.
 
     Parameters
@@ -346,7 +327,7 @@ class UnboundedDepthClassifier(_UnboundedDepth, _Classes):
 
 
 @documented
-class UnboundedDepthRegressor(DepthRegressorSettings, _UnboundedDepth, _Numbers):
+class UnboundedDepthRegressor(DepthRegressorSettings, _UnboundedDepth, Regressor):
     """Regressor, for one target or several, whose network has as many layers as the data ask for.
 
     Targets are centred and scaled inside; predictions are in the units of y.
@@ -372,7 +353,7 @@ class UnboundedDepthRegressor(DepthRegressorSettings, _UnboundedDepth, _Numbers)
 
 
 @documented
-class FiniteNetworkClassifier(_FiniteNetwork, _Classes):
+class FiniteNetworkClassifier(_FiniteNetwork, Classifier):
     """Classifier by an ordinary network of one depth.
 
     Parameters
@@ -387,7 +368,7 @@ class FiniteNetworkClassifier(_FiniteNetwork, _Classes):
 
 
 @documented
-class FiniteNetworkRegressor(FiniteRegressorSettings, _FiniteNetwork, _Numbers):
+class FiniteNetworkRegressor(FiniteRegressorSettings, _FiniteNetwork, Regressor):
     """Regressor by an ordinary network of one depth.
 
     Parameters
@@ -402,7 +383,7 @@ class FiniteNetworkRegressor(FiniteRegressorSettings, _FiniteNetwork, _Numbers):
 
 
 @documented
-class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, _Classes):
+class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, Classifier):
     """Classifier by a network with a posterior over a given number of depths.
 
     Parameters
@@ -421,7 +402,7 @@ class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, _Classes):
 
 
 @documented
-class DepthUncertaintyNetworkRegressor(DepthUncertaintyRegressorSettings, _DepthUncertaintyNetwork, _Numbers):
+class DepthUncertaintyNetworkRegressor(DepthUncertaintyRegressorSettings, _DepthUncertaintyNetwork, Regressor):
     """Regressor by a network with a posterior over a given number of depths.
 
     Parameters
@@ -436,7 +417,7 @@ class DepthUncertaintyNetworkRegressor(DepthUncertaintyRegressorSettings, _Depth
 
 
 @documented
-class DropoutNetworkClassifier(_DropoutNetwork, _Classes):
+class DropoutNetworkClassifier(_DropoutNetwork, Classifier):
     """Classifier by an ordinary network with Monte Carlo dropout.
 
     Parameters
@@ -459,7 +440,7 @@ class DropoutNetworkClassifier(_DropoutNetwork, _Classes):
 
 
 @documented
-class DropoutNetworkRegressor(DropoutRegressorSettings, _DropoutNetwork, _Numbers):
+class DropoutNetworkRegressor(DropoutRegressorSettings, _DropoutNetwork, Regressor):
     """Regressor by an ordinary network with Monte Carlo dropout.
 
     Parameters
@@ -474,7 +455,7 @@ class DropoutNetworkRegressor(DropoutRegressorSettings, _DropoutNetwork, _Number
 
 
 @documented
-class MeanFieldNetworkClassifier(_MeanFieldNetwork, _Classes):
+class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
     """Classifier by a network with an independent Gaussian on every weight.
 
     Parameters
@@ -493,7 +474,7 @@ class MeanFieldNetworkClassifier(_MeanFieldNetwork, _Classes):
 
 
 @documented
-class MeanFieldNetworkRegressor(MeanFieldRegressorSettings, _MeanFieldNetwork, _Numbers):
+class MeanFieldNetworkRegressor(MeanFieldRegressorSettings, _MeanFieldNetwork, Regressor):
     """Regressor by a network with an independent Gaussian on every weight.
 
     Parameters
@@ -508,7 +489,7 @@ class MeanFieldNetworkRegressor(MeanFieldRegressorSettings, _MeanFieldNetwork, _
 
 
 @documented
-class DeepEnsembleClassifier(_DeepEnsemble, _Classes):
+class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
     """Classifier by several ordinary networks, trained from different initial weights.
 
     Parameters
@@ -528,7 +509,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, _Classes):
 
 
 @documented
-class DeepEnsembleRegressor(EnsembleRegressorSettings, _DeepEnsemble, _Numbers):
+class DeepEnsembleRegressor(EnsembleRegressorSettings, _DeepEnsemble, Regressor):
     """Regressor by several ordinary networks, trained from different initial weights.
 
     Parameters
@@ -548,6 +529,7 @@ FAMILIES: dict[str, tuple[type[Classifier], type[Regressor]]] = {
     "finite": (FiniteNetworkClassifier, FiniteNetworkRegressor),
     "dun": (DepthUncertaintyNetworkClassifier, DepthUncertaintyNetworkRegressor),
     "dropout": (DropoutNetworkClassifier, DropoutNetworkRegressor),
+    "sparse": (SparseBayesClassifier, SparseBayesRegressor),
     "meanfield": (MeanFieldNetworkClassifier, MeanFieldNetworkRegressor),
     "ensemble": (DeepEnsembleClassifier, DeepEnsembleRegressor),
 }

@@ -37,7 +37,9 @@ _MOST = 2**31 - 1  # of whole numbers
 FUNCTION = {"function": True}  # stands for an option that was a function
 
 
-def check(name: str, value: Any, kind: str, special: Sequence[Any], least: float | None, names: Sequence[str]) -> None:
+def check(
+    name: str, value: Any, kind: str, special: Sequence[Any], least: float | None, names: Sequence[str], flag: str = ""
+) -> None:
     """Check an option against its declaration in :mod:`fathomless.settings`, as far as it is plain."""
     plain = [other for other in special if not isinstance(other, type)]
     if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):

@@ -84,6 +84,8 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
 
     saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
 
+    structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
+
     schema_: Schema
     target_: ClassLabels | TargetScale
     likelihood_: Likelihood
@@ -390,6 +392,7 @@ class Estimator(TrainingSettings, BaseEstimator, ABC):  # type: ignore[misc]
             structure_optimizer=self.structure_optimizer,
             structure_radius=self.structure_radius,
             structure_delay=round(self.structure_delay * epochs),
+            structure_every=self.structure_every,
             schedule=self.schedule,
             clip_norm=self.clip_norm,
             temperature=self.temperature,

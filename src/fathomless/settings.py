@@ -11,10 +11,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from torch.nn import Module
+
     from fathomless.distributions import DepthLaw, DepthPrior
     from fathomless.inference.svi import Run
     from fathomless.layers import WeightPrior
     from fathomless.models.blocks import Architecture
+    from fathomless.multipliers import FlowOptions
 
 __all__ = [
     "STRUCTURES",
@@ -32,6 +35,8 @@ __all__ = [
     "MeanFieldSettings",
     "NetworkSettings",
     "RegressorSettings",
+    "SparseRegressorSettings",
+    "SparseSettings",
     "TrainingSettings",
     "described",
     "documented",
@@ -41,13 +46,17 @@ __all__ = [
 Kind = TypeVar("Kind", bound=type)
 
 
-def _option(default: Any, kind: str, *special: Any, least: float | None = None, names: Sequence[str] = ()) -> Any:
+def _option(
+    default: Any, kind: str, *special: Any, least: float | None = None, names: Sequence[str] = (), flag: str = ""
+) -> Any:
     """Declare an option.
 
     Its kind is "whole", "real", "flag", "choice", "text", or "object": something that only Python can give. `special`
-    are values, or types of values, that are allowed beside the kind, `names` the choices.
+    are values, or types of values, that are allowed beside the kind, `names` the choices, `flag` the name on the
+    command line if it is another one there.
     """
-    return field(default=default, metadata={"kind": kind, "special": special, "least": least, "names": tuple(names)})
+    known = {"kind": kind, "special": special, "least": least, "names": tuple(names), "flag": flag}
+    return field(default=default, metadata=known)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -186,8 +195,8 @@ class DepthSettings(NetworkSettings):
         Least depth; with 0 a linear model is one of the networks.
     max_depth : int or None
         Greatest depth, if there must be one.
-    weights : {"map", "meanfield"}
-        Point estimates with the prior's decay, or an independent Gaussian per weight.
+    weights : {"map", "meanfield", "sparse"}
+        Point estimates with the prior's decay, an independent Gaussian per weight, or weights that may be absent.
     weight_prior : float or WeightPrior
         Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
     """
@@ -202,7 +211,7 @@ class DepthSettings(NetworkSettings):
     depth_prior: "float | DepthPrior" = _option(0.5, "real", object)
     min_depth: int = _option(0, "whole", least=0)
     max_depth: "int | None" = _option(None, "whole", None, least=0)
-    weights: str = _option("map", "choice", names=("map", "meanfield"))
+    weights: str = _option("map", "choice", names=("map", "meanfield", "sparse"))
     weight_prior: "float | WeightPrior" = _option(1.0, "real", object)
 
 
@@ -270,6 +279,50 @@ class EnsembleSettings(FiniteSettings):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class SparseSettings(TrainingSettings):
+    """A network whose weights may be absent.
+
+    Parameters
+    ----------
+    posterior : {"lrt", "flow", "relaxed", "slab"}
+        Independent spikes and slabs, trained by sampling the outputs of layers ("lrt"), with slabs made dependent by
+        flows ("flow"), or trained by relaxed draws of weights ("relaxed"); or all weights included ("slab").
+    structure : {"average", "median"}
+        Predict by averaging over structures, or by the weights that are included with probability above one half.
+    architecture : {"mlp", "skip"} or callable
+        A multilayer perceptron, or one whose layers all see the inputs too; or a function (inputs, outputs) ->
+        nn.Module.
+    depth : int
+        Hidden layers; 0 is a linear model.
+    width : int
+        Units per hidden layer.
+    activation : {"relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
+        Between layers.
+    prior_inclusion : float, "learned" or sequence of float
+        Prior probability that a weight is included; "learned" finds one for each layer. A sequence has one number for
+        every column of the encoded table, for the weights that leave it.
+    weight_prior : float or "learned"
+        Standard deviation of the prior of included weights; "learned" finds one for each layer.
+    flow : FlowOptions, optional
+        Kind and size of the flows.
+    """
+
+    posterior: str = _option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab"))
+    structure: str = _option("average", "choice", names=("average", "median"), flag="predict-by")
+    architecture: "str | Callable[[int, int], Module]" = _option("mlp", "choice", names=("mlp", "skip"))
+    depth: int = _option(2, "whole", least=0)
+    width: int = _option(64, "whole", least=1)
+    activation: str = _option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
+    prior_inclusion: "float | str | Sequence[float]" = _option(0.1, "real", "learned", list, tuple)
+    weight_prior: "float | str" = _option(0.3, "real", "learned")
+    flow: "FlowOptions | None" = _option(None, "object")
+    temperature: float = _option(0.1, "real")
+    validation_fraction: float = _option(0.0, "real")
+    patience: "int | None" = _option(None, "whole", None, least=1)
+    structure_rate: "float | str" = _option(3.0, "real", "auto")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class RegressorSettings(TrainingSettings):
     """The noise of a regression.
 
@@ -312,6 +365,11 @@ class MeanFieldRegressorSettings(RegressorSettings, MeanFieldSettings):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class SparseRegressorSettings(RegressorSettings, SparseSettings):
+    """A regression by a network whose weights may be absent."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class EnsembleRegressorSettings(EnsembleSettings, RegressorSettings):  # in this order, for the defaults of restarts
     """A regression by several ordinary networks."""
 
@@ -323,6 +381,7 @@ STRUCTURES: dict[str, tuple[type[TrainingSettings], type[TrainingSettings]]] = {
     "dun": (DepthUncertaintySettings, DepthUncertaintyRegressorSettings),
     "dropout": (DropoutSettings, DropoutRegressorSettings),
     "meanfield": (MeanFieldSettings, MeanFieldRegressorSettings),
+    "sparse": (SparseSettings, SparseRegressorSettings),
     "ensemble": (EnsembleSettings, EnsembleRegressorSettings),
 }
 

@@ -1,7 +1,7 @@
 """What all classifiers share, and what all regressors share, whatever their family."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import narwhals as nw
@@ -13,9 +13,11 @@ from fathomless import options
 from fathomless.errors import DataError, DivergenceError
 from fathomless.inference.many import fit_many
 from fathomless.inference.rows import Rows
+from fathomless.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.predictive import ClassPredictive, ContinuousPredictive
 from fathomless.rng import as_generator, derive
 from fathomless.scikit import Array, Estimator
+from fathomless.settings import RegressorSettings
 from fathomless.targets import ClassLabels, TargetScale, fit_labels, fit_target
 
 __all__ = ["Classifier", "Regressor", "fit_together"]
@@ -90,6 +92,9 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         draws = cast(ClassPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
         return np.asarray(draws).T
 
+    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
+        return Categorical(len(cast(ClassLabels, target).labels))
+
     def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
         return fit_labels(y)
 
@@ -112,7 +117,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return ClassLabels
 
 
-class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
+class Regressor(RegressorSettings, RegressorMixin, Estimator):  # type: ignore[misc]
     """What all regressors share."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -139,6 +144,12 @@ class Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
         noise = as_generator(random_state)
         draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
         return np.moveaxis(np.asarray(draws), 0, -1)
+
+    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
+        kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
+        if self.likelihood not in kinds:
+            raise DataError(f"likelihood={self.likelihood!r} was given; allowed are {', '.join(map(repr, kinds))}")
+        return kinds[self.likelihood](len(cast(TargetScale, target).mean), noise=self.noise)
 
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return fit_target(y, weight)

@@ -91,7 +91,11 @@ EXPERIMENTS = (
     Experiment("spiral", "Spirals: accuracy and depth against rotation", "Nazaret and Blei (2022), Figure 3, Table 1"),
     Experiment("uci", "Regression on nine tables, against finite depths", "Nazaret and Blei (2022), Figure 8"),
     Experiment("cifar", "Depth follows the difficulty of images", "Nazaret and Blei (2022), Table 2, Figures 4, 7"),
+    Experiment(
+        "images", "Images by networks whose weights may be absent", "Skaaret-Lund and others (2023), Tables 1, 2"
+    ),
     Experiment("sequences", "Transformers of unbounded depth, and Bayesian layers inside", "beyond the paper"),
+    Experiment("logistic", "Which of twenty columns matter", "Skaaret-Lund and others (2023), Table 3, Figure 4"),
 )
 
 

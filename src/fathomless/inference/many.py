@@ -160,14 +160,24 @@ class Runs:
             p.copy_(self.state["value"][name][k])
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """Let every member's model follow its own posterior over structure."""
+    def follow(self, whole: bool = False) -> None:
+        """Let every member's model follow its own posterior over structure.
+
+        A law of few numbers decides what is created; variables as many as the weights are copied only for the `whole`.
+        """
         changed = False
-        values = {name: self.state["value"][name].tolist() for name in self.shape}
+        laws = [name for name in self.shape if self.state["value"][name].ndim == 1]
+        values = {name: self.state["value"][name].tolist() for name in laws}
+        for k, i in enumerate(self.active):
+            for name, p in self.members[i].model.structure_parameters().items() if whole else ():
+                if f"model.{name}" not in values:
+                    p.copy_(self.state["value"][f"model.{name}"][k])
+        if not laws:
+            return
         for k, i in enumerate(self.active):
             model = self.members[i].model
             before = model.layout()
-            for name, p in model.structure_parameters().items():
+            for name, p in model.structure_parameters().items():  # scalars
                 p.fill_(values[f"model.{name}"][k])
             model.grow()
             changed = changed or model.layout() != before
@@ -425,7 +435,7 @@ def _record(runs: Runs, train: Stack, valid: Stack | None, totals: Tensor) -> No
     last = int(runs.history[-1]["epoch"]) if runs.history else 0
     parts = (totals / (runs.epoch - last)).T.tolist()
     if runs.shape:
-        runs.follow()
+        runs.follow(whole=True)
     scores = [] if valid is None else _score(runs, valid)
     for k, i in enumerate(runs.active):
         member = runs.members[i]

@@ -465,15 +465,17 @@ def _look(run: Run, train: Rows | Stream) -> None:
     moving = [p for p in parameters.values() if p.grad is not None]
     if not moving:
         return
-    gradient = torch.stack([-train.count * p.grad for p in moving if p.grad is not None])
     if t.structure_optimizer == "natural":
         fisher, factor = run.model.fisher(), run.optimizer.param_groups[0]["lr"] / t.learning_rate
+        gradient = torch.stack([-train.count * p.grad for p in moving if p.grad is not None])
         step = factor * t.structure_rate * (torch.linalg.pinv(fisher, rtol=1e-9) @ gradient)
         length, radius = (step @ fisher @ step).sqrt(), factor * t.structure_radius
         step = step * torch.where(length > radius, radius / length, 1.0)
         for p, change in zip(moving, step, strict=True):
             p.add_(change)
-    if not bool(torch.stack([p.detach() for p in moving]).isfinite().all()):
+    # a law of few numbers decides what is created; as many inclusions as weights are looked at with the bound
+    law = [p.detach() for p in moving if p.ndim == 0]
+    if law and not bool(torch.stack(law).isfinite().all()):
         _guard(run, train, math.nan)
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "Residual",
     "SequenceTransformer",
     "TabularTransformer",
+    "activation",
     "make_identity",
 ]
 
@@ -35,6 +36,18 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "silu": nn.SiLU,
     "tanh": nn.Tanh,
 }
+
+
+def activation(name: str) -> nn.Module:
+    """Return an activation by name.
+
+    Raises
+    ------
+    DataError
+        For a name that is not known.
+    """
+    _choice("activation", name, _ACTIVATIONS)
+    return _ACTIVATIONS[name]()
 
 
 class Architecture(ABC):
@@ -118,7 +131,7 @@ class MLP(Architecture):
     def layer(self, depth: int) -> nn.Module:
         """Linear map and activation."""
         linear = nn.Linear(self.inputs if depth == 1 else self.width, self.width)
-        activation = _ACTIVATIONS[self.activation]()
+        between = activation(self.activation)
         branch = self.residual and depth > 1
         if self.initialisation == "he":
             nn.init.kaiming_normal_(linear.weight)
@@ -126,7 +139,7 @@ class MLP(Architecture):
             if branch:  # a sum of full-sized branches would double its variance with every layer
                 with torch.no_grad():
                     linear.weight.mul_(0.5)
-        return Residual(nn.Sequential(activation, linear)) if branch else nn.Sequential(linear, activation)
+        return Residual(nn.Sequential(between, linear)) if branch else nn.Sequential(linear, between)
 
     def head(self, depth: int) -> nn.Module:
         """Linear map."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fathomless.conversion import KINDS, with_weights
 from fathomless.distributions import (
     ClippedPoisson,
     DepthLaw,
@@ -35,14 +36,7 @@ from fathomless.distributions import (
     depth_terms,
 )
 from fathomless.errors import ConvergenceWarning, DataError, DepthError
-from fathomless.layers import (
-    BayesianLayer,
-    MeanField,
-    WeightPrior,
-    alike_linear,
-    prior_scales,
-    side_by_side,
-)
+from fathomless.layers import BayesianLayer, WeightPrior, alike_linear, side_by_side
 from fathomless.models.blocks import JoinedHeads, make_identity
 from fathomless.models.charges import charges
 from fathomless.models.interface import Draws, Model, Structure, credible_interval
@@ -72,13 +66,13 @@ class UnboundedDepth(Model):
         Prior over the offset.
     min_depth : int
         Least depth; 0 puts a head straight on the input, a linear model.
-    weights : {"map", "meanfield"}
-        Point estimates with the decay of the prior (penalised maximum likelihood, no evidence bound), or an
-        independent Gaussian per weight (an evidence bound).
+    weights : {"map", "meanfield", "sparse"}
+        Point estimates with the decay of the prior (penalised maximum likelihood, no evidence bound), an independent
+        Gaussian per weight, or a Gaussian and an inclusion variable (evidence bounds).
     weight_prior : WeightPrior
         Prior N(0, s²) of the weights; s may depend on the shape of a parameter.
     weight_scale : float
-        Initial standard deviation of mean-field weights.
+        Initial standard deviation of drawn weights.
     head_divergence : {"own", "bundled"}
         Charge the head of a depth when that depth is drawn, or whenever a deeper one is (the paper's equation 10).
     growth : {"default", "identity"}
@@ -490,11 +484,9 @@ class UnboundedDepth(Model):
     ) -> nn.Module:
         with lent_globally(derive(self.seed, kind, depth)):
             part = build(depth)
-        if adjust is not None:
-            adjust(part)
-        plain = not isinstance(part, BayesianLayer)
-        if self.weights == "meanfield" and plain and prior_scales(part, self.weight_prior):
-            part = MeanField(part, self.weight_prior, self.weight_scale)
+            if adjust is not None:
+                adjust(part)
+            part = with_weights(self.weights, part, self.weight_prior, self.weight_scale)
         return part.to(self._device(), self.dtype).train(self.training)
 
     def _add_head(self, depth: int, copied_from: int | None) -> int:
@@ -591,7 +583,7 @@ def _check(min_depth: int, max_depth: int | None, weights: str, head_divergence:
     if max_depth is not None and max_depth < max(min_depth, 1):
         raise DataError(f"max_depth={max_depth} was given; at least {max(min_depth, 1)} is needed")
     for name, given, allowed in (
-        ("weights", weights, ("map", "meanfield")),
+        ("weights", weights, KINDS),
         ("head_divergence", head_divergence, ("own", "bundled")),
         ("growth", growth, ("default", "identity")),
     ):

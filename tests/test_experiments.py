@@ -15,12 +15,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from fathomless import cli, datasets, experiments, io, plots
 from fathomless.distributions import ClippedPoisson
 from fathomless.errors import DataError, FileError, PausedError
 from fathomless.estimators import UnboundedDepthRegressor
-from fathomless.experiments import cifar, sequences, uci
+from fathomless.experiments import cifar, clusters, logistic, sequences, uci
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.reproduce import expected, reproduce
 from fathomless.experiments.results import (
@@ -39,7 +40,7 @@ from fathomless.rng import lent_globally
 
 NAMES = [experiment.name for experiment in experiments.EXPERIMENTS]
 EXPECTED: dict[str, Any] = io.read_json(Path(experiments.__file__).parent / "expected.json")
-NEEDS_DATA = {"cifar"}
+NEEDS_DATA = {"cifar", "logistic"}
 FINITE = st.floats(-1e6, 1e6)
 
 
@@ -341,6 +342,44 @@ def test_on_an_accelerator_images_train_in_mixed_precision_and_channels_last(dat
     assert cifar.evaluated(run, test)[0] > 0.7
 
 
+# ------------------------------------------------------------------------------------------- the logistic regression
+
+
+def test_the_best_of_a_group_is_chosen_by_the_bound_not_by_the_truth() -> None:
+    def fit(bound: float, *found: int) -> dict[str, Any]:
+        return {"bound": bound, "inclusion": [0.9 if j in found else 0.5 for j in range(1, 21)]}
+
+    groups = [[fit(-3.0, *logistic.SUPPORT), fit(-2.0, 1, 2)], [fit(-1.0), fit(-4.0, *range(1, 21))]]
+    values = logistic._summed("m", groups)
+    assert [values[f"m/{s}"].value for s in ("tpr", "fpr", "bound")] == pytest.approx([19 / 36, 3 / 11, -2.5])
+    assert [values[f"m*2/{s}"].value for s in ("tpr", "fpr", "bound")] == pytest.approx([1 / 18, 1 / 22, -1.5])
+    assert (values["m/share/x2"].value, values["m*2/share/x3"].value) == (0.5, 0.0)
+
+
+def test_regenerated_responses_have_the_stored_support_and_rate(data_folder: Path) -> None:
+    found = datasets.load("lbbnn_logistic", data_folder)
+    assert tuple(logistic._COEFFICIENTS) == logistic.SUPPORT
+    drawn = [logistic.regenerated(found.X, seed) for seed in range(20)]
+    flips = [np.mean(y != found.y) for y in drawn]
+    # rows with logits far from 0 have one response; two draws differ where they are near
+    assert max(flips) < 0.04
+    assert np.mean(drawn) == pytest.approx(found.y.mean(), abs=0.01)
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+def test_a_case_is_a_block_of_rows_and_its_logits_are_those_of_the_rows(data_folder: Path) -> None:
+    found = datasets.load("lbbnn_logistic", data_folder)
+    x = logistic._standardised(found.X, 6)
+    np.testing.assert_array_equal(x[:, :6], found.X[:, :6])
+    np.testing.assert_allclose(x[:, 6:].std(0, ddof=1), 1.0)
+    rows = logistic._rows(x, found.y.astype(np.float64), 400)
+    model = logistic.network(None, logistic.PROTOCOLS["paper"], seed=0).eval().predict_by("average", point=True)
+    weight, bias = model.sparse_layers()[0][1].point_weights()
+    whole = torch.tensor(x).float() @ weight[0] + bias
+    torch.testing.assert_close(model.draw(rows.x).f[0], whole.reshape(5, 400))
+    assert torch.equal(rows.y.flatten(), torch.tensor(found.y).float())
+
+
 # ----------------------------------------------------------------------------------------------------- the sequences
 
 
@@ -355,6 +394,46 @@ def test_rows_of_an_image_are_the_steps_of_a_sequence() -> None:
     h = theirs[0](x.reshape(5, 4, 4))
     torch.testing.assert_close(ours[0](x), h)
     torch.testing.assert_close(ours[1](h), theirs[1](h))
+
+
+# ------------------------------------------------------------------------------------------------------ the clusters
+
+
+def test_clusters_have_the_covariances_that_a_sampler_by_singular_values_draws_from() -> None:
+    printed = np.array([[[6, -1], [-1, 3.5]], [[0, 3], [3, 0]], [[-3, 4], [-5, 1]], [[0, 5], [4, 2]], [[0, 9], [9, 0]]])
+    for matrix, covariance in zip(printed, clusters.law().covariance_matrix.numpy(), strict=True):
+        _, singular, right = np.linalg.svd(matrix)
+        np.testing.assert_allclose(covariance, right.T @ np.diag(singular) @ right, atol=1e-4)
+
+
+def test_cases_are_drawn_from_the_clusters_that_bayes_rule_knows() -> None:
+    count = 20_000
+    x, y = clusters.sample(count, torch.Generator().manual_seed(0))
+    law = clusters.law()
+    for k in range(5):
+        own = x[y == k]
+        spread = law.covariance_matrix[k]
+        error = spread.diagonal().sqrt() / count**0.5
+        assert ((own.mean(0) - law.mean[k]).abs() < 4.5 * error).all()
+        torch.testing.assert_close(own.mT.cov(), spread, rtol=0.06, atol=0.2)
+    density = [stats.multivariate_normal(law.mean[k], law.covariance_matrix[k]).pdf(x[:50]) for k in range(5)]
+    share = np.stack(density, 1) / np.sum(density, 0)[:, None]
+    np.testing.assert_allclose(clusters.posterior(x[:50]).exp(), share, atol=1e-12)
+
+
+def test_training_cases_fill_the_unit_square_and_bayes_rule_follows() -> None:
+    cases = clusters._Cases(size=10, repetition=0, seed=0, tests=4)
+    assert cases.train.x.aminmax(dim=0).min.tolist() == [0.0, 0.0]
+    assert cases.train.x.aminmax(dim=0).max.tolist() == [1.0, 1.0]
+    raw = cases.low + (cases.high - cases.low) * cases.test
+    torch.testing.assert_close(cases.posterior(cases.test), clusters.posterior(raw))
+
+
+def test_confidence_is_that_of_the_middle_case() -> None:
+    probs = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.4, 0.6], [0.2, 0.8]], dtype=torch.float64)
+    scores = clusters._tested(probs.log(), torch.tensor([0, 0, 1, 1]))
+    assert (scores["accuracy"], scores["confidence"]) == (0.75, pytest.approx(0.8))
+    assert scores["log_likelihood"] == pytest.approx(np.mean(np.log([0.9, 0.3, 0.6, 0.8])))
 
 
 # ---------------------------------------------------------------------------------------------------- the command

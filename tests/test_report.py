@@ -20,7 +20,8 @@ from fathomless.doctor import Finding
 from fathomless.errors import ConvergenceWarning
 from fathomless.evaluation import evaluate
 from fathomless.models.blocks import MLP
-from fathomless.report import Page, measured, number, render
+from fathomless.pieces import measured, number
+from fathomless.report import Page, render
 
 pd = pytest.importorskip("pandas")
 

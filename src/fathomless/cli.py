@@ -536,7 +536,7 @@ def _scores(found: "Evaluation", which: str = "scores") -> dict[str, dict[str, f
 
 def _table(found: "Evaluation") -> str:
     """Lay out scores beside those of a constant prediction."""
-    from fathomless.report import measured
+    from fathomless.pieces import measured
 
     rows = [(f"{found.name}, {found.rows:,}", "", "constant prediction")]
     for name, score in found.scores.items():

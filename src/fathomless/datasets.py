@@ -201,6 +201,13 @@ def _table(name: str, entry: _File, path: Path) -> Dataset:
     return Dataset(name, frame(columns), y, "classification", features, entry.target, (), splits, entry.source)
 
 
+def _two_tables(name: str, entry: _File, path: Path) -> Dataset:
+    columns = read_table(path / "x.csv")
+    y = read_table(path / "y.csv")[entry.target]
+    X = np.column_stack([column.astype(np.float64) for column in columns.values()])
+    return Dataset(name, X, y, "classification", tuple(columns), entry.target, (), (), entry.source)
+
+
 def _shipped(name: str) -> Dataset:
     X, y, features, classes = bundled(name)
     target, source = _SHIPPED[name]
@@ -276,6 +283,13 @@ _FILES: Mapping[str, _File] = {
             "german_credit": (f"UCI Statlog German Credit ({_UCI}/144); class 1 is good, 2 is bad", "class"),
         }.items()
     },
+    "lbbnn_logistic": _File(
+        "lbbnn_logistic",
+        _two_tables,
+        "Hubin & Storvik 2018, third example (github.com/aliaksah/EMJMCMC2016: sim3-X.txt, sim3-Y.txt, to be given "
+        "headers as x.csv, y.csv); simulated, columns 1, 3, 7, 11, 13, 16 to 19 matter",
+        "y",
+    ),
 }
 
 _SHIPPED: Mapping[str, tuple[str, str]] = {

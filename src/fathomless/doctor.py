@@ -287,7 +287,8 @@ def _depth_at_its_bound(case: _Case) -> Iterator[Finding]:
 
 
 def _nothing_held_out(case: _Case) -> Iterator[Finding]:
-    if case.estimator.validation_score_ is not None:
+    by_choice = case.given["validation_fraction"] == type(case.estimator).validation_fraction == 0.0  # of the family
+    if by_choice or case.estimator.validation_score_ is not None:
         return
     few = case.given["validation_fraction"] > 0.0 if case.rows is None else case.rows < _FEW_ROWS
     yield Finding(

@@ -5,7 +5,6 @@ Figures and the words around them are chosen here; the markup, in which every te
 ``report.html.j2``.
 """
 
-import html
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,21 +15,21 @@ from typing import Any, cast
 import jinja2
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fathomless import plots
 from fathomless.doctor import Finding
 from fathomless.evaluation import Evaluation, Score
 from fathomless.layers import BayesianLayer
 from fathomless.models.baselines import Dropout
-from fathomless.models.depth import UnboundedDepth
 from fathomless.models.ensemble import Ensemble
+from fathomless.pieces import Figure, Group, Table, counted, listed, measured, number, percent, picture
 from fathomless.schema import Column
 from fathomless.scikit import Estimator
 from fathomless.settings import described, options_of
+from fathomless.structures import structure_of
 from fathomless.targets import TargetScale
 
-__all__ = ["Page", "measured", "number", "render"]
+__all__ = ["Page", "render"]
 
 _TARGETS = 4  # targets that get pictures
 _LEVELS = 8  # categories that are spelled out
@@ -91,29 +90,6 @@ class Page:
         return self.estimator.validation_score_ is not None and bool(self.options["calibrate"] and parameters)
 
 
-@dataclass(frozen=True)
-class _Figure:
-    svg: str
-    caption: str
-
-
-@dataclass(frozen=True)
-class _Table:
-    caption: str
-    head: tuple[str, ...]
-    rows: Sequence[Sequence[str]]
-    text: int = 1  # columns from the left that hold text, the others numbers
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Pictures, and a table, of one target."""
-
-    heading: str
-    figures: Sequence[_Figure]
-    table: _Table | None = None
-
-
 def render(page: Page) -> str:
     """Return the HTML of a page.
 
@@ -137,7 +113,7 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["count"] = _count
+    environment.filters["count"] = counted
     first, model = page.evaluations[0] if page.evaluations else None, page.estimator.model_
     text = environment.get_template("report.html.j2").render(
         page=page,
@@ -145,7 +121,7 @@ def render(page: Page) -> str:
         lede=_lede(page, first),
         findings=sorted(page.findings, key=lambda finding: finding.severity != "problem"),
         structure=page.estimator.structure_,
-        depth=_depth(page),
+        shapes=structure_of(page.estimator),
         drawn=any(isinstance(part, BayesianLayer) and not isinstance(part, Dropout) for part in model.modules()),
         point=not model.stochastic and not isinstance(model, Ensemble),
         kept=_kept(page),
@@ -167,138 +143,42 @@ def render(page: Page) -> str:
 # ------------------------------------------------------------------------------------------- words and numbers
 
 
-def number(value: float, digits: int = 3) -> str:
-    """Write a number for people: a few significant digits, thousands separated, a true minus.
-
-    Examples
-    --------
-    >>> number(1030), number(0.07123), number(-4.7), number(1.5e-9)
-    ('1,030', '0.0712', '−4.70', '1.50 × 10⁻⁹')
-    """
-    if math.isnan(value):
-        return "not a number"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value == 0:
-        return "0"
-    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
-    power = int(exponent)
-    if not -4 <= power < 7:
-        raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        return _minus(f"{mantissa} × 10{raised}")
-    return _minus(f"{value:,.{0 if float(value).is_integer() else max(0, digits - 1 - power)}f}")
-
-
-def measured(value: float, error: float | None) -> tuple[str, str]:
-    """Write a value and its standard error, both rounded where the error begins.
-
-    Examples
-    --------
-    >>> measured(4.7031, 0.3148), measured(-2.99812, 0.0481), measured(81234.0, 1234.0), measured(0.5, None)
-    (('4.70', '± 0.31'), ('−2.998', '± 0.048'), ('81,200', '± 1,200'), ('0.500', ''))
-    """
-    if error is None or not math.isfinite(error) or not math.isfinite(value) or error <= 1e-9 * abs(value):
-        return number(value), ""
-    if not 1e-3 <= max(abs(value), error) < 1e7:
-        return number(value), f"± {number(error, 2)}"
-    places = 1 - int(f"{error:.1e}".partition("e")[2])
-    shown = max(0, places)
-    return _minus(f"{round(value, places):,.{shown}f}"), f"± {round(error, places):,.{shown}f}"
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
-
-
-def _percent(share: float) -> str:
-    """Write a share in percent, with one decimal unless it is whole."""
-    if 0.0 < share < 5e-4:
-        return "< 0.1 %"
-    if 0.9995 < share < 1.0:
-        return "> 99.9 %"
-    percent = 100.0 * share
-    return f"{percent:.{0 if abs(percent - round(percent)) < 1e-9 else 1}f} %"
-
-
 def _score(name: str, score: Score) -> tuple[str, str]:
     """Return a score and its error as text, shares in percent."""
     if name in _SHARES:
         value, error = measured(100.0 * score.value, 100.0 * (score.error or 0.0))
-        return (value, f"{error} %") if error else (_percent(score.value), "")
+        return (value, f"{error} %") if error else (percent(score.value), "")
     if name not in _IN_UNITS and max(abs(score.value), score.error or 0.0) < 1e-12:
         return "0", ""  # what rounding leaves of it
     return measured(score.value, score.error)
 
 
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what if n == 1 else f'{what}s'}"
-
-
-def _listed(words: Sequence[str], most: int = 4) -> str:
-    """Join words: "a", "a and b", "a, b and c", "a, b, c and 5 more"."""
-    shown = list(words) if len(words) <= most else [*words[: most - 1], f"{len(words) - most + 1:,} more"]
-    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
-
-
 def _lede(page: Page, first: Evaluation | None) -> list[str]:
     """Say in two sentences what this is and how good it is."""
-    columns = _count(len(page.estimator.schema_.columns), "column")
-    source = f"{columns} and {_count(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
+    columns = counted(len(page.estimator.schema_.columns), "column")
+    source = f"{columns} and {counted(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
         return [f"{type(page.estimator).__name__}, fitted to {source}. It has not been evaluated."]
     own = {"held-out rows": "rows that it was not trained on", "training rows": "the very rows that it was trained on"}
     where = f"On {own.get(first.name, f'the rows of {first.name}')}"
     ours, constant = first.scores, first.baseline
     if first.task == "classification":
-        right, luck = _percent(ours["accuracy"].value), _percent(constant["accuracy"].value)
+        right, luck = percent(ours["accuracy"].value), percent(constant["accuracy"].value)
         return [
-            f"A classification of {_listed(first.targets)} into {len(first.labels)} classes, from {source}.",
+            f"A classification of {listed(first.targets)} into {len(first.labels)} classes, from {source}.",
             f"{where}, it names the right class for {right} of them; naming the most frequent class every time would "
             f"be right for {luck}.",
         ]
     average = ", averaged over the targets" if len(first.targets) > 1 else ""
     return [
-        f"A regression of {_listed(first.targets)} on {source}.",
+        f"A regression of {listed(first.targets)} on {source}.",
         f"{where}, it is typically off by {number(ours['rmse'].value)} (RMSE{average}), where predicting the mean "
-        f"every time would be off by {number(constant['rmse'].value)}; {_percent(ours['coverage_90'].value)} of them "
+        f"every time would be off by {number(constant['rmse'].value)}; {percent(ours['coverage_90'].value)} of them "
         "lie in their 90 % intervals.",
     ]
 
 
 # ---------------------------------------------------------------- pictures, each with the words that say the same
-
-
-def _figure(name: str, draw: Callable[..., Any], *, says: str, caption: str, height: float = 3.0) -> _Figure:
-    """Draw a picture, 4.4 by `height` inches, whose ink follows the page, and give it its text alternative."""
-    _, ax = plots.figure(4.4, height)
-    svg = plots.svg(draw(ax=ax), name)
-    svg = svg.replace(plots.INK, "var(--ink)").replace(plots.GRID, "var(--grid)")
-    label = f'aria-label="{html.escape(says)}"'
-    return _Figure(re.sub(r"""aria-label=("[^"]*"|'[^']*')""", lambda _: label, svg, count=1), caption)
-
-
-def _depth(page: Page) -> _Group:
-    """Return the picture and the table of the posterior over structure."""
-    structure = page.estimator.structure_
-    if len(structure.names) == 1:
-        return _Group("", [])
-    # members of an ensemble share their prior
-    model = next((part for part in page.estimator.model_.modules() if isinstance(part, UnboundedDepth)), None)
-    if model is None:
-        rows = [(name, _percent(p)) for name, p in zip(structure.names, structure.probabilities, strict=True)]
-        return _Group("", [], _Table("Probability of each structure", (structure.kind, "Posterior"), rows))
-    posterior = {int(name): p for name, p in zip(structure.names, structure.probabilities, strict=True)}
-    offsets = torch.tensor([depth - model.min_depth for depth in posterior], dtype=torch.float64)
-    prior = dict(zip(posterior, model.prior.log_prob(offsets).exp().tolist(), strict=True))
-    bars = ", ".join(f"{depth}: {_percent(p)}" for depth, p in posterior.items() if p >= 5e-3)
-    figure = _figure(
-        "depth",
-        partial(plots.depth_posterior, posterior, prior=prior),
-        says=f"Bars: the posterior probability of each number of layers. {bars}. In short: {structure.summary}.",
-        caption="Probability of each number of layers, before and after the data.",
-    )
-    table = [(str(depth), _percent(p), _percent(prior[depth])) for depth, p in posterior.items()]
-    return _Group("", [figure], _Table("Probability of each depth", ("Layers", "Posterior", "Prior"), table, text=0))
 
 
 def _kept(page: Page) -> str:
@@ -315,7 +195,7 @@ def _kept(page: Page) -> str:
     )
 
 
-def _learning(page: Page) -> list[_Figure]:
+def _learning(page: Page) -> list[Figure]:
     """Return the curves of the training and the path of the depth."""
     history = page.estimator.history_
     last = history[-1]
@@ -328,10 +208,10 @@ def _learning(page: Page) -> list[_Figure]:
         f"{name.replace('_', ' ')} from {number(history[0][name] / per)} to {number(last[name] / per)}"
         for name in shown
     ]
-    curves = _figure(
+    curves = picture(
         "learning",
         partial(plots.learning_curves, history, rows=rows),
-        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {_listed(ways)}. {_kept(page)}",
+        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {listed(ways)}. {_kept(page)}",
         caption="What the training maximised, the ELBO, is the expected log-likelihood less the divergences.",
     )
     if "mean_depth" not in last or len(page.estimator.structure_.names) == 1:
@@ -342,7 +222,7 @@ def _learning(page: Page) -> list[_Figure]:
         f"{number(min(path))} or above {number(max(path))}."
     )
     caption = "If the mean still moves at the end, depth has not come to rest."
-    return [curves, _figure("path", partial(plots.depth_path, history), says=says, caption=caption)]
+    return [curves, picture("path", partial(plots.depth_path, history), says=says, caption=caption)]
 
 
 def _calibration(first: Evaluation) -> dict[str, Any]:
@@ -356,37 +236,35 @@ def _calibration(first: Evaluation) -> dict[str, Any]:
         verdict = (
             f"they are {verdict}" if abs(score.value - level) > 2.0 * error else "as stated, within sampling error"
         )
-        sentences.append(
-            f"The {_percent(level)} intervals hold {' '.join(_score(name, score))} of the rows: {verdict}."
-        )
+        sentences.append(f"The {percent(level)} intervals hold {' '.join(_score(name, score))} of the rows: {verdict}.")
     return {"text": " ".join(sentences), "groups": _by_target(first, _coverage)}
 
 
-def _by_target(first: Evaluation, draw: Callable[[Evaluation, int, str], Sequence[_Figure]]) -> list[_Group]:
-    return [_Group(target, draw(first, t, target)) for t, target in enumerate(first.targets[:_TARGETS])]
+def _by_target(first: Evaluation, draw: Callable[[Evaluation, int, str], Sequence[Figure]]) -> list[Group]:
+    return [Group(target, draw(first, t, target)) for t, target in enumerate(first.targets[:_TARGETS])]
 
 
-def _coverage(first: Evaluation, t: int, target: str) -> list[_Figure]:
+def _coverage(first: Evaluation, t: int, target: str) -> list[Figure]:
     counts, levels = first.calibration["pit"][:, t], first.calibration["levels"]
     shares = first.calibration["coverage"][:, t]
     bins, worst = counts / counts.sum(), int(np.argmax(np.abs(shares - levels)))
     return [
-        _figure(
+        picture(
             f"pit-{t}",
             partial(plots.pit_histogram, counts),
             says=f"Histogram of where the observed {target} falls in its predicted distribution, in {len(bins)} bins. "
-            f"Each bin holds between {_percent(bins.min())} and {_percent(bins.max())} of the rows; "
-            f"{_percent(1.0 / len(bins))} is ideal.",
+            f"Each bin holds between {percent(bins.min())} and {percent(bins.max())} of the rows; "
+            f"{percent(1.0 / len(bins))} is ideal.",
             caption="Where observations fall in their predicted distributions. Flat is calibrated; a hump says that "
             "the distributions are too wide, a trough that they are too narrow.",
         ),
-        _figure(
+        picture(
             f"coverage-{t}",
             partial(plots.coverage, levels, shares, rows=first.rows),
             says=f"Share of the rows whose {target} is inside its interval, against the level of the interval: "
-            f"{_percent(float(np.interp(0.5, levels, shares)))} at 50 %, "
-            f"{_percent(float(np.interp(0.9, levels, shares)))} at 90 %. Farthest from its level, at "
-            f"{_percent(levels[worst])}, it is {_percent(shares[worst])}.",
+            f"{percent(float(np.interp(0.5, levels, shares)))} at 50 %, "
+            f"{percent(float(np.interp(0.9, levels, shares)))} at 90 %. Farthest from its level, at "
+            f"{percent(levels[worst])}, it is {percent(shares[worst])}.",
             caption="Rows inside their intervals, at each level. On the diagonal, intervals hold what they promise.",
         ),
     ]
@@ -399,17 +277,17 @@ def _class_calibration(first: Evaluation) -> dict[str, Any]:
     if abs(stated - right) > 2.0 * math.sqrt(stated * (1.0 - stated) / first.rows):
         verdict = "it is too sure of itself" if stated > right else "it could be more sure of itself"
     worst = int(np.argmax(np.abs(confidence - accuracy)))
-    figure = _figure(
+    figure = picture(
         "reliability",
         partial(plots.reliability, confidence, accuracy, count),
-        says=f"Accuracy against stated confidence in {_count(len(count), 'bin')}, from {_percent(confidence[0])} to "
-        f"{_percent(confidence[-1])} confidence. They are farthest apart at {_percent(confidence[worst])}, where the "
-        f"accuracy is {_percent(accuracy[worst])} over {_count(int(count[worst]), 'row')}.",
+        says=f"Accuracy against stated confidence in {counted(len(count), 'bin')}, from {percent(confidence[0])} to "
+        f"{percent(confidence[-1])} confidence. They are farthest apart at {percent(confidence[worst])}, where the "
+        f"accuracy is {percent(accuracy[worst])} over {counted(int(count[worst]), 'row')}.",
         caption="Accuracy of rows by their stated confidence. On the diagonal, probabilities are frequencies; bins of "
         "few rows stray from it by chance.",
     )
-    text = f"On average it states a confidence of {_percent(stated)} and is right for {_percent(right)}: {verdict}."
-    return {"text": text, "groups": [_Group("", [figure])]}
+    text = f"On average it states a confidence of {percent(stated)} and is right for {percent(right)}: {verdict}."
+    return {"text": text, "groups": [Group("", [figure])]}
 
 
 def _predictions(first: Evaluation) -> dict[str, Any]:
@@ -419,23 +297,23 @@ def _predictions(first: Evaluation) -> dict[str, Any]:
     return {"text": "", "groups": _by_target(first, _predicted)}
 
 
-def _predicted(first: Evaluation, t: int, target: str) -> list[_Figure]:
+def _predicted(first: Evaluation, t: int, target: str) -> list[Figure]:
     y, mean, low, high = (first.arrays[name][:, t] for name in ("y", "mean", "low", "high"))
     worst, width = int(np.argmax(np.abs(y - mean))), high - low
     return [
-        _figure(
+        picture(
             f"observed-{t}",
             partial(plots.predicted_against_observed, y, mean, target=target),
-            says=f"Predicted against observed {target} for {_count(len(y), 'row')}. Observations lie between "
+            says=f"Predicted against observed {target} for {counted(len(y), 'row')}. Observations lie between "
             f"{number(y.min())} and {number(y.max())}, predictions between {number(mean.min())} and "
             f"{number(mean.max())}. The largest miss: observed {number(y[worst])}, predicted {number(mean[worst])}.",
             caption="Predicted means and observations. A perfect prediction lies on the diagonal.",
         ),
-        _figure(
+        picture(
             f"intervals-{t}",
             partial(plots.intervals, y, mean, low, high, target=target),
             says=f"90 % intervals and observations of {target}, rows in the order of their prediction. Of "
-            f"{_count(len(y), 'row')} {_percent(float(np.mean((low <= y) & (y <= high))))} lie inside; the intervals "
+            f"{counted(len(y), 'row')} {percent(float(np.mean((low <= y) & (y <= high))))} lie inside; the intervals "
             f"are between {number(width.min())} and {number(width.max())} wide.",
             caption="90 % intervals and observations, sorted by the prediction.",
         ),
@@ -448,8 +326,8 @@ def _confusion(first: Evaluation) -> dict[str, Any]:
     wrong = counts - np.diag(right)
     order = [divmod(int(i), size) for i in np.argsort(-wrong, axis=None, kind="stable")[:3]]
     mistakes = [f"{first.labels[i]} as {first.labels[j]} ({wrong[i, j]:,})" for i, j in order if wrong[i, j]]
-    text = f"Taken for another class most often: {_listed(mistakes)}." if mistakes else "No row was misclassified."
-    figure = _figure(
+    text = f"Taken for another class most often: {listed(mistakes)}." if mistakes else "No row was misclassified."
+    figure = picture(
         "confusion",
         partial(plots.confusion, counts, first.labels),
         height=min(2.8 + 0.08 * size, 4.8),
@@ -458,14 +336,14 @@ def _confusion(first: Evaluation) -> dict[str, Any]:
         caption="True classes in rows, predicted classes in columns.",
     )
     table = [
-        (label, f"{n:,}", _percent(hit / n) if n else "–", _percent(hit / m) if m else "–")
+        (label, f"{n:,}", percent(hit / n) if n else "–", percent(hit / m) if m else "–")
         for label, n, m, hit in zip(first.labels, rows.tolist(), named.tolist(), right.tolist(), strict=True)
     ]
     head = ("Class", "Rows", "Found (recall)", "Right when named (precision)")
-    return {"text": text, "groups": [_Group("", [figure], _Table("Class by class", head, table))]}
+    return {"text": text, "groups": [Group("", [figure], Table("Class by class", head, table))]}
 
 
-def _uncertainty(first: Evaluation) -> list[_Group]:
+def _uncertainty(first: Evaluation) -> list[Group]:
     """Return the split of the uncertainty into noise, weights and structure."""
     names = ("noise", "weights", "structure")
     n = len(first.arrays["noise"])
@@ -474,27 +352,27 @@ def _uncertainty(first: Evaluation) -> list[_Group]:
     groups = []
     for t, target in enumerate(first.targets[:_TARGETS] if regression else first.targets[:1]):
         means = parts[:, :, t].mean(1)
-        shares = [_percent(share) for share in means / max(float(means.sum()), 1e-300)]
+        shares = [percent(share) for share in means / max(float(means.sum()), 1e-300)]
         sizes = [number(math.sqrt(v) if regression else v) for v in (*means, float(means.sum()))]
         said = ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))
-        figure = _figure(
+        figure = picture(
             f"uncertainty-{t}",
             partial(plots.uncertainty_split, *parts[:, :, t]),
-            says=f"Parts of the uncertainty of {target} in {_count(n, 'row')}, sorted by total. On average {said}.",
+            says=f"Parts of the uncertainty of {target} in {counted(n, 'row')}, sorted by total. On average {said}.",
             caption=f"Shares of the {'variance' if regression else 'entropy'} of each row's prediction.",
         )
         head = ("Part", "Standard deviation" if regression else "Entropy, nats", "Share")
         rows = list(zip((*names, "all"), sizes, (*shares, "100 %"), strict=True))
-        groups.append(_Group(target, [figure], _Table("On average over rows", head, rows)))
+        groups.append(Group(target, [figure], Table("On average over rows", head, rows)))
     return groups
 
 
 # -------------------------------------------------------------------------- data, options, and what to do next
 
 
-def _columns(columns: Sequence[Column]) -> _Table:
+def _columns(columns: Sequence[Column]) -> Table:
     rows = [(c.name, _KINDS[c.kind], _encoding(c), "yes" if c.gaps else "no") for c in columns]
-    return _Table("Columns and how they are encoded", ("Column", "Kind", "Encoding", "Gaps"), rows, text=4)
+    return Table("Columns and how they are encoded", ("Column", "Kind", "Encoding", "Gaps"), rows, text=4)
 
 
 def _encoding(column: Column) -> str:
@@ -507,7 +385,7 @@ def _encoding(column: Column) -> str:
             return f"mean {day}, scale {number(column.scale)} days; also the time of the year and of the week"
         case "category":
             rest = "; one more for the rare and the unseen" if column.other else ""
-            return f"{_count(len(column.levels), 'level')}: {_listed([str(v) for v in column.levels], _LEVELS)}{rest}"
+            return f"{counted(len(column.levels), 'level')}: {listed([str(v) for v in column.levels], _LEVELS)}{rest}"
     return f"centre {number(column.center)}, scale {number(column.scale)}"
 
 
@@ -516,8 +394,8 @@ def _targets(page: Page) -> list[str]:
     target = page.estimator.target_
     names = [str(name) for name in page.data.get("target names", ())]
     if not isinstance(target, TargetScale):
-        labels = _listed([str(label) for label in target.labels], _LEVELS)
-        return [f"{_listed(names) or 'y'}: {len(target.labels)} classes, {labels}"]
+        labels = listed([str(label) for label in target.labels], _LEVELS)
+        return [f"{listed(names) or 'y'}: {len(target.labels)} classes, {labels}"]
     names = names if len(names) == len(target.mean) else [f"y{t + 1}" for t in range(len(target.mean))]
     scales = zip(names, target.mean, target.scale, strict=True)
     return [f"{name}: mean {number(mean)}, standard deviation {number(scale)}" for name, mean, scale in scales]
@@ -563,7 +441,7 @@ def _residual_hints(first: Evaluation, given: Mapping[str, Any], option: Callabl
     far = float(np.mean(np.abs(z) > 3.0))
     if given.get("likelihood") == "gaussian" and far > 0.01:
         hints.append(
-            f"{_percent(far)} of the rows lie more than three standard deviations off, where a normal law has 0.3 %: "
+            f"{percent(far)} of the rows lie more than three standard deviations off, where a normal law has 0.3 %: "
             f"try {option('likelihood', 'student_t')}."
         )
     order, third = np.argsort(mean[:, 0], kind="stable"), len(y) // 3
@@ -577,7 +455,7 @@ def _residual_hints(first: Evaluation, given: Mapping[str, Any], option: Callabl
     return hints
 
 
-def _option_tables(page: Page) -> dict[str, _Table]:
+def _option_tables(page: Page) -> dict[str, Table]:
     """Return the options that were changed, and all of them with what they mean."""
     texts = described(type(page.estimator))
     changed, everything = [], []
@@ -588,8 +466,8 @@ def _option_tables(page: Page) -> dict[str, _Table]:
         meaning = re.sub(r":\w+:`~?([^`]*)`", lambda role: role[1].rpartition(".")[2], texts[option.name][1])
         everything.append((option.name, value, meaning.replace("`", "")))
     return {
-        "changed": _Table("Options that were changed", ("Option", "Value", "Default"), changed, text=3),
-        "all": _Table("All options", ("Option", "Value", "Meaning"), everything, text=3),
+        "changed": Table("Options that were changed", ("Option", "Value", "Default"), changed, text=3),
+        "all": Table("All options", ("Option", "Value", "Meaning"), everything, text=3),
     }
 
 

@@ -94,6 +94,9 @@ EXPERIMENTS = (
     Experiment(
         "images", "Images by networks whose weights may be absent", "Skaaret-Lund and others (2023), Tables 1, 2"
     ),
+    Experiment(
+        "clusters", "Five clusters: unsure where nothing was seen", "Skaaret-Lund and others (2023), Figures 5-10"
+    ),
     Experiment("sequences", "Transformers of unbounded depth, and Bayesian layers inside", "beyond the paper"),
     Experiment("logistic", "Which of twenty columns matter", "Skaaret-Lund and others (2023), Table 3, Figure 4"),
 )

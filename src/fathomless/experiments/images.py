@@ -10,10 +10,12 @@ the bound prunes far below the accuracy of the paper), fixes the structure after
 the weights that are left adapt to it.
 """
 
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -23,6 +25,7 @@ from fathomless import datasets
 from fathomless.conversion import bayesian
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value
+from fathomless.export import to_sparse
 from fathomless.inference.ranks import local_device
 from fathomless.inference.rows import Rows
 from fathomless.inference.svi import Run, Training, fit
@@ -51,7 +54,7 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
         "batch_size": 200,
         "learning_rate": 2e-3,
         "structure_rate": 3.0,
-        "temperature": 0.04,
+        "temperature": 0.025,
         "inclusion": 0.01,
         "scale": 0.1,
         "frozen_after": 2.0 / 3.0,
@@ -192,6 +195,8 @@ def _part(
     if isinstance(model, SparseNetwork):
         paths = active_paths(model.network)
         scores |= {"density": paths.density, "active_density": paths.active_density}
+        if net == "fc":
+            scores |= _exported(model, test)
     return {"scores": scores, "curve": curve}
 
 
@@ -272,6 +277,40 @@ def _watch(curve: list[dict[str, float]], size: int, test: Rows, settings: Mappi
         curve.append(row)
 
     return callback
+
+
+@torch.no_grad()
+def _exported(model: SparseNetwork, test: Rows) -> dict[str, float]:
+    """Compare the exported median model with the dense network: bytes, multiplications and time, as ratios."""
+    plain, example = fully_connected().to(test.x.device).eval(), test.x[:1000]
+    small = to_sparse(model.network, example=example)
+    report = small.report
+    with tempfile.TemporaryDirectory() as folder:
+        small.save(Path(folder) / "small")
+        stored = float(sum(path.stat().st_size for path in (Path(folder) / "small").iterdir()))
+    before, after = report.multiply_adds or (1, 1)
+    found = {
+        "export/bytes_on_disk": stored,
+        "export/times_smaller": report.bytes_dense / stored,
+        "export/times_fewer_products": before / after,
+        "export/difference": float(report.difference or 0.0),
+        "export/agreement": float(report.agreement or 0.0),
+    }
+    single = to_sparse(model.network, format="dense").network
+    for rows, network in ((1, single), (1000, small.network)):
+        x = example[:rows]
+        found[f"export/times_faster_{rows}"] = _seconds(plain, x) / _seconds(network, x)
+    return found
+
+
+def _seconds(network: nn.Module, x: Tensor) -> float:
+    """Return the least time of a forward pass out of many."""
+    times = []
+    for _ in range(100 if len(x) == 1 else 20):
+        start = time.perf_counter()
+        network(x)
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 @torch.no_grad()

@@ -10,17 +10,20 @@ numbers that are not finite.
 from fathomless.plots.calibration import confusion, coverage, pit_histogram, reliability
 from fathomless.plots.canvas import GRID, INK, figure, svg
 from fathomless.plots.predictions import functions, intervals, predicted_against_observed, uncertainty_split
+from fathomless.plots.sparsity import active_network, inclusion_probabilities
 from fathomless.plots.training import depth_path, depth_posterior, learning_curves
 
 __all__ = [
     "GRID",
     "INK",
+    "active_network",
     "confusion",
     "coverage",
     "depth_path",
     "depth_posterior",
     "figure",
     "functions",
+    "inclusion_probabilities",
     "intervals",
     "learning_curves",
     "pit_histogram",

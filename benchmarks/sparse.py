@@ -1,0 +1,141 @@
+"""The training step of sparse networks, 784-400-600-10 in batches of 100, over that of a plain network.
+
+    python benchmarks/sparse.py            one thread
+    python benchmarks/sparse.py --peers    with the layers of bayesian-torch and torch-uncertainty, where installed
+
+Each figure is a median over interleaved repetitions of a few steps: CPU time of the process, and its ratio to a bare
+PyTorch loop with fused Adam. Peers are mean-field layers, the nearest they have; their divergences are added as their
+documentation says.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fathomless.conversion import bayesian
+from fathomless.inference import svi
+from fathomless.inference.svi import Rows, Run, Training
+from fathomless.layers import SpikeSlab
+from fathomless.likelihoods import Categorical
+from fathomless.models.sparse import SparseNetwork
+from fathomless.multipliers import FlowOptions
+
+BATCH, STEPS, REPETITIONS = 100, 5, 15
+FORMS: dict[str, dict[str, Any]] = {
+    "dense (slab alone)": {"inclusion": False},
+    "lrt": {},
+    "flow, hidden (64, 64)": {"multiplier": FlowOptions(hidden=(64, 64))},
+    "flow, coupling": {"multiplier": FlowOptions(kind="coupling", hidden=(64, 64))},
+    "flow, hidden (250, 250)": {"multiplier": FlowOptions(hidden=(250, 250))},
+    "relaxed": {"estimator": "relaxed"},
+}
+
+
+def plain() -> nn.Sequential:
+    """Return the network that all others are made of."""
+    layers = (nn.Linear(784, 400), nn.ReLU(), nn.Linear(400, 600), nn.ReLU(), nn.Linear(600, 10))
+    return nn.Sequential(*layers)
+
+
+def bare(net: nn.Module, divergence: Callable[[], Any], x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+    """Return a few steps of a bare loop with fused Adam."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+
+    def steps() -> None:
+        for start in range(0, len(x), BATCH):
+            out = net(x[start : start + BATCH])
+            loss: torch.Tensor = F.cross_entropy(out, y[start : start + BATCH]) + divergence()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return steps
+
+
+def ours(options: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+    """Return the same steps of the library's loop."""
+    model = SparseNetwork(bayesian(plain(), lambda _, part: SpikeSlab(part, **options)))
+    run = Run(model, Categorical(10), Training(epochs=10**6, batch_size=BATCH, structure_every=1), seed=0)
+    rows = Rows(x, y)
+    return lambda: svi._epoch(run, rows)
+
+
+def peers(x: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], object]]:
+    """Return the steps of other libraries' mean-field layers, those that are installed."""
+    found: dict[str, Callable[[], object]] = {}
+    if importlib.util.find_spec("bayesian_torch"):
+        layers = importlib.import_module("bayesian_torch.layers")
+        for name in ("LinearReparameterization", "LinearFlipout"):
+            kind = getattr(layers, name)
+            sizes = ((784, 400), (400, 600), (600, 10))
+            parts = nn.ModuleList(kind(a, b) for a, b in sizes)
+            found[f"bayesian-torch {name}"] = _pairs(parts, x, y)
+    if importlib.util.find_spec("torch_uncertainty"):
+        kind = importlib.import_module("torch_uncertainty.layers.bayesian").BayesLinear
+        net = nn.Sequential(kind(784, 400), nn.ReLU(), kind(400, 600), nn.ReLU(), kind(600, 10))
+        own = [part for part in net if isinstance(part, kind)]
+
+        def divergence() -> Any:
+            return sum(part.lvposterior - part.lprior for part in own) / 60_000
+
+        found["torch-uncertainty BayesLinear"] = bare(net, divergence, x, y)
+    return found
+
+
+def _pairs(parts: nn.ModuleList, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+    """Return steps of layers that return (output, divergence)."""
+    optimizer = torch.optim.Adam(parts.parameters(), lr=1e-3, fused=True)
+
+    def steps() -> None:
+        for start in range(0, len(x), BATCH):
+            h, total = x[start : start + BATCH], torch.zeros(())
+            for i, part in enumerate(parts):
+                h, kl = part(h.relu() if i else h)
+                total = total + kl
+            loss: torch.Tensor = F.cross_entropy(h, y[start : start + BATCH]) + total / 60_000
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return steps
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--peers", action="store_true")
+    torch.set_num_threads(1)
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.rand(BATCH * STEPS, 784, generator=g), torch.randint(10, (BATCH * STEPS,), generator=g)
+    floor = "plain network"
+    forms = {floor: bare(plain(), lambda: 0.0, x, y), **{name: ours(own, x, y) for name, own in FORMS.items()}}
+    if parser.parse_args().peers:
+        forms |= peers(x, y)
+    taken: dict[str, list[float]] = {name: [] for name in forms}
+    for i in range(REPETITIONS + 1):
+        for name, steps in forms.items():
+            start = time.process_time()
+            steps()
+            if i:  # the first one warms up
+                taken[name].append((time.process_time() - start) / STEPS)
+    print(f"{platform.platform()}, Python {platform.python_version()}, torch {torch.__version__}, one thread")
+    print(f"784-400-600-10, batch {BATCH}: CPU milliseconds a step, and the median ratio to the plain network\n")
+    for name, times in taken.items():
+        ratios = sorted(a / b for a, b in zip(times, taken[floor], strict=True))
+        low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+        print(
+            f"{name:<46}{1e3 * statistics.median(times):>8.1f}{statistics.median(ratios):>8.2f}  ({low:.2f}-{high:.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

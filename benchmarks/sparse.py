@@ -33,7 +33,9 @@ BATCH, STEPS, REPETITIONS = 100, 5, 15
 FORMS: dict[str, dict[str, Any]] = {
     "dense (slab alone)": {"inclusion": False},
     "lrt": {},
+    "lrt, compiled": {"compiled": True},
     "flow, hidden (64, 64)": {"multiplier": FlowOptions(hidden=(64, 64))},
+    "flow, hidden (64, 64), compiled": {"compiled": True, "multiplier": FlowOptions(hidden=(64, 64))},
     "flow, coupling": {"multiplier": FlowOptions(kind="coupling", hidden=(64, 64))},
     "flow, hidden (250, 250)": {"multiplier": FlowOptions(hidden=(250, 250))},
     "relaxed": {"estimator": "relaxed"},

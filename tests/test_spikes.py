@@ -1,6 +1,7 @@
 """Spikes and slabs: the divergence and the moments of weights, against their formulas and against draws."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fathomless.errors import DataError
-from fathomless.spikes import Prior, SlabPrior, SlabStart, Weights, moments, plain_moments
+from fathomless.spikes import Prior, SlabPrior, SlabStart, Weights, moments
 
 SHAPE = torch.Size([5, 7])
 
@@ -51,10 +52,9 @@ def test_divergence_is_zero_at_the_prior() -> None:
 
 
 @pytest.mark.parametrize("logit", [-1000.0, -100.0, 0.0, 17.0, 100.0, 1000.0])
-@pytest.mark.parametrize("form", [moments, plain_moments])
-def test_divergence_and_gradients_are_finite_for_every_logit_in_single_precision(form: object, logit: float) -> None:
+def test_divergence_and_gradients_are_finite_for_every_logit_in_single_precision(logit: float) -> None:
     own = [torch.full((3,), v).requires_grad_() for v in (0.3, -4.0, logit)]
-    found = form(*own, SlabPrior(0.1).against(torch.Size([3])))  # type: ignore[operator]
+    found = moments(*own, SlabPrior(0.1).against(torch.Size([3])))
     (found.divergence + found.mean.sum() + found.variance.sum()).backward()
     assert found.divergence.isfinite()
     assert found.divergence >= 0.0
@@ -96,14 +96,14 @@ def test_gradients_agree_with_finite_differences(prior: SlabPrior) -> None:
     assert torch.autograd.gradcheck(lambda *a: tuple(moments(*a, prior.against(SHAPE))), own)
 
 
-@pytest.mark.parametrize(("rows", "columns", "seed"), [(1, 1, 0), (5, 7, 1), (300, 400, 2), (1, 32769, 3)])
-def test_the_form_in_parts_equals_the_plain_form(rows: int, columns: int, seed: int) -> None:
-    g = torch.Generator().manual_seed(seed)
-    own = [torch.randn(rows, columns, generator=g, dtype=torch.float64).requires_grad_() for _ in range(3)]
-    pull = [torch.randn(rows, columns, generator=g, dtype=torch.float64) for _ in range(2)]
-    prior, gradients = SlabPrior(0.1, 0.5, 0.3).against(own[0].shape), []
-    for form in (moments, plain_moments):
-        found = form(*own, prior)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_the_compiled_form_equals_the_plain_one() -> None:
+    own = [value.requires_grad_() for value in weights(4)]
+    pull = [torch.randn(SHAPE, dtype=torch.float64) for _ in range(2)]
+    prior, gradients = SlabPrior(0.1, 0.5, 0.3).against(SHAPE), []
+    for compiled in (True, False):
+        found = moments(*own, prior, compiled=compiled)
         objective = (found.mean * pull[0] + found.variance * pull[1]).sum() + 0.7 * found.divergence
         gradients.append((objective.detach(), *torch.autograd.grad(objective, own)))
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-9)

@@ -11,8 +11,9 @@ kept as its logit λ, σ as its logarithm. Against the prior :math:`\gamma \sim 
 so what it needs are the first two moments, M = αμ and V = α(σ² + (1 − α)μ²).
 """
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -22,9 +23,7 @@ from torch.nn import functional as F
 
 from fathomless.errors import DataError
 
-__all__ = ["Moments", "Prior", "SlabPrior", "SlabStart", "Weights", "moments", "plain_moments"]
-
-_PART = 32768  # weights
+__all__ = ["Moments", "Prior", "SlabPrior", "SlabStart", "Weights", "moments"]
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ class Moments(NamedTuple):
     divergence: Tensor
 
 
-def moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior) -> Moments:
+def moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior, *, compiled: bool = False) -> Moments:
     """Return the moments of weights and their divergence from the prior.
 
     Parameters
@@ -161,6 +160,13 @@ def moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior)
         λ; None stands for ordinary Gaussian weights, which are always included.
     prior : Prior
         As :meth:`SlabPrior.against` returns it, with nothing left to learn.
+    compiled : bool
+        Have ``torch.compile`` join all operations into one loop over the weights. The first call then takes seconds.
+
+    Raises
+    ------
+    RuntimeError
+        If torch cannot compile here, for instance for want of a C++ compiler.
 
     Examples
     --------
@@ -169,30 +175,27 @@ def moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior)
     >>> moments(zero, zero, zero, prior).divergence.item()  # the prior itself
     0.0
     """
-    if logit is None:
-        variance = (2.0 * log_scale).exp()
-        return Moments(mean, variance, _slab(mean, log_scale, variance, prior).sum(dtype=torch.float64))
-    if any(isinstance(value, Tensor) for value in prior):
-        return plain_moments(mean, log_scale, logit, prior)
-    return Moments(*_Fused.apply(mean, log_scale, logit, prior))
+    return (_compiled() if compiled else _moments)(mean, log_scale, logit, prior)
 
 
-def plain_moments(mean: Tensor, log_scale: Tensor, logit: Tensor, prior: Prior) -> Moments:
-    """Return what :func:`moments` does, by the formulas as they are written."""
-    alpha, variance, odds = (
-        logit.sigmoid(),
-        (2.0 * log_scale).exp(),
-        torch.as_tensor(cast(Any, prior.odds), dtype=logit.dtype),
-    )
+def _moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior) -> Moments:
+    variance = (2.0 * log_scale).exp()
     slab = _slab(mean, log_scale, variance, prior)
-    k = alpha * (slab + logit - odds) - F.softplus(logit) + F.softplus(odds)
-    return Moments(alpha * mean, alpha * (variance + (1.0 - alpha) * mean.square()), k.sum(dtype=torch.float64))
+    if logit is None:
+        return Moments(mean, variance, slab.sum(dtype=torch.float64))
+    alpha, odds = logit.sigmoid(), prior.odds
+    k = alpha * (slab + logit - cast(Any, odds)) - F.softplus(logit)
+    without = F.softplus(torch.as_tensor(cast(Any, odds), dtype=torch.float64, device=mean.device))
+    divergence = k.sum(dtype=torch.float64) + without.mean() * mean.numel()
+    return Moments(alpha * mean, alpha * (variance + (1.0 - alpha) * mean.square()), divergence)
 
 
 def _slab(mean: Tensor, log_scale: Tensor, variance: Tensor, prior: Prior) -> Tensor:
     """S of every weight."""
-    scale = torch.as_tensor(cast(Any, prior.scale), dtype=mean.dtype)
-    return (variance + (mean - prior.mean).square()) / (2.0 * scale.square()) + scale.log() - 0.5 - log_scale
+    scale = cast(Any, prior.scale)
+    log_prior_scale = scale.log() if isinstance(scale, Tensor) else math.log(scale)
+    slab: Tensor = (variance + (mean - prior.mean).square()) * (0.5 / scale**2) + (log_prior_scale - 0.5) - log_scale
+    return slab
 
 
 @dataclass(frozen=True)
@@ -248,10 +251,11 @@ class Weights(nn.Module):
         own: list[Any] = [getattr(self, f"prior_{name}") if value is None else value for value, name in pairs]
         return Prior(*own)
 
-    def moments(self, mean: Tensor | None = None) -> Moments:
+    def moments(self, mean: Tensor | None = None, *, compiled: bool = False) -> Moments:
         """Return M, V and Σ k; another mean of the slabs may be given."""
         mean = self.mean if mean is None else mean
-        return moments(mean, self.log_scale, self.logit, self.prior.settled(mean, self.log_scale, self.logit))
+        settled = self.prior.settled(mean, self.log_scale, self.logit)
+        return moments(mean, self.log_scale, self.logit, settled, compiled=compiled)
 
     def relaxed(self, mean: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
         """Draw weights whose inclusion is a concrete variable, a number between 0 and 1, so that gradients pass.
@@ -288,67 +292,9 @@ class Weights(nn.Module):
         return torch.ones_like(self.mean) if self.logit is None else self.logit.detach().sigmoid()
 
 
-class _Fused(torch.autograd.Function):
-    """:func:`plain_moments`, part by part so that what comes in between stays in the cache; derivatives by hand."""
-
-    @staticmethod
-    def forward(mean: Tensor, log_scale: Tensor, logit: Tensor, prior: Prior) -> tuple[Tensor, Tensor, Tensor]:
-        product, variance = torch.empty_like(mean), torch.empty_like(mean)
-        total = mean.new_zeros((), dtype=torch.float64)
-        for m, r, lam, out_mean, out_variance in _parts(mean, log_scale, logit, product, variance):
-            alpha, var = lam.sigmoid(), r.exp().square_()
-            # log(1 + e^λ) = max(λ, 0) − log max(α, 1 − α)
-            k = torch.maximum(alpha, 1.0 - alpha).log_().addcmul_(alpha, _excess(m, r, lam, var, prior))
-            total += k.sub_(lam.relu()).sum(dtype=torch.float64)
-            torch.mul(alpha, m, out=out_mean)
-            torch.addcmul(var, m - out_mean, m, out=out_variance).mul_(alpha)
-        return product, variance, total + math.log1p(math.exp(cast(float, prior.odds))) * mean.numel()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.prior = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        to_mean, to_variance, to_k = grads
-        tensors, (_, centre, scale) = ctx.saved_tensors, ctx.prior
-        to_k = to_k.to(to_mean.dtype)
-        pull, out = to_k / scale**2, [torch.empty_like(tensors[0]) for _ in range(3)]
-        for m, r, lam, g_mean, g_variance, *own in _parts(*tensors, to_mean, to_variance, *out):
-            alpha, var = lam.sigmoid(), r.exp().square_()
-            product = alpha * m
-            raised, spread = m - product, 2.0 * g_variance  # (1 − α) μ
-            # ∂V/∂α = σ² + (1 − 2α) μ²
-            change = (raised - product).mul_(m).add_(var).mul_(g_variance).addcmul_(m, g_mean)
-            change.addcmul_(_excess(m, r, lam, var, ctx.prior), to_k)
-            torch.addcmul(g_mean, spread, raised, out=own[0]).addcmul_(m - centre, pull).mul_(alpha)
-            torch.mul(var, spread.add_(pull), out=own[1]).sub_(to_k).mul_(alpha)
-            torch.mul(change, alpha, out=own[2]).addcmul_(change.mul_(alpha), alpha, value=-1.0)
-        return *out, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """Under ``torch.vmap`` the plain form is differentiated."""
-        *tensors, prior = inputs
-
-        def one(*own: Tensor) -> tuple[Tensor, ...]:
-            mean, log_scale, logit = own
-            return tuple(plain_moments(mean, log_scale, logit, prior))
-
-        return torch.vmap(one, in_dims[:3])(*tensors), (0, 0, 0)
-
-
-def _excess(mean: Tensor, log_scale: Tensor, logit: Tensor, variance: Tensor, prior: Prior) -> Tensor:
-    """S + λ − λ₀."""
-    odds, centre, scale = cast(tuple[float, float, float], prior)
-    slab = (mean - centre if centre else mean).square().add_(variance)
-    return torch.add(logit, slab, alpha=0.5 / scale**2).sub_(log_scale).add_(math.log(scale) - 0.5 - odds)
-
-
-def _parts(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Cut tensors of one shape into flat parts that fit into the cache together."""
-    yield from zip(*(tensor.reshape(-1).split(_PART) for tensor in tensors), strict=True)
+@functools.cache
+def _compiled() -> Callable[..., Moments]:
+    return torch.compile(_moments, dynamic=True)
 
 
 def _logit(p: float) -> float:

@@ -90,6 +90,7 @@ ORDER = [
     "experiments.cifar",
     "experiments.sequences",
     "experiments.images",
+    "experiments.joint",
     "experiments.logistic",
     "experiments.clusters",
     "arguments",

@@ -98,6 +98,7 @@ EXPERIMENTS = (
         "clusters", "Five clusters: unsure where nothing was seen", "Skaaret-Lund and others (2023), Figures 5-10"
     ),
     Experiment("sequences", "Transformers of unbounded depth, and Bayesian layers inside", "beyond the paper"),
+    Experiment("joint", "Depth and sparsity inferred together", "beyond the papers"),
     Experiment("logistic", "Which of twenty columns matter", "Skaaret-Lund and others (2023), Table 3, Figure 4"),
 )
 

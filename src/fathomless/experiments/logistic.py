@@ -30,7 +30,7 @@ from fathomless.experiments.results import Result, Value, summed_up
 from fathomless.inference.many import fit_many
 from fathomless.inference.objective import evidence
 from fathomless.inference.rows import Rows
-from fathomless.inference.selection import selections
+from fathomless.inference.selection import Selection, selections
 from fathomless.inference.svi import Training
 from fathomless.layers import SpikeSlab
 from fathomless.likelihoods import Bernoulli
@@ -48,7 +48,6 @@ SUPPORT = (1, 3, 7, 11, 13, 16, 17, 18, 19)  # columns that matter, from 1
 _COEFFICIENTS = {1: -4.0, 3: 1.0, 7: 1.0, 11: 1.2, 13: -37.1, 16: 50.0, 17: -5e-5, 18: 10.0, 19: 3.0}
 _INTERCEPT, _SPREAD = 99.4, 0.5
 _TOGETHER = 50  # fits that are trained side by side
-_DRAWS = 200  # of the bound at the end
 
 # published: σ = log(1 + e^ρ) with ρ ~ U(-5, -4), of which these are the mean and the deviation of the logarithm
 _START = SlabStart(mean=0.01, log_scale=(-4.5, 0.29), logit=(1.5, 2.5))
@@ -89,6 +88,8 @@ class Protocol:
         Of the multiplier.
     selections, restarts : int
         Runs of coordinate ascent, and of how many the best is reported.
+    draws : int
+        From which the bound is estimated at the end.
     responses : tuple of {"stored", "regenerated"}
         What is fitted; of regenerated responses, each group has its own.
     """
@@ -107,10 +108,14 @@ class Protocol:
     flow: FlowOptions = _FLOW
     selections: int = 100
     restarts: int = 20
+    draws: int = 200
     responses: tuple[str, ...] = ("stored",)
 
 
-PROTOCOLS = {"paper": Protocol(), "default": Protocol(responses=("stored", "regenerated"))}
+PROTOCOLS = {
+    "paper": Protocol(),
+    "default": Protocol(structure_rate=3.0, flow=replace(_FLOW, hidden=(16, 16)), responses=("stored", "regenerated")),
+}
 
 
 def run(
@@ -132,11 +137,12 @@ def run(
             protocol,
             fits=4,
             group=2,
-            epochs=80,
-            structure_rate=5.0,
+            epochs=20,
+            structure_rate=20.0,
             flow=replace(protocol.flow, hidden=(8, 8)),
-            selections=4,
+            selections=2,
             restarts=2,
+            draws=20,
             responses=("stored",),
         )
     found = datasets.load("lbbnn_logistic", data)
@@ -148,7 +154,7 @@ def run(
             for first in range(0, protocol.fits, _TOGETHER):
                 chosen = range(first, min(first + _TOGETHER, protocol.fits))
                 parts[f"{source}/{method}/{first}"] = partial(_trained, protocol, method, X, y, source, chosen, seed)
-        for method in ("cs", "cs_given"):
+        for method in ("cs", "cs_given") if source == "stored" else ("cs",):
             parts[f"{source}/{method}/0"] = partial(_ascended, protocol, method, X, y, source, seed)
     kept, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
     fits: dict[str, list[dict[str, Any]]] = {}
@@ -226,7 +232,7 @@ def _trained(
         "fits": [
             {
                 "inclusion": sparse_layers(model)[0][1].weight.inclusion()[0].tolist(),
-                "bound": _bound(model, own),
+                "bound": _bound(model, own, protocol.draws),
             }
             for model, own in zip(models, rows, strict=True)
         ]
@@ -234,10 +240,10 @@ def _trained(
 
 
 @torch.no_grad()
-def _bound(model: SparseNetwork, rows: Rows) -> float:
+def _bound(model: SparseNetwork, rows: Rows, n: int) -> float:
     """Estimate the evidence bound in nats, with local draws as in training."""
     model.train()
-    likelihood, draws = Bernoulli(rows.y.shape[1]), model.draw(rows.x, _DRAWS, as_generator(0))
+    likelihood, draws = Bernoulli(rows.y.shape[1]), model.draw(rows.x, n, as_generator(0))
     model.eval()
     bound: Tensor = evidence(draws, likelihood, rows.y, size=len(rows)).elbo
     return float(bound)
@@ -245,7 +251,8 @@ def _bound(model: SparseNetwork, rows: Rows) -> float:
 
 def _ascended(protocol: Protocol, method: str, X: Floats, y: Floats, source: str, seed: int) -> dict[str, Any]:
     """Select by coordinate ascent from random starts, all columns standardised."""
-    x, found = _standardised(X, 0), []
+    x = _standardised(X, 0)
+    found: list[Selection] = []
     for group, first in enumerate(range(0, protocol.selections, protocol.restarts)):
         found += selections(
             x,

@@ -85,11 +85,11 @@ class CompressedLinear(nn.Module):
 
     Parameters
     ----------
-    starts : Tensor of int, shape (outputs + 1,)
+    starts : Tensor of int, shape (K + 1,)
         Where each output's weights start.
     columns : Tensor of int, shape (nnz,)
         Input of each weight.
-    values, bias : Tensor, shapes (nnz,) and (outputs,)
+    values, bias : Tensor, shapes (nnz,) and (K,)
         Weights and biases.
     inputs : int
         Columns of x.

@@ -122,7 +122,7 @@ class Multiplier(nn.Module):
         ----------
         z : Tensor, shape (d,)
             The very z that the weights were drawn with.
-        mean, variance : Tensor, shape (outputs,)
+        mean, variance : Tensor, shape (K,)
             Of :math:`e^\top (W \odot \Gamma)` given z; one normal draw of it is made.
         """
         noise = torch.empty_like(mean).normal_(generator=generator)

@@ -113,7 +113,7 @@ class LayerPaths:
         The layer.
     included, active : Tensor of bool, shape of the weight
         Weights of the median probability model, and those of them that lie on a path from an input to an output.
-    units : Tensor of bool, shape (outputs,)
+    units : Tensor of bool, shape (K,)
         Units or channels on such a path. The others are constants, or are not used.
     variables : bool
         Whether its weights have inclusion variables. If not, all are included.

@@ -15,6 +15,7 @@ further. Ours ("calibrated") weighs the divergence by T < 1, chosen by log-likel
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any, cast
 
@@ -64,7 +65,7 @@ PROTOCOLS: dict[str, dict[str, dict[str, Any]]] = {
             "learning_rate": 1e-2,
             "schedule": "cosine",
             "repetitions": {"50": 1, "200": 1},
-            "methods": ("lrt", "flow", "dense"),  # dropout is the same
+            "methods": ("lrt", "flow", "dense"),
         },
     },
     "default": {
@@ -163,12 +164,7 @@ def run(
         for method in panel.get("methods", METHODS)
         if i < times
     ]
-    parts = {
-        f"{name}/{size}/{method}/{i}": (
-            lambda name=name, size=size, method=method, i=i: _part(method, size, i, panels[name], settings)
-        )
-        for name, size, method, i in cells
-    }
+    parts = {"/".join(map(str, cell)): partial(_part, settings, *cell) for cell in cells}
     found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
     values: dict[str, Value] = {}
     for name, size, method in dict.fromkeys(cell[:3] for cell in cells):
@@ -193,11 +189,10 @@ def _true(settings: Mapping[str, Any]) -> dict[str, Value]:
     return values
 
 
-def _part(
-    method: str, size: int, repetition: int, panel: Mapping[str, Any], settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def _part(settings: Mapping[str, Any], name: str, size: int, method: str, repetition: int) -> dict[str, Any]:
     """Train one network; return its scores, and of the first repetition what is drawn."""
     cases = _Cases(size, repetition, settings["seed"], settings["tests"])
+    panel = settings["panels"][name]
     own = {**panel, **panel.get("own", {}).get(method, {})}
     seed = derive(settings["seed"], method, size, repetition)
     net = MLP(2, _CLASSES, _UNITS, initialisation="default" if own["published"] else "he")
@@ -297,10 +292,8 @@ def _outside(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float],
     shared = told.weights + told.structure  # between the label and the network
     rules = {"logit": height, "entropy": told.total, "information": shared}
     scores = {f"auroc_{name}": auroc(rule[out].numpy(), rule[~out].numpy()) for name, rule in rules.items()}
-    scores |= {
-        "flagged_outside": float(flagged[out].double().mean()),
-        "flagged_inside": float(flagged[~out].double().mean()),
-    }
+    for name, part in (("outside", out), ("inside", ~out)):
+        scores[f"flagged_{name}"] = float(flagged[part].double().mean())
     scores["flagged_entropy"] = float(told.total[flagged].mean()) if bool(flagged.any()) else math.nan
     drawn = {"outside_entropy": told.total, "outside_information": shared, "outside_flagged": flagged.double()}
     return scores, {name: _plain(values) for name, values in drawn.items()}
@@ -324,7 +317,7 @@ def figure(result: Result) -> Any:
     axes = top.subplots(len(rows) + 2, 5)
     for i, (name, size) in enumerate(rows):
         cases = _Cases(int(size), 0, result.settings["seed"], 1)
-        shown = [result.curves.get(f"{name}/{size}/{method}", {}).get("map") for method in METHODS]
+        shown = [_kept(result, name, size, method).get("map") for method in METHODS]
         for ax, title, values in zip(axes[i], (*_NAMES, "Bayes' rule"), [*shown, cases.entropy()], strict=True):
             _map(ax, title if i == 0 else "", values, (0.0, 1.0), math.log(_CLASSES))
         axes[i, -1].plot(*cases.train.x.T.numpy(), ".", color="white", markersize=1.2)
@@ -332,7 +325,7 @@ def figure(result: Result) -> Any:
     name, size = rows[-1]
     for line, word, most in zip(axes[-2:], ("entropy", "information"), (math.log(_CLASSES), 0.5), strict=True):
         for ax, method in zip(line, METHODS, strict=False):
-            maps = result.curves.get(f"{name}/{size}/{method}", {})
+            maps = _kept(result, name, size, method)
             image = _map(ax, "", maps.get(f"outside_{word}"), (-1.0, 2.0), most)
             _hatch(ax, maps.get("outside_flagged"))
         line[0].set_ylabel(f"{word}, [-1, 2]²\n{name}, {size}", color=INK, fontsize=9.0)
@@ -352,6 +345,13 @@ def figure(result: Result) -> Any:
         if key == "entropy":
             legend(ax)
     return page
+
+
+def _kept(result: Result, *names: str) -> Mapping[str, Any]:
+    """Return what is drawn of a cell; dropout is trained in the first panel only."""
+    first = next(iter(result.settings["panels"]))
+    at = "/".join(names) if "/".join(names) in result.curves else "/".join((first, *names[1:]))
+    return cast(Mapping[str, Any], result.curves.get(at, {}))
 
 
 def _map(ax: Any, title: str, values: Any, ends: tuple[float, float], most: float) -> Any:

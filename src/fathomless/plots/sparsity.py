@@ -74,7 +74,7 @@ def active_network(
 
     Parameters
     ----------
-    weights : sequence of arrays, shape (outputs, inputs) each
+    weights : sequence of arrays, shape (K, D) each
         Of every layer, in order.
     inputs, outputs : sequence of str
         Names.

@@ -301,7 +301,7 @@ def _scores(fit: Mapping[str, Any]) -> dict[str, float]:
 
 
 def figure(result: Result) -> Any:
-    """Draw for each method the share of fits that find each column; those that matter are filled."""
+    """Draw for each method the share of fits that find each column; those that matter are filled and bold."""
     from fathomless.experiments.pictures import panels
     from fathomless.plots.canvas import GREEN, INK, legend, start
 
@@ -312,8 +312,8 @@ def figure(result: Result) -> Any:
     columns = range(1, 21)
     kinds = ("matters", GREEN, True), ("does not", "none", False)
     for ax, method in zip(axes, shown, strict=True):
-        rates = f"{result.values[f'{method}/tpr'].value:.3f}, {result.values[f'{method}/fpr'].value:.3f}"
-        start(ax, f"{method}   ({rates})", "", "share of fits")
+        tpr, fpr = (result.values[f"{method}/{rate}"].value for rate in ("tpr", "fpr"))
+        start(ax, f"{method}: TPR {tpr:.3f}, FPR {fpr:.3f}", "", "share of fits")
         for label, colour, matters in kinds:
             own = [j for j in columns if (j in SUPPORT) == matters]
             share = [result.values[f"{method}/share/x{j}"].value for j in own]
@@ -321,6 +321,8 @@ def figure(result: Result) -> Any:
         ax.set(ylim=(0.0, 1.02), xlim=(0.3, 20.7))
         ax.set_xticks(columns, [f"x{j}" for j in columns])
         ax.tick_params(axis="x", labelsize=6.0)
+        for j in SUPPORT:
+            ax.get_xticklabels()[j - 1].set(color=GREEN, fontweight="bold")
         ax.grid(visible=False, axis="x")
     legend(axes[0])
     return page

@@ -48,7 +48,7 @@ BASELINES = {
     "dropout": lambda **options: dropout_network(NET, 3, 0.2, **options),
 }
 KINDS: dict[str, tuple[Any, Any]] = dict(FAMILIES)
-EXTRA = [name for name in FAMILIES if name != "depth"]
+EXTRA = [name for name in FAMILIES if name not in ("depth", "sparse")]
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.errors.ConvergenceWarning")  # fits are short on purpose
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -85,7 +86,10 @@ def test_a_folder_that_turns_read_only_in_mid_run_stops_it_and_it_resumes(disk: 
     assert child.stdout is not None
     for _ in zip(range(3), child.stdout, strict=False):
         pass
-    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    for _ in range(100):  # refused while a file is just being written
+        if not subprocess.run(["mount", "-o", "remount,ro", disk], check=False).returncode:
+            break
+        time.sleep(0.05)
     _, err = child.communicate()
     subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
     said = [line for line in err.splitlines() if not line.startswith("note: ")]

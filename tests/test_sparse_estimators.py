@@ -37,7 +37,7 @@ def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any
 
 def test_a_linear_model_selects_the_columns_that_matter() -> None:
     X, y = table()
-    fitted = SparseBayesRegressor(depth=0, random_state=0).fit(X, y)
+    fitted = SparseBayesRegressor(depth=0, temperature=1.0, random_state=0).fit(X, y)
     assert fitted.selected_features_ == ["size", "age", "town"]
     relevance = fitted.feature_relevance()
     assert list(relevance) == list(X.columns)

@@ -365,7 +365,7 @@ class MeanFieldRegressorSettings(RegressorSettings, MeanFieldSettings):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SparseRegressorSettings(RegressorSettings, SparseSettings):
+class SparseRegressorSettings(SparseSettings, RegressorSettings):  # in this order, for the defaults
     """A regression by a network whose weights may be absent."""
 
 
@@ -380,8 +380,8 @@ STRUCTURES: dict[str, tuple[type[TrainingSettings], type[TrainingSettings]]] = {
     "finite": (FiniteSettings, FiniteRegressorSettings),
     "dun": (DepthUncertaintySettings, DepthUncertaintyRegressorSettings),
     "dropout": (DropoutSettings, DropoutRegressorSettings),
-    "meanfield": (MeanFieldSettings, MeanFieldRegressorSettings),
     "sparse": (SparseSettings, SparseRegressorSettings),
+    "meanfield": (MeanFieldSettings, MeanFieldRegressorSettings),
     "ensemble": (EnsembleSettings, EnsembleRegressorSettings),
 }
 

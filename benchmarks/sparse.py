@@ -1,6 +1,7 @@
-"""The training step of sparse networks, 784-400-600-10 in batches of 100, over that of a plain network.
+"""The training step of sparse networks, 784-400-600-10, over that of a plain network.
 
-    python benchmarks/sparse.py            one thread
+    python benchmarks/sparse.py            one thread, batches of 100
+    python benchmarks/sparse.py --batch 500
     python benchmarks/sparse.py --peers    with the layers of bayesian-torch and torch-uncertainty, where installed
 
 Each figure is a median over interleaved repetitions of a few steps: CPU time of the process, and its ratio to a bare
@@ -29,7 +30,7 @@ from fathomless.likelihoods import Categorical
 from fathomless.models.sparse import SparseNetwork
 from fathomless.multipliers import FlowOptions
 
-BATCH, STEPS, REPETITIONS = 100, 5, 15
+STEPS, REPETITIONS = 5, 15
 FORMS: dict[str, dict[str, Any]] = {
     "dense (slab alone)": {"inclusion": False},
     "lrt": {},
@@ -53,9 +54,8 @@ def bare(net: nn.Module, divergence: Callable[[], Any], x: torch.Tensor, y: torc
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
 
     def steps() -> None:
-        for start in range(0, len(x), BATCH):
-            out = net(x[start : start + BATCH])
-            loss: torch.Tensor = F.cross_entropy(out, y[start : start + BATCH]) + divergence()
+        for part, labels in zip(x.chunk(STEPS), y.chunk(STEPS), strict=True):
+            loss: torch.Tensor = F.cross_entropy(net(part), labels) + divergence()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -66,7 +66,7 @@ def bare(net: nn.Module, divergence: Callable[[], Any], x: torch.Tensor, y: torc
 def ours(options: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
     """Return the same steps of the library's loop."""
     model = SparseNetwork(bayesian(plain(), lambda _, part: SpikeSlab(part, **options)))
-    run = Run(model, Categorical(10), Training(epochs=10**6, batch_size=BATCH, structure_every=1), seed=0)
+    run = Run(model, Categorical(10), Training(epochs=10**6, batch_size=len(x) // STEPS, structure_every=1), seed=0)
     rows = Rows(x, y)
     return lambda: svi._epoch(run, rows)
 
@@ -98,12 +98,12 @@ def _pairs(parts: nn.ModuleList, x: torch.Tensor, y: torch.Tensor) -> Callable[[
     optimizer = torch.optim.Adam(parts.parameters(), lr=1e-3, fused=True)
 
     def steps() -> None:
-        for start in range(0, len(x), BATCH):
-            h, total = x[start : start + BATCH], torch.zeros(())
+        for h, labels in zip(x.chunk(STEPS), y.chunk(STEPS), strict=True):
+            total = torch.zeros(())
             for i, part in enumerate(parts):
                 h, kl = part(h.relu() if i else h)
                 total = total + kl
-            loss: torch.Tensor = F.cross_entropy(h, y[start : start + BATCH]) + total / 60_000
+            loss: torch.Tensor = F.cross_entropy(h, labels) + total / 60_000
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -115,12 +115,14 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--batch", type=int, default=100)
+    given = parser.parse_args()
     torch.set_num_threads(1)
-    g = torch.Generator().manual_seed(0)
-    x, y = torch.rand(BATCH * STEPS, 784, generator=g), torch.randint(10, (BATCH * STEPS,), generator=g)
+    g, rows = torch.Generator().manual_seed(0), given.batch * STEPS
+    x, y = torch.rand(rows, 784, generator=g), torch.randint(10, (rows,), generator=g)
     floor = "plain network"
     forms = {floor: bare(plain(), lambda: 0.0, x, y), **{name: ours(own, x, y) for name, own in FORMS.items()}}
-    if parser.parse_args().peers:
+    if given.peers:
         forms |= peers(x, y)
     taken: dict[str, list[float]] = {name: [] for name in forms}
     for i in range(REPETITIONS + 1):
@@ -130,7 +132,7 @@ def main() -> None:
             if i:  # the first one warms up
                 taken[name].append((time.process_time() - start) / STEPS)
     print(f"{platform.platform()}, Python {platform.python_version()}, torch {torch.__version__}, one thread")
-    print(f"784-400-600-10, batch {BATCH}: CPU milliseconds a step, and the median ratio to the plain network\n")
+    print(f"784-400-600-10, batch {given.batch}: CPU milliseconds a step, and the median ratio to the plain network\n")
     for name, times in taken.items():
         ratios = sorted(a / b for a, b in zip(times, taken[floor], strict=True))
         low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]

@@ -40,7 +40,7 @@ from fathomless.rng import lent_globally
 
 NAMES = [experiment.name for experiment in experiments.EXPERIMENTS]
 EXPECTED: dict[str, Any] = io.read_json(Path(experiments.__file__).parent / "expected.json")
-NEEDS_DATA = {"cifar", "logistic"}
+NEEDS_DATA = {"cifar", "images", "logistic"}
 FINITE = st.floats(-1e6, 1e6)
 
 
@@ -61,16 +61,18 @@ def smoke(request: pytest.FixtureRequest) -> Callable[[str], Result]:
     return run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+# the tests of one experiment share its small run, and so one worker
+RUNS = [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)]) for name in NAMES]
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_the_small_version_shows_what_is_expected(name: str, smoke: Callable[[str], Result]) -> None:
     verdicts = expected(smoke(name))
     assert verdicts
     assert all(verdict.holds for verdict in verdicts), layout(verdicts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RUNS)
 def test_a_result_survives_its_file_and_is_drawn_from_it(name: str, smoke: Callable[[str], Result]) -> None:
     result = smoke(name)
     again = Result.from_json(json.loads(json.dumps(result.to_json())))

@@ -1,5 +1,6 @@
 """The estimators of networks whose weights may be absent."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fathomless.errors import ConvergenceWarning, DataError
 from fathomless.estimators import FAMILIES, load
 from fathomless.multipliers import FlowOptions
 
+# most trainings here are too short for the structure to move
+pytestmark = pytest.mark.filterwarnings("ignore:inclusion logits start:fathomless.errors.ConvergenceWarning")
 QUICK: dict[str, Any] = {"epochs": 20, "width": 8, "random_state": 0}
 
 
@@ -47,7 +50,7 @@ def test_a_linear_model_selects_the_columns_that_matter() -> None:
     assert fitted.score(*table(seed=1)) > 0.9
 
 
-@pytest.mark.parametrize("posterior", ["lrt", "flow", "relaxed", "slab"])
+@pytest.mark.parametrize("posterior", ["lrt", "flow", "relaxed", "slab", "mnf"])
 @pytest.mark.parametrize("kind", [SparseBayesClassifier, SparseBayesRegressor])
 def test_every_posterior_is_fitted_saved_and_loaded_to_the_same_predictions(
     kind: type[Any], posterior: str, tmp_path: Path
@@ -124,6 +127,16 @@ def test_a_network_that_is_pruned_away_says_so() -> None:
     X, y = rng.standard_normal((60, 3)), rng.standard_normal(60)
     with pytest.warns(ConvergenceWarning, match="keeps no weight of layer"):
         SparseBayesRegressor(temperature=1.0, epochs=300, width=8, random_state=0).fit(X, y)
+
+
+def test_a_training_in_which_no_weight_could_leave_says_so() -> None:
+    X, y = table(80)
+    with pytest.warns(ConvergenceWarning, match="could move by about 0.16: how many weights are kept"):
+        SparseBayesRegressor(**QUICK).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SparseBayesRegressor(posterior="slab", **QUICK).fit(X, y)
+        SparseBayesRegressor(**QUICK | {"epochs": 250}).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -284,9 +284,10 @@ class SparseSettings(TrainingSettings):
 
     Parameters
     ----------
-    posterior : {"lrt", "flow", "relaxed", "slab"}
+    posterior : {"lrt", "flow", "relaxed", "slab", "mnf"}
         Independent spikes and slabs, trained by sampling the outputs of layers ("lrt"), with slabs made dependent by
-        flows ("flow"), or trained by relaxed draws of weights ("relaxed"); or all weights included ("slab").
+        flows ("flow"), or trained by relaxed draws of weights ("relaxed"); or all weights included, independent
+        ("slab", mean field) or made dependent by flows ("mnf", multiplicative normalising flows).
     structure : {"average", "median"}
         Predict by averaging over structures, or by the weights that are included with probability above one half.
     architecture : {"mlp", "skip"} or callable
@@ -307,7 +308,7 @@ class SparseSettings(TrainingSettings):
         Kind and size of the flows.
     """
 
-    posterior: str = _option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab"))
+    posterior: str = _option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab", "mnf"))
     structure: str = _option("average", "choice", names=("average", "median"), flag="predict-by")
     architecture: "str | Callable[[int, int], Module]" = _option("mlp", "choice", names=("mlp", "skip"))
     depth: int = _option(2, "whole", least=0)

@@ -25,12 +25,12 @@ from fathomless.paths import active_paths, drawn_inputs
 from fathomless.rng import as_generator, derive, lent_globally
 from fathomless.scikit import Array, Estimator
 from fathomless.settings import SparseRegressorSettings, SparseSettings, documented
-from fathomless.spikes import SlabPrior
+from fathomless.spikes import SlabPrior, SlabStart
 from fathomless.tasks import Classifier, Regressor
 
 __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 
-_POSTERIORS = ("lrt", "flow", "relaxed", "slab")
+_POSTERIORS = ("lrt", "flow", "relaxed", "slab", "mnf")
 
 
 class _SparseBayes(SparseSettings, Estimator):
@@ -47,8 +47,8 @@ class _SparseBayes(SparseSettings, Estimator):
         self._room(inputs, outputs, dtype)
         first, rest = self._priors(inputs)
         how: dict[str, Any] = {
-            "inclusion": self.posterior != "slab",
-            "multiplier": (self.flow or FlowOptions()) if self.posterior == "flow" else None,
+            "inclusion": self.posterior not in ("slab", "mnf"),
+            "multiplier": (self.flow or FlowOptions()) if self.posterior in ("flow", "mnf") else None,
             "estimator": "relaxed" if self.posterior == "relaxed" else "local",
         }
         with lent_globally(derive(seed, "weights")):
@@ -196,12 +196,25 @@ class _SparseBayes(SparseSettings, Estimator):
         return to_sparse(self._members()[0].network, format=format)
 
     def _warn(self, run: Run | Member) -> None:
+        if self.posterior in ("slab", "mnf"):
+            return
         empty = [row.layer for member in self._members() for row in inclusion_table(member) if row.kept == 0]
         if empty:
             warnings.warn(
                 f"the median probability model keeps no weight of layer {empty[0]!r}: it predicts a constant. The "
                 "evidence for the weights does not outweigh their divergence: lower temperature, raise "
                 "prior_inclusion, or take a narrower network",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        rates = torch.tensor([run.training.learning_rate, *(row["learning_rate"] for row in run.history)])
+        steps = torch.tensor([0.0, *(row["step"] for row in run.history)])
+        start, travel = SlabStart().logit[1], run.training.structure_rate * float(torch.trapezoid(rates, steps))
+        if travel < start:  # Adam moves a parameter by about one rate per step
+            warnings.warn(
+                f"inclusion logits start up to {start:g} above the edge between in and out and could move by about "
+                f"{travel:.2g}: how many weights are kept tells how long the training was. Raise epochs (now "
+                f"{run.training.epochs}) or structure_rate (now {run.training.structure_rate:.2g})",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -233,7 +246,7 @@ class SparseBayesClassifier(_SparseBayes, Classifier):
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> clf = SparseBayesClassifier(epochs=50, random_state=0).fit(X, y)
+    >>> clf = SparseBayesClassifier(epochs=300, random_state=0).fit(X, y)
     >>> clf.predict_proba(X[:2]).shape
     (2, 3)
     """

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from fathomless.errors import DataError
+from fathomless.layers import SpikeSlab
 from fathomless.spikes import Prior, SlabPrior, SlabStart, Weights, moments
 
 SHAPE = torch.Size([5, 7])
@@ -96,16 +97,18 @@ def test_gradients_agree_with_finite_differences(prior: SlabPrior) -> None:
     assert torch.autograd.gradcheck(lambda *a: tuple(moments(*a, prior.against(SHAPE))), own)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")  # of torch
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_the_compiled_form_equals_the_plain_one() -> None:
-    own = [value.requires_grad_() for value in weights(4)]
-    pull = [torch.randn(SHAPE, dtype=torch.float64) for _ in range(2)]
-    prior, gradients = SlabPrior(0.1, 0.5, 0.3).against(SHAPE), []
+    layer = SpikeSlab(nn.Linear(7, 5), SlabPrior(0.1, 0.5, 0.3)).double()
+    x, pull = torch.randn(6, 7, dtype=torch.float64), torch.randn(6, 5, dtype=torch.float64)
+    gradients = []
     for compiled in (True, False):
-        found = moments(*own, prior, compiled=compiled)
-        objective = (found.mean * pull[0] + found.variance * pull[1]).sum() + 0.7 * found.divergence
-        gradients.append((objective.detach(), *torch.autograd.grad(objective, own)))
+        layer.compiled = compiled
+        y, divergence = layer(x, torch.Generator().manual_seed(0))
+        objective = (y * pull).sum() + 0.7 * divergence
+        gradients.append((objective.detach(), *torch.autograd.grad(objective, list(layer.parameters()))))
+    assert len(gradients[0]) == 6
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-9)
 
 

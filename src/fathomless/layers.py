@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -282,8 +282,9 @@ class SpikeSlab(BayesianLayer):
         with torch.autocast(x.device.type, enabled=False):  # variances span too many orders for half precision
             square = x.to(own.variance.dtype).square()
             variance = self.act(square, own.variance, None if bias is None else bias.variance)
-        # without a bias a row of zeros has no variance, where the root has no derivative
-        return mean + variance.clamp_min(1e-12).sqrt() * torch.empty_like(mean).normal_(generator=generator)
+        return (_noisy_compiled() if self.compiled else _noisy)(
+            mean, variance, torch.empty_like(mean).normal_(generator=generator)
+        )
 
 
 class Act(NamedTuple):
@@ -328,6 +329,16 @@ class Act(NamedTuple):
     def matrix(self, weight: Tensor) -> Tensor:
         """Return weights as a matrix whose rows z runs along."""
         return weight if self.linear else weight.flatten(1).mT
+
+
+def _noisy(mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+    # without a bias a row of zeros has no variance, where the root has no derivative
+    return mean + variance.clamp_min(1e-12).sqrt() * noise
+
+
+@cache
+def _noisy_compiled() -> Callable[..., Tensor]:
+    return torch.compile(_noisy, dynamic=True)
 
 
 def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -> Tensor:

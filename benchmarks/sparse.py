@@ -87,7 +87,7 @@ def peers(x: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], object]]:
         own = [part for part in net if isinstance(part, kind)]
 
         def divergence() -> Any:
-            return sum(part.lvposterior - part.lprior for part in own) / 60_000
+            return sum(part.log_variational_posterior - part.log_prior for part in own) / 60_000
 
         found["torch-uncertainty BayesLinear"] = bare(net, divergence, x, y)
     return found

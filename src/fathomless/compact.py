@@ -120,7 +120,11 @@ class CompressedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (..., inputs) to (..., outputs)."""
-        table = x.reshape(-1, self.inputs).mT.contiguous()  # (inputs, B)
+        rows = x.reshape(-1, self.inputs)
+        if not torch.compiler.is_compiling() and len(rows) == 1:
+            two: Tensor = self(rows.expand(2, -1))  # a table of one column is slower than one of two
+            return two[:1].reshape(*x.shape[:-1], len(self.bias))
+        table = rows.mT.contiguous()  # (inputs, B)
         how: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
         total = F.embedding_bag(self.columns, table, self.starts, per_sample_weights=self.values, **how)
         return (total.mT + self.bias).reshape(*x.shape[:-1], len(self.bias))
@@ -187,7 +191,7 @@ def weighted(kind: type[nn.Module], weight: Tensor, bias: Tensor | None, **argum
 def save_sparse(network: nn.Module, folder: io.PathLike, report: Mapping[str, Any] | None = None) -> None:
     """Save a network that :func:`~fathomless.export.to_sparse` made, in few bytes.
 
-    Of each layer are kept the weights that are not 0, and the shorter of a bit for every place and a list of columns.
+    Of each layer are kept the weights that are not 0, and the shorter of a bit for every place and a byte for each gap.
 
     Parameters
     ----------
@@ -286,27 +290,35 @@ def _rows(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _packed(starts: Tensor, columns: Tensor, values: Tensor, width: int) -> dict[str, Tensor]:
-    """Return values, and where they are in the fewest bytes: 16 or 32 bits for each, or a bit for each place."""
+    """Return values, and where they are in the fewest bytes: one for each gap between them, or a bit for each place.
+
+    A gap byte of 255 stands for 255 places without a weight, to which the next byte adds.
+    """
     size = (len(starts) - 1) * width
     if len(values) == size:
         return {"values": values}
-    narrow = columns.to(torch.int16 if width <= 2**15 else torch.int32)
-    if narrow.nbytes + 4 * len(starts) < -(-size // 8):
-        return {"values": values, "columns": narrow, "starts": starts.to(torch.int32)}
     rows = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
+    places = (rows * width + columns).cpu().numpy()
+    whole, rest = np.divmod(np.diff(places, prepend=-1) - 1, 255)
+    if len(places) + whole.sum() < -(-size // 8):
+        gaps = np.full(len(places) + whole.sum(), 255, np.uint8)
+        gaps[np.cumsum(whole + 1) - 1] = rest
+        return {"values": values, "gaps": torch.from_numpy(gaps)}
     there = np.zeros(size, bool)
-    there[(rows * width + columns).cpu().numpy()] = True
+    there[places] = True
     return {"values": values, "mask": torch.from_numpy(np.packbits(there))}
 
 
 def _unpacked(own: Mapping[str, Tensor], rows: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return starts, columns and values of what :func:`_packed` returned."""
-    values = own["values"]
-    if "columns" in own:
-        starts, columns = own["starts"], own["columns"].to(torch.int32)
-    else:
-        bits = np.unpackbits(own["mask"].numpy(), count=rows * width) if "mask" in own else np.ones(rows * width, bool)
-        starts, columns, _ = _rows(torch.from_numpy(bits.reshape(rows, width)))
+    values, there = own["values"], np.ones(rows * width, bool)
+    if "gaps" in own:
+        gaps = own["gaps"].numpy()
+        there[:] = False
+        there[np.cumsum(np.where(gaps < 255, gaps.astype(np.int64) + 1, 255))[gaps < 255] - 1] = True
+    elif "mask" in own:
+        there = np.unpackbits(own["mask"].numpy(), count=rows * width)
+    starts, columns, _ = _rows(torch.from_numpy(there.reshape(rows, width)))
     if not (len(starts) == rows + 1 and int(starts[-1]) == len(columns) == len(values)):
         raise ValueError(f"{len(values)} weights for {len(columns)} places in {rows} rows")
     return starts, columns, values

@@ -35,7 +35,7 @@ from fathomless.paths import Chain, Link, read_chain
 __all__ = ["ExportReport", "LayerReport", "SparseExport", "to_sparse"]
 
 # compressed rows are faster for ten rows of x and more: benchmarks/sparse_products.py
-_LARGE, _SPARSE = 2**17, 0.05
+_LARGE, _SPARSE = 2**17, 0.1
 _CONVOLUTIONS = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}  # by axes of the weight
 _PLAIN = {*ELEMENTWISE, *POOLING, nn.Flatten}
 
@@ -159,7 +159,7 @@ def to_sparse(
         Keep the weights with α > ½; or all, at their posterior means αμ.
     format : {"auto", "dense", "csr"}
         Of linear maps: dense ones of the size that remains; or compressed rows. "auto" takes compressed rows for at
-        least 131,072 places (362 × 362) of which at most 5 % are filled. Convolutions stay dense.
+        least 131,072 places (362 × 362) of which at most 10 % are filled. Convolutions stay dense.
     example : Tensor, shape (B, ...), optional
         Inputs on which both are compared.
 
@@ -171,10 +171,10 @@ def to_sparse(
     Notes
     -----
     The rule for "auto" is from ``benchmarks/sparse_products.py``, on one CPU thread. At 400 × 784 and 600 × 400 and
-    density 0.05, compressed rows are 2.2 times as fast as a dense map for 1000 rows of x, and 1.3 times for 10; at
-    density 0.005, 3.8 and 1.6 times; they break even near 0.2 and 0.1. For a single row they take two to three times
-    as long, 0.1 to 0.2 ms more: choose "dense" if rows come one by one. At 200 × 200 they gain from 100 rows on, at
-    64 × 64 never.
+    density 0.1, compressed rows are 2.0 to 2.5 times as fast as a dense map for 100 rows of x, 1.3 times for 1000, and
+    as fast for 10; at density 0.02, 3.5 to 3.8, 2.0 to 3.8 and 1.4 times; they break even near 0.2 for many rows. For
+    a single row they take two to three times as long, 0.1 to 0.2 ms more: choose "dense" if rows come one by one. At
+    200 × 200 they gain from 100 rows on, at 64 × 64 never.
 
     A channel of a convolution that is a constant is folded only if padding and pooling leave it one at the border.
     Grouped convolutions keep all channels.

@@ -33,7 +33,12 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     return frame, y.to_numpy()
 
 
-@parametrize_with_checks([SparseBayesClassifier(epochs=60, depth=1, width=8, random_state=0)])
+@parametrize_with_checks(
+    [
+        SparseBayesClassifier(epochs=60, depth=1, width=8, random_state=0),
+        SparseBayesRegressor(epochs=60, depth=1, width=32, random_state=0),
+    ]
+)
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
     check(estimator)
 

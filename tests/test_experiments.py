@@ -61,20 +61,15 @@ def smoke(request: pytest.FixtureRequest) -> Callable[[str], Result]:
     return run
 
 
-# the tests of one experiment share its small run, and so one worker
-RUNS = [pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)]) for name in NAMES]
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_the_small_version_shows_what_is_expected(name: str, smoke: Callable[[str], Result]) -> None:
-    verdicts = expected(smoke(name))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_small_version_shows_what_is_expected_and_survives_its_file(
+    name: str, smoke: Callable[[str], Result]
+) -> None:
+    result = smoke(name)
+    verdicts = expected(result)
     assert verdicts
     assert all(verdict.holds for verdict in verdicts), layout(verdicts)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_result_survives_its_file_and_is_drawn_from_it(name: str, smoke: Callable[[str], Result]) -> None:
-    result = smoke(name)
     again = Result.from_json(json.loads(json.dumps(result.to_json())))
     module = experiments.find(name).load()
     assert again.values == result.values

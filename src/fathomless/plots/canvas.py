@@ -52,7 +52,7 @@ BLUE, RUST, GREEN, PURPLE, OCHRE = "#2a88e0", "#c2410c", "#217567", "#d65bb4", "
 
 _WIDTH, _HEIGHT = 4.4, 3.0  # inches
 _SMALL, _FONT, _TITLE = 8.0, 9.0, 10.0  # points
-_REFERENCE = r'(?:href="|url\()#([^")]+)'  # to another element of the same SVG
+_REFERENCE = r'(?:(?<=href="#)|(?<=url\(#))[^")]+'  # the name of another element of the same SVG
 
 
 def figure(width: float = _WIDTH, height: float = _HEIGHT) -> tuple[Figure, Axes]:
@@ -145,7 +145,7 @@ def svg(picture: Axes | Figure, prefix: str = "plot") -> str:
     # numbered: matplotlib's own names hash the layout's last bits, and those differ from one drawing to the next
     used = {name: f"{prefix}-{n}" for n, name in enumerate(dict.fromkeys(re.findall(_REFERENCE, text)), 1)}
     text = re.sub(r' id="([^"]+)"', lambda m: f' id="{used[m[1]]}"' if m[1] in used else "", text)
-    text = re.sub(_REFERENCE, lambda m: m[0].replace(m[1], used[m[1]]), text)
+    text = re.sub(_REFERENCE, lambda m: used[m[0]], text)
     text = re.sub(r' (?:d|x|y)="[^"]*"', lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)  # 0.01 pt is enough
     many = r'(?:<use [^>]*(?P<style> style="[^"]*")/>\s*)(?:<use [^>]*(?P=style)/>\s*)+'  # points that look the same
     text = re.sub(many, lambda m: f"<g{m['style']}>\n{m[0].replace(m['style'], '')}</g>\n", text)

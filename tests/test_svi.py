@@ -155,6 +155,15 @@ def test_history_adds_up() -> None:
         assert {"epoch", "step", "learning_rate", "mean_depth", "deepest"} <= set(row)
 
 
+def test_an_epoch_of_many_steps_reports_what_one_batch_reports() -> None:
+    data, told = rows(1100, torch.float64), []
+    for size in (1, 1100):  # more steps than are summed at once; weights that stand still
+        still = Training(epochs=1, batch_size=size, learning_rate=1e-15)
+        told.append(fit(model(seed=0).double(), Categorical(2), data, training=still).history[-1])
+    for name in ("elbo", "log_likelihood", "divergence_weights", "divergence_depth"):
+        assert told[0][name] == pytest.approx(told[1][name], rel=1e-9)
+
+
 def test_a_divergence_names_the_first_tensor_that_is_not_finite() -> None:
     data = rows()
     broken = Rows(torch.full_like(data.x, math.inf), data.y)

@@ -34,6 +34,7 @@ from fathomless.rng import as_generator, derive, lent_globally
 __all__ = ["Rows", "Run", "Training", "calibrate", "fit"]
 
 _CHUNK = 8192  # rows scored at once
+_KEPT = 1024  # steps whose numbers wait on the device to be summed
 
 
 @dataclass(frozen=True)
@@ -384,9 +385,14 @@ def _epoch(run: Run, train: Rows | Stream) -> Tensor:
         run.model.train()
         run.likelihood.train()
     created = 0
-    parts, shares = [], []
+    total: Tensor | float = 0.0
+    parts: list[list[Tensor]] = []
+    shares: list[float] = []
     steps = train.steps(t.batch_size)
     for batch in train.batches(t.batch_size, run.order):
+        if len(parts) == _KEPT:
+            total = total + _summed(parts, shares)
+            parts, shares = [], []
         run.step += 1
         look = run.step % t.structure_every == 0
         _set_rates(run, steps, look and run.epoch >= t.structure_delay)
@@ -401,7 +407,12 @@ def _epoch(run: Run, train: Rows | Stream) -> Tensor:
                 run.ranks.refuse_statistics(run.model)
             _compare(run, whole=bool(new))
         _clear(run)
-    weight = torch.tensor(shares, dtype=torch.float64).to(run.model.device)
+    return total + _summed(parts, shares)
+
+
+def _summed(parts: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> Tensor:
+    """Sum the bound's parts over steps, weighted by shares of the rows."""
+    weight = torch.tensor(shares, dtype=torch.float64).to(parts[0][0].device)
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])
 
 

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -273,3 +275,13 @@ def test_values_that_would_broadcast_the_batch_are_refused():
         mixture.cdf(torch.zeros(5))
     with pytest.raises(DataError, match=r"\(5, 1\)"):
         mixture.log_prob(torch.zeros(4, 1))
+
+
+def test_quantiles_load_no_computer_algebra():
+    """Several of torch's conveniences do, on their first call; a prediction of one row would take a second longer."""
+    code = (
+        "import sys, torch; from fathomless.mixtures import Mixture, Normal; one = torch.ones(1, 2).double(); "
+        "Mixture(torch.zeros(1), Normal(one, one)).icdf(0.5); assert 'sympy' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self, TypeVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from scipy import special
@@ -410,9 +411,9 @@ class Mixture:
         """Broadcast an argument to the batch and open the axis of draws: (..., 1, *batch)."""
         y, batch = _double(y), self.batch_shape
         try:
-            shape = torch.broadcast_shapes(y.shape, batch)
-        except RuntimeError:
-            shape = torch.Size()
+            shape = np.broadcast_shapes(y.shape, batch)  # torch's loads a system of computer algebra first
+        except ValueError:
+            shape = ()
         if shape[len(shape) - len(batch) :] != batch:
             raise DataError(
                 f"a mixture with batch {tuple(batch)} was given values of shape {tuple(y.shape)}; "

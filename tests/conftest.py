@@ -2,10 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+
+from commands import Call, Said
 
 # the same examples in every run; to look for new ones: pytest --hypothesis-profile=explore
 settings.register_profile("same", derandomize=True, deadline=None)
@@ -36,3 +39,17 @@ def one_thread() -> None:
 def generator() -> torch.Generator:
     """A generator with a fixed seed."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command line: words to what it said and how it ended."""
+    from fathomless.cli import main
+
+    def run(*words: Any) -> Said:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+    return run

@@ -12,8 +12,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import pytest
 import torch
 
 import fathomless
+from commands import Call, Said
 from fathomless import citations, memory, options, report, runs, tables
 from fathomless.cli import main
 from fathomless.errors import ConvergenceWarning
@@ -40,18 +40,6 @@ COLOURS = ("red", "green", "blue")
 SCORES = ["log_likelihood", "rmse", "mae", "r2", "crps", "coverage_50", "coverage_90", "coverage_95"]
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command said, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Said]
-
-
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Work in a folder of its own, with a small table, and draw no pictures."""
@@ -60,17 +48,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     write("houses.csv", houses())
     yield
     torch.set_num_threads(1)
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*words: Any) -> Said:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return Said(code, captured.out, captured.err)
-
-    return run
 
 
 def houses(rows: int = N, seed: int = 0, **changes: Any) -> pa.Table:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import Call, Said
 from fathomless import io, report, runs, tables
-from fathomless.cli import main
 from fathomless.errors import DataError, DivergenceError, FileError
 from fathomless.estimators import UnboundedDepthRegressor
 from fathomless.evaluation import evaluate
@@ -32,18 +32,6 @@ FIT = ["fit", "data.csv", "--target", "price", "--out", "run", "--epochs", "24",
 DONE = {"run.json", "manifest.json", "history.csv", "history.jsonl", "evaluations", "report.html", "log.jsonl"}
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command said, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Said]
-
-
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Work in a folder of its own, with a small table, and draw no pictures."""
@@ -52,17 +40,6 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     write_table("data.csv")
     yield
     torch.set_num_threads(1)
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*words: Any) -> Said:
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return Said(code, captured.out, captured.err)
-
-    return run
 
 
 def write_table(name: str, seed: int = 0, rows: int = N, **more: Any) -> pa.Table:

@@ -1,7 +1,7 @@
 """Speed, accuracy and calibration beside peers that do the nearest job, on the same rows, as one table.
 
-    python benchmarks/peers.py                       all sets, prints a table, writes results/peers.json
-    python benchmarks/peers.py --sets spambase --splits 1
+    python benchmarks/peers.py                       all sets
+    python benchmarks/peers.py --sets spambase --splits 1 --out peers.json
 
 The peers are networks of one depth, chosen before: a plain PyTorch loop over a DataLoader, skorch, scikit-learn's MLP,
 and this library's own baselines. Every network has layers of 64 rectified units and Adam at the same rate; plain
@@ -202,7 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "peers.json")
+    parser.add_argument("--out", type=Path, help="file for all scores, as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for kind in (SklearnConvergenceWarning, ConvergenceWarning, UserWarning):
@@ -221,7 +221,8 @@ def main() -> None:
                 scores.setdefault(label, []).append(ours(own, split, classes, seed))
         results[name] = {label: [asdict(score) for score in own] for label, own in scores.items()}
         report(f"{name}: {len(X):,} rows x {X.shape[1]}", scores, bool(classes))
-    options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+    if options.out is not None:
+        options.out.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
 
 
 def report(title: str, scores: dict[str, list[Score]], classes: bool) -> None:

@@ -427,8 +427,7 @@ class Categorical(Likelihood):
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Log mass, (S, B)."""
         _fits(f, self.outputs, y, ())
-        chosen = f.gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]  # (S, B)
-        return chosen - f.logsumexp(-1)
+        return f.log_softmax(-1).gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]  # (S, B)
 
     def components(self, f: Tensor) -> Classes:
         """Class probabilities with axes (S, B, C)."""

@@ -3,6 +3,7 @@
     python benchmarks/spirals.py --preset paper --kinds udn L3 L4 L5
     python benchmarks/spirals.py --kinds udn L4 L5 L6
     python benchmarks/spirals.py --kinds "udn*3" --rotations 18 20 22 24 26 28 30
+    python benchmarks/spirals.py --kinds L6 --seed 1 --rotations 20 24 26 28 --change '{"temperature": 0.1}'
 
 `fathomless reproduce spiral --full` runs all of it and judges it. For each kind: test accuracy (%) at the epoch of the
 best validation accuracy, averaged over rotations, ± one standard error over repetitions; then by rotation; then the
@@ -10,6 +11,7 @@ mean depth where training ended. With --out, the scores of every network are wri
 """
 
 import argparse
+import dataclasses
 import json
 import platform
 import statistics
@@ -27,16 +29,24 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["udn", "L4", "L5", "L6"])
     parser.add_argument("--rotations", nargs="+", type=int, default=list(ROTATIONS))
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--change", type=json.loads, default={}, help="other options of the protocol, as JSON")
     parser.add_argument("--out", type=Path, help="folder for the scores of every network")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread; preset {options.preset}")
-    print("rotations", *options.rotations, f"with {options.repetitions} repetitions")
+    protocol = dataclasses.replace(PROTOCOLS[options.preset], **options.change)
+    print(
+        "rotations",
+        *options.rotations,
+        f"with {options.repetitions} repetitions, seed {options.seed}",
+        *[f"{k}={v}" for k, v in options.change.items()],
+    )
     cells = [(rotation, repetition) for rotation in options.rotations for repetition in range(options.repetitions)]
     for kind in options.kinds:
         start = time.process_time()
         early = options.preset == "paper" or kind.startswith("L")  # depth is of interest where it is learned
-        found = train(kind, PROTOCOLS[options.preset], cells, early=early)
+        found = train(kind, protocol, cells, seed=options.seed, early=early)
         seconds = time.process_time() - start
 
         def by(score: str, found: list[dict[str, float]] = found) -> list[list[float]]:
@@ -50,7 +60,14 @@ def main() -> None:
         print("       depth   ", *(f"{statistics.mean(row):5.1f}" for row in by("mean_depth_at_end")), flush=True)
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
-            told = {"preset": options.preset, "kind": kind, "seconds": seconds, "networks": found}
+            told = {
+                "preset": options.preset,
+                "change": options.change,
+                "seed": options.seed,
+                "kind": kind,
+                "seconds": seconds,
+                "networks": found,
+            }
             (options.out / f"{options.preset}-{kind}.json").write_text(json.dumps(told) + "\n")
 
 

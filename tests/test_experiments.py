@@ -21,7 +21,7 @@ from fathomless import cli, datasets, experiments, io, plots
 from fathomless.distributions import ClippedPoisson
 from fathomless.errors import DataError, FileError, PausedError
 from fathomless.estimators import UnboundedDepthRegressor
-from fathomless.experiments import cifar, clusters, logistic, sequences, uci
+from fathomless.experiments import cifar, clusters, logistic, sequences, spiral, uci
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.reproduce import expected, reproduce
 from fathomless.experiments.results import (
@@ -502,3 +502,10 @@ def test_the_exit_code_says_whether_expectations_hold(
     kept = json.loads((out / "result.json").read_text())
     assert (kept["seed"], kept["preset"], kept["mode"]) == (7, "paper", "full")
     assert (out / "figure.svg").read_text().startswith("<svg")
+
+
+def test_spirals_end_when_every_network_is_done_early() -> None:
+    quick = dataclasses.replace(spiral.PROTOCOLS["default"], epochs=400, learning_rate=0.02)
+    cells = [(0, 0), (0, 1)]
+    found = spiral.train("L2", quick, cells, rows=128, early=True)
+    assert [one["epochs"] < 400 and one["rotation"] == 0 for one in found] == [True, True]

@@ -199,6 +199,8 @@ class _Watch:
         self.seen: list[list[tuple[float, float, float, float]]] = [[] for _ in range(len(valid.counts) // number)]
 
     def __call__(self, runs: Runs) -> None:
+        if not runs.active:  # the last of them was done at the evaluation before
+            return
         right = []
         for stack in (self.valid, self.test):
             density = densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the class that is right

@@ -22,7 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from fathomless import UnboundedDepthRegressor, cli, streams
+from fathomless import UnboundedDepthRegressor
+from fathomless.app import cli
+from fathomless.data import streams
 
 COLUMNS, PIECE = 20, 50_000
 IN_MEMORY = 1_000_000  # rows up to which the fit in memory is shown beside

@@ -34,10 +34,10 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fathomless import estimators
-from fathomless.datasets import load
-from fathomless.errors import ConvergenceWarning
-from fathomless.metrics import expected_calibration_error
+from fathomless.data.datasets import load
+from fathomless.families import registry
+from fathomless.posterior.metrics import expected_calibration_error
+from fathomless.system.errors import ConvergenceWarning
 
 Array = Any
 WIDTH, RATE, PATIENCE, EPOCHS = 64, 5e-3, 15, 200
@@ -163,9 +163,10 @@ def peer(make: Callable[..., Callable[[Array], Array]], split: tuple[Array, ...]
 def ours(options: dict[str, Any], split: tuple[Array, ...], classes: int, seed: int) -> Score:
     X, X_test, y, y_test = split
     options = dict(options)
-    pair = estimators.FAMILIES[options.pop("structure", "depth")]
+    family = registry.families()[options.pop("structure", "depth")]
+    kind: Any = registry.estimator_class(family.tasks["classification" if classes else "regression"])
     start = time.process_time()
-    model = pair[0 if classes else 1](random_state=seed, **options).fit(X, y)
+    model = kind(random_state=seed, **options).fit(X, y)
     fitted = time.process_time()
     forecast: Any = model.predict_dist(X_test)
     mean = forecast.log_probs if classes else forecast.mean

@@ -18,13 +18,14 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from speed import ROWS, posterior, unbounded
 
 from fathomless import UnboundedDepthClassifier
-from fathomless.inference.many import Member, Runs
-from fathomless.inference.many import _epoch as many_epoch
-from fathomless.inference.stacks import Stack
-from fathomless.inference.svi import Rows, Training
-from fathomless.likelihoods import Categorical
-from fathomless.models.blocks import MLP
-from fathomless.models.depth import UnboundedDepth
+from fathomless.data.rows import Rows
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.batched import Member, Runs
+from fathomless.inference.batched import _epoch as many_epoch
+from fathomless.inference.stacked import Stack
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.likelihoods import Categorical
 
 
 @pytest.fixture(autouse=True)
@@ -61,4 +62,4 @@ def test_prediction(benchmark: BenchmarkFixture, rows: int) -> None:
 
 
 def test_help_of_the_command_line(benchmark: BenchmarkFixture) -> None:
-    benchmark(subprocess.run, [sys.executable, "-m", "fathomless.cli", "--help"], capture_output=True, check=True)
+    benchmark(subprocess.run, [sys.executable, "-m", "fathomless.app.cli", "--help"], capture_output=True, check=True)

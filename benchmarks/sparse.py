@@ -22,13 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fathomless.conversion import bayesian
+from fathomless.data.rows import Rows
+from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference import svi
-from fathomless.inference.svi import Rows, Run, Training
-from fathomless.layers import SpikeSlab
-from fathomless.likelihoods import Categorical
-from fathomless.models.sparse import SparseNetwork
-from fathomless.multipliers import FlowOptions
+from fathomless.inference.run import Run
+from fathomless.inference.training import Training
+from fathomless.nn.bayesian import bayesian
+from fathomless.nn.layers import SpikeSlab
+from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.posterior.likelihoods import Categorical
 
 STEPS, REPETITIONS = 5, 15
 FORMS: dict[str, dict[str, Any]] = {

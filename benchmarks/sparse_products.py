@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fathomless.compact import CompressedLinear
+from fathomless.families.sparse.plain import CompressedLinear
 
 SIZES = ((400, 784), (600, 400), (200, 200), (64, 64))  # outputs, inputs
 DENSITIES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)

@@ -27,15 +27,17 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from fathomless import UnboundedDepthClassifier
-from fathomless.distributions import ClippedPoisson, DepthLaw, StickBreaking
+from fathomless.data.rows import Rows
+from fathomless.families.depth.laws import ClippedPoisson, DepthLaw, StickBreaking
+from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
-from fathomless.inference.many import Member, Runs
-from fathomless.inference.many import _epoch as many_epoch
-from fathomless.inference.stacks import Stack
-from fathomless.inference.svi import Rows, Run, Training
-from fathomless.likelihoods import Categorical
-from fathomless.models.blocks import MLP
-from fathomless.models.depth import UnboundedDepth
+from fathomless.inference.batched import Member, Runs
+from fathomless.inference.batched import _epoch as many_epoch
+from fathomless.inference.run import Run
+from fathomless.inference.stacked import Stack
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.likelihoods import Categorical
 
 ROWS, BATCH, WIDTH = 1024, 256, 32
 

@@ -32,9 +32,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.datasets import Dataset, load
-from fathomless.errors import ConvergenceWarning
-from fathomless.metrics import expected_calibration_error, paired_difference
+from fathomless.data.datasets import Dataset, load
+from fathomless.posterior.metrics import expected_calibration_error, paired_difference
+from fathomless.system.errors import ConvergenceWarning
 
 CLASSIFICATION = ("adult", "german_credit", "letter")
 REGRESSION = ("wine_red", "concrete", "kin8nm", "power")

@@ -8,7 +8,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 import fathomless
-from fathomless import citations
+from fathomless.families.registry import references
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
@@ -33,6 +33,7 @@ extensions = [
     "docstrings",
     "example",
     "mathml",
+    "reference",
 ]
 exclude_patterns = ["_build", "_ext", "jupyter_execute"]
 templates_path: list[str] = []
@@ -69,7 +70,7 @@ nb_merge_streams = True
 nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
 myst_enable_extensions = ["deflist", "dollarmath", "substitution"]
-myst_substitutions = {"bibtex": "```bibtex\n" + "\n\n".join(r.bibtex() for r in citations.of_structure()) + "\n```"}
+myst_substitutions = {"bibtex": "```bibtex\n" + "\n\n".join(r.bibtex() for r in references()) + "\n```"}
 
 html_theme = "furo"
 html_title = "fathomless"

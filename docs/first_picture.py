@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from fathomless import UnboundedDepthRegressor, datasets, plots
+from fathomless import UnboundedDepthRegressor, plots
+from fathomless.data import datasets
 
 X, y = datasets.heteroscedastic(400, seed=0)
 reg = UnboundedDepthRegressor(noise="input", epochs=400, random_state=0).fit(X, y)

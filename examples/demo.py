@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.datasets import spiral
+from fathomless.data.datasets import spiral
 
 INK, SAND, SEA = "#22303c", "#d9a441", "#1f7a8c"
 

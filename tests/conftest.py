@@ -44,7 +44,7 @@ def generator() -> torch.Generator:
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """The command line: words to what it said and how it ended."""
-    from fathomless.cli import main
+    from fathomless.app.cli import main
 
     def run(*words: Any) -> Said:
         capsys.readouterr()

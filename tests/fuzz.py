@@ -28,8 +28,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import torch
 
-from fathomless.cli import main
-from fathomless.settings import DepthRegressorSettings
+from fathomless import UnboundedDepthRegressor
+from fathomless.app.cli import main
 
 SECONDS = 60  # that one case may take
 NASTY: list[Any] = [
@@ -229,7 +229,7 @@ def damaged_options(random: Random) -> list[str]:
     """Return some options with values good and bad."""
     words = []
     for _ in range(random.choice([1, 1, 2, 3])):
-        option = random.choice([f for f in fields(DepthRegressorSettings) if f.metadata["kind"] != "object"])
+        option = random.choice([f for f in fields(UnboundedDepthRegressor) if f.metadata["kind"] != "object"])
         flag = "--" + option.name.replace("_", "-")
         values = [str(value) for value in NASTY if isinstance(value, int | float | str) and "\x00" not in str(value)]
         values += [*option.metadata["names"], "auto", "none", str(option.default)]

@@ -42,7 +42,7 @@ def command(words: list[str]) -> list[str]:
     """Return the command line of one fit."""
     fit = ["fit", "../table.csv", "--out", "run", "--epochs", str(EPOCHS), "--width", "6", "--batch-size", "32"]
     fit += ["--structure-rate", "1", "--patience", "none", "--checkpoint-seconds", "0", "--log-json", "--resume"]
-    return [sys.executable, "-m", "fathomless.cli", *fit, *words]
+    return [sys.executable, "-m", "fathomless.app.cli", *fit, *words]
 
 
 def start(home: Path, words: list[str]) -> "subprocess.Popen[str]":

@@ -19,15 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.exceptions import NotFittedError
 
-from fathomless import io
-from fathomless.distributions import PoissonPrior
-from fathomless.errors import DataError, DepthError, DivergenceError, FathomlessError, FileError
-from fathomless.estimators import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.families.depth.laws import PoissonPrior
+from fathomless.system import io
+from fathomless.system.errors import DataError, DepthError, DivergenceError, FathomlessError, FileError
 
 Array = npt.NDArray[Any]
 nan, inf = float("nan"), float("inf")
 
-pytestmark = pytest.mark.filterwarnings("ignore::fathomless.errors.ConvergenceWarning")  # fits are short on purpose
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 
 
 def regressor(**options: Any) -> UnboundedDepthRegressor:
@@ -425,7 +426,7 @@ def test_a_training_that_diverges_says_what_to_do() -> None:
 
 
 def test_a_depth_without_prior_mass_is_refused() -> None:
-    from fathomless.distributions import UniformPrior
+    from fathomless.families.depth.laws import UniformPrior
 
     with pytest.raises((DepthError, DataError), match=r"prior|reaches"):
         regressor(depth_prior=UniformPrior(2), initial_depth=5.0).fit(numbers(), numbers()[:, 0])

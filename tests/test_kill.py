@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fathomless.estimators import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 
 FITS = [  # every family of laws, with point estimates or with drawn weights
     ("poisson", "map"),
@@ -82,7 +82,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_fit_that_is_killed_at_random_moments_ends_in_the_same_bytes(tmp_path: Path) -> None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch._dynamo", "fathomless.estimators"])  # or torch loads it in every child
+    context.set_forkserver_preload(
+        ["torch._dynamo", "fathomless.families.depth.estimator"]
+    )  # or torch loads it in every child
     random, kills, resumed, depths = Random(0), 0, 0, {}
     for law, weights in FITS:
         home = tmp_path / f"{law} {weights}"

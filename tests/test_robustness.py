@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from fathomless.cli import main
+from fathomless.app.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
@@ -103,7 +103,7 @@ def test_a_folder_that_turns_read_only_in_mid_run_stops_it_and_it_resumes(disk: 
 def test_files_may_not_grow_beyond_a_limit(table: Path, tmp_path: Path) -> None:
     """The way a quota shows in one process."""
     code = (
-        "import resource, sys; from fathomless.cli import main; "
+        "import resource, sys; from fathomless.app.cli import main; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, *fit(table, tmp_path / "run", "--width", "64")]
@@ -131,7 +131,7 @@ def test_the_fuzzer_can_find_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def broken(_: object) -> str:
         raise KeyError("a fault of ours")
 
-    module: ModuleType = sys.modules["fathomless.runs"]
+    module: ModuleType = sys.modules["fathomless.app.runs"]
     runs = fuzz.prepare(tmp_path)
     monkeypatch.setattr(module, "page", broken)
     assert fuzz.wrong(*fuzz.outcome(["report", str(runs["side"])]))

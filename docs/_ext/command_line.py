@@ -1,4 +1,4 @@
-"""The command line as reference: every command and option, read from :mod:`fathomless.arguments` while building."""
+"""The command line as reference: every command and option, read from :mod:`fathomless.app.arguments` while building."""
 
 import argparse
 from collections import defaultdict
@@ -9,7 +9,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from fathomless.arguments import parser
+from fathomless.app.arguments import parser
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

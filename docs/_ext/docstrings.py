@@ -1,13 +1,9 @@
 """Docstrings as the house writes them: stars and bars in their text stand for themselves."""
 
-import importlib
-import inspect
 import re
 from typing import Any
 
-from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxDirective
 
 # what is left as it is (code, roles, emphasis, strong), or one of the marks that reStructuredText would trip over
 _MARKS = re.compile(r"(`+[^`]*`+|\*\*?\w[^*]*\w\*\*?|\\.)|\*(?=\S)|\||_(?=[*…])")
@@ -42,25 +38,8 @@ def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: o
     return skip or name in foreign
 
 
-class Modules(SphinxDirective):
-    """List modules by name, each with the first sentence of its docstring."""
-
-    has_content = True
-
-    def run(self) -> list[nodes.Node]:
-        """Return the list; its page is in Markdown."""
-        listed = nodes.bullet_list()
-        for name in " ".join(self.content).split():
-            said = inspect.getdoc(importlib.import_module(f"fathomless.{name}")) or ""
-            sentence = " ".join(said.split("\n\n")[0].split())
-            link, _ = self.parse_inline(f"{{py:mod}}`{name} <fathomless.{name}>`")
-            listed += nodes.list_item("", nodes.paragraph("", "", *link, nodes.Text(f": {sentence}")))
-        return [listed]
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Come before napoleon, which writes marks of its own."""
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-skip-member", _skip)
-    app.add_directive("modules", Modules)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -20,14 +20,15 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from fathomless.errors import DataError
+from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
     from fathomless.experiments.results import Result
-    from fathomless.progress import Progress
+    from fathomless.system.progress import Progress
 
 __all__ = ["EXPERIMENTS", "PRESETS", "Experiment", "Module", "find", "listing"]
 
+#: What ``--preset`` allows.
 PRESETS = ("default", "paper")
 
 
@@ -87,6 +88,7 @@ class Experiment:
         return cast(Module, importlib.import_module(f"fathomless.experiments.{self.name}"))
 
 
+#: Every experiment, in the order of ``fathomless reproduce --list``.
 EXPERIMENTS = (
     Experiment("spiral", "Spirals: accuracy and depth against rotation", "Nazaret and Blei (2022), Figure 3, Table 1"),
     Experiment("uci", "Regression on nine tables, against finite depths", "Nazaret and Blei (2022), Figure 8"),

@@ -22,21 +22,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fathomless import datasets, io
-from fathomless.distributions import Clip, ClippedPoisson, DepthLaw, FixedDepth, PoissonPrior, QuantilePoisson
-from fathomless.errors import DataError
+from fathomless.data import datasets
+from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.families.depth.laws import Clip, ClippedPoisson, DepthLaw, FixedDepth, PoissonPrior, QuantilePoisson
+from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.objective import log_predictive
-from fathomless.inference.rows import Rows
-from fathomless.inference.svi import Run, Training, fit
-from fathomless.layers import WeightPrior
-from fathomless.likelihoods import Categorical
-from fathomless.models.blocks import ConvNet
-from fathomless.models.depth import UnboundedDepth
-from fathomless.progress import Progress
-from fathomless.rng import derive
+from fathomless.inference.run import Run
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import ConvNet
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.likelihoods import Categorical
+from fathomless.system import io
+from fathomless.system.errors import DataError
+from fathomless.system.progress import Progress
+from fathomless.system.rng import derive
 
 __all__ = ["Pixels", "Setup", "figure", "run", "setup", "train"]
 
@@ -285,7 +288,7 @@ def train(
     keeper : Checkpoint, optional
         Where to go on from, and to leave what is needed for that.
     stop_at : int, optional
-        Pause after this epoch (:class:`~fathomless.errors.PausedError`), for a time limit.
+        Pause after this epoch (:class:`~fathomless.system.errors.PausedError`), for a time limit.
     """
     classes, size = int(rows.y.max()) + 1, rows.x.shape[-1]
     net = ConvNet(size=size, outputs=classes, base=chosen.base, norm=chosen.norm, stages=chosen.stages)

@@ -23,32 +23,35 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fathomless.conversion import bayesian
+from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, summed_up
-from fathomless.inference.rows import Rows
-from fathomless.inference.svi import Training, fit
-from fathomless.layers import SpikeSlab, WeightPrior
-from fathomless.likelihoods import Categorical
-from fathomless.metrics import auroc
-from fathomless.models.baselines import dropout_network
-from fathomless.models.blocks import MLP
-from fathomless.models.interface import Model
-from fathomless.models.sparse import SparseNetwork
-from fathomless.multipliers import FlowOptions
-from fathomless.predictive import ClassPredictive, predictive
-from fathomless.progress import Progress
-from fathomless.rng import as_generator, derive, lent_globally
-from fathomless.spikes import SlabPrior, SlabStart
+from fathomless.families.baselines.model import dropout_network
+from fathomless.families.sparse.model import SparseNetwork
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
+from fathomless.nn.bayesian import bayesian
+from fathomless.nn.layers import SpikeSlab, WeightPrior
+from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.spike_slab import SlabPrior, SlabStart
+from fathomless.posterior.likelihoods import Categorical
+from fathomless.posterior.metrics import auroc
+from fathomless.posterior.model import Model
+from fathomless.posterior.predictive import ClassPredictive, predictive
+from fathomless.system.progress import Progress
+from fathomless.system.rng import as_generator, derive, lent_globally
 
 __all__ = ["METHODS", "PROTOCOLS", "figure", "grid", "law", "posterior", "run", "sample"]
 
+#: Kinds of networks that are compared.
 METHODS = ("lrt", "flow", "dense", "dropout")
 _NAMES = ("LRT", "FLOW", "dense", "dropout")
 _UNITS, _CLASSES = 1000, 5
 _SIDE, _WIDE = 40, 60  # points on a side of the grids over [0, 1]² and [-1, 2]²
 _PUBLISHED = {"published": True, "structure_rate": 1.0, "temperature": 1.0, "inclusion": 0.5, "scale": 1.0, "draws": 10}
 _DROPOUT = {"steps": 1500, "learning_rate": 1e-2, "schedule": "cosine", "scale": 100.0, "temperature": 1.0}
+#: The settings of each preset.
 PROTOCOLS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "budget": {

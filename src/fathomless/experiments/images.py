@@ -21,33 +21,36 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fathomless import datasets
-from fathomless.conversion import bayesian
+from fathomless.data import datasets
+from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value
-from fathomless.export import to_sparse
-from fathomless.inference.ranks import local_device
-from fathomless.inference.rows import Rows
-from fathomless.inference.svi import Run, Training, fit
-from fathomless.layers import SpikeSlab
-from fathomless.likelihoods import Categorical
-from fathomless.metrics import accuracy, brier, expected_calibration_error
-from fathomless.models.baselines import dropout_network, finite_network
-from fathomless.models.blocks import Architecture
-from fathomless.models.ensemble import Ensemble
-from fathomless.models.interface import Model
-from fathomless.models.sparse import SparseNetwork, freeze_after
-from fathomless.multipliers import FlowOptions
-from fathomless.paths import active_paths
-from fathomless.progress import Progress
-from fathomless.rng import as_generator, derive, lent_globally
-from fathomless.spikes import SlabPrior, SlabStart
+from fathomless.families.baselines.model import dropout_network, finite_network
+from fathomless.families.sparse.export import to_sparse
+from fathomless.families.sparse.model import SparseNetwork, freeze_after
+from fathomless.families.sparse.paths import active_paths
+from fathomless.inference.distributed import local_device
+from fathomless.inference.run import Run
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import Architecture
+from fathomless.nn.bayesian import bayesian
+from fathomless.nn.layers import SpikeSlab
+from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.spike_slab import SlabPrior, SlabStart
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Categorical
+from fathomless.posterior.metrics import accuracy, brier, expected_calibration_error
+from fathomless.posterior.model import Model
+from fathomless.system.progress import Progress
+from fathomless.system.rng import as_generator, derive, lent_globally
 
 __all__ = ["PROTOCOLS", "Perceptron", "convolutional", "figure", "fully_connected", "run"]
 
 _SETS = ("mnist", "fashion_mnist", "kmnist_partial")
 _LOOKS = (1, 2, 3, 5, 8, 10, 15, 20, 25)
 _SHARED = {"schedule": "cosine", "draws": 100, "curve_draws": 5}
+#: The settings of each preset.
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "default": {
         "epochs": {"fc": 30, "conv": 6},

@@ -14,19 +14,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from fathomless import datasets
-from fathomless.estimators import UnboundedDepthRegressor
+from fathomless.data import datasets
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
-from fathomless.metrics import nll, rmse
-from fathomless.models.sparse import inclusion_table
-from fathomless.predictive import ContinuousPredictive
-from fathomless.progress import Progress
+from fathomless.families.depth.estimator import UnboundedDepthRegressor
+from fathomless.families.sparse.model import inclusion_table
+from fathomless.posterior.metrics import nll, rmse
+from fathomless.posterior.predictive import ContinuousPredictive
+from fathomless.system.progress import Progress
 
 __all__ = ["KINDS", "figure", "run"]
 
 # the training runs to its end: a score of held-out rows is best before the structure is at rest
 _DRAWN: dict[str, Any] = {"weight_prior": 0.3, "validation_fraction": 0.0, "patience": None}
+#: Options of each kind of weights.
 KINDS: dict[str, dict[str, Any]] = {
     "map": {},
     "gaussian": {"weights": "meanfield", **_DRAWN},

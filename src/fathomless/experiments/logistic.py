@@ -23,27 +23,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fathomless import datasets
-from fathomless.conversion import bayesian, sparse_layers
+from fathomless.data import datasets
+from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, summed_up
-from fathomless.inference.many import fit_many
+from fathomless.families.sparse.logistic import Selection, selections
+from fathomless.families.sparse.model import SparseNetwork
+from fathomless.inference.batched import fit_many
 from fathomless.inference.objective import evidence
-from fathomless.inference.rows import Rows
-from fathomless.inference.selection import Selection, selections
-from fathomless.inference.svi import Training
-from fathomless.layers import SpikeSlab
-from fathomless.likelihoods import Bernoulli
-from fathomless.models.sparse import SparseNetwork
-from fathomless.multipliers import FlowOptions
-from fathomless.progress import Progress
-from fathomless.rng import as_generator, derive, lent_globally
-from fathomless.spikes import SlabPrior, SlabStart
+from fathomless.inference.training import Training
+from fathomless.nn.bayesian import bayesian, sparse_layers
+from fathomless.nn.layers import SpikeSlab
+from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.spike_slab import SlabPrior, SlabStart
+from fathomless.posterior.likelihoods import Bernoulli
+from fathomless.system.progress import Progress
+from fathomless.system.rng import as_generator, derive, lent_globally
 
 __all__ = ["PROTOCOLS", "SUPPORT", "Protocol", "figure", "network", "regenerated", "run"]
 
 Floats = npt.NDArray[np.float64]
 
+#: The columns that matter.
 SUPPORT = (1, 3, 7, 11, 13, 16, 17, 18, 19)  # columns that matter, from 1
 _COEFFICIENTS = {1: -4.0, 3: 1.0, 7: 1.0, 11: 1.2, 13: -37.1, 16: 50.0, 17: -5e-5, 18: 10.0, 19: 3.0}
 _INTERCEPT, _SPREAD = 99.4, 0.5
@@ -76,7 +77,7 @@ class Protocol:
     block, batch : int
         Rows of a block, and blocks of a batch.
     epochs, learning_rate, structure_rate
-        As in :class:`~fathomless.inference.svi.Training`.
+        As in :class:`~fathomless.inference.training.Training`.
     schedules : mapping of str to schedule
         Of the learning rate, for each method.
     standardised : int
@@ -113,6 +114,7 @@ class Protocol:
     responses: tuple[str, ...] = ("stored",)
 
 
+#: The settings of each preset.
 PROTOCOLS = {
     "paper": Protocol(),
     "default": Protocol(structure_rate=3.0, flow=replace(_FLOW, hidden=(16, 16)), responses=("stored", "regenerated")),

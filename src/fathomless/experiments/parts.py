@@ -7,9 +7,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fathomless import io
-from fathomless.errors import DataError
-from fathomless.progress import Progress, Silent
+from fathomless.system import io
+from fathomless.system.errors import DataError
+from fathomless.system.progress import Progress, Silent
 
 __all__ = ["run_parts"]
 

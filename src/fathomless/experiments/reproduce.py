@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from fathomless import experiments, io
-from fathomless.errors import DataError
+from fathomless import experiments
 from fathomless.experiments.results import Result, Verdict, expectations, judge
-from fathomless.progress import Progress
+from fathomless.system import io
+from fathomless.system.errors import DataError
+from fathomless.system.progress import Progress
 
 __all__ = ["Report", "expected", "reproduce"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from fathomless.errors import DataError
+from fathomless.system.errors import DataError
 
 __all__ = ["Expectation", "Result", "Value", "Verdict", "expectations", "judge", "layout", "paired", "summed_up"]
 

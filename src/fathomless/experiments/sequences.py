@@ -14,14 +14,14 @@ from typing import Any, cast
 import numpy as np
 from torch import nn
 
-from fathomless import datasets
-from fathomless.estimators import UnboundedDepthClassifier
+from fathomless.data import datasets
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
-from fathomless.metrics import accuracy, expected_calibration_error, nll
-from fathomless.models.blocks import Architecture, SequenceTransformer, TabularTransformer
-from fathomless.predictive import ClassPredictive
-from fathomless.progress import Progress
+from fathomless.families.depth.estimator import UnboundedDepthClassifier
+from fathomless.nn.architectures import Architecture, SequenceTransformer, TabularTransformer
+from fathomless.posterior.metrics import accuracy, expected_calibration_error, nll
+from fathomless.posterior.predictive import ClassPredictive
+from fathomless.system.progress import Progress
 
 __all__ = ["ImageRows", "figure", "run"]
 

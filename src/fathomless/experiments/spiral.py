@@ -17,8 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from fathomless.datasets import spiral
-from fathomless.distributions import (
+from fathomless.data.datasets import spiral
+from fathomless.data.rows import Rows
+from fathomless.experiments.parts import run_parts
+from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.families.depth.laws import (
     Clip,
     ClippedPoisson,
     DepthLaw,
@@ -29,17 +32,14 @@ from fathomless.distributions import (
     StickBreaking,
     UniformPrior,
 )
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, paired, summed_up
-from fathomless.inference.many import Member, Runs, densities, fit_many
-from fathomless.inference.rows import Rows
-from fathomless.inference.stacks import Stack
-from fathomless.inference.svi import Training
-from fathomless.likelihoods import Categorical
-from fathomless.models.blocks import MLP
-from fathomless.models.depth import UnboundedDepth
-from fathomless.progress import Progress
-from fathomless.rng import derive
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.batched import Member, Runs, densities, fit_many
+from fathomless.inference.stacked import Stack
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.likelihoods import Categorical
+from fathomless.system.progress import Progress
+from fathomless.system.rng import derive
 
 __all__ = ["PROTOCOLS", "ROTATIONS", "Protocol", "figure", "run", "train"]
 
@@ -51,6 +51,7 @@ _LAWS: dict[str, Callable[[float], DepthLaw]] = {
 }
 
 
+#: Quarter turns of the spirals.
 ROTATIONS = tuple(range(0, 31, 2))
 
 
@@ -61,7 +62,7 @@ class Protocol:
     Attributes
     ----------
     epochs, batch_size, learning_rate, schedule, temperature, structure_rate, structure_every
-        As in :class:`~fathomless.inference.svi.Training`.
+        As in :class:`~fathomless.inference.training.Training`.
     law : str
         Family of the posterior over depth of the unbounded network.
     initial_depth : float
@@ -85,6 +86,7 @@ class Protocol:
     evaluate_every: int = 20
 
 
+#: The settings of each preset.
 PROTOCOLS = {
     "default": Protocol(),
     "paper": Protocol(

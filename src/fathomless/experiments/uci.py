@@ -1,9 +1,9 @@
 """Regression on nine tables: a network of unbounded depth against finite depths (Nazaret and Blei 2022, Figure 8).
 
-Both presets train :class:`~fathomless.estimators.UnboundedDepthRegressor`, all splits of one table at once. "paper":
-width 8, noise fixed at one standard deviation of the target, the quantile-truncated family from λ = 1, Adam at the
-constant rate 0.01, L = 2..6 beside it. "default": the regressor as it comes, with learned noise, beside finite depths
-L = 1..6 with the same options.
+Both presets train :class:`~fathomless.families.depth.estimator.UnboundedDepthRegressor`, all splits of one table at
+once. "paper": width 8, noise fixed at one standard deviation of the target, the quantile-truncated family from λ = 1,
+Adam at the constant rate 0.01, L = 2..6 beside it. "default": the regressor as it comes, with learned noise, beside
+finite depths L = 1..6 with the same options.
 
 Split s shuffles the rows with seed s and keeps 10 % for the test; the estimator standardises with the other 90 % and
 holds out a ninth of them (10 % of all) to choose the epoch. What differs from the paper's code: inputs and target are
@@ -19,19 +19,21 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless import datasets
-from fathomless.estimators import UnboundedDepthRegressor
+from fathomless.data import datasets
+from fathomless.estimators.tasks import fit_together
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
-from fathomless.metrics import nll, rmse
-from fathomless.models.blocks import MLP
-from fathomless.predictive import ContinuousPredictive
-from fathomless.progress import Progress
-from fathomless.tasks import fit_together
+from fathomless.families.depth.estimator import UnboundedDepthRegressor
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.metrics import nll, rmse
+from fathomless.posterior.predictive import ContinuousPredictive
+from fathomless.system.progress import Progress
 
 __all__ = ["DEEP", "SHALLOW", "figure", "plan", "run"]
 
+#: Tables for which the paper finds a mean depth below two.
 SHALLOW = ("yacht", "boston", "energy", "concrete", "power")
+#: Tables for which it finds deeper networks.
 DEEP = ("wine_red", "naval", "kin8nm", "protein")
 
 _SMALL, _LARGE = ("yacht", "boston", "energy", "concrete", "wine_red"), ("power", "kin8nm", "naval")

@@ -1,1 +1,1 @@
-"""Fitting models to data: the evidence bound, the training loop and what surrounds it."""
+"""How a posterior is found. May import `system`, `posterior`, `nn`, `data` and `plots`, and never a family."""

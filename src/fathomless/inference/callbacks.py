@@ -1,108 +1,21 @@
-"""What happens around a training: schedules, the best state, checkpoints."""
+"""What is called after every row of a history: it is written down, the state is kept."""
 
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from fathomless import io
-from fathomless.errors import DataError
-from fathomless.inference.ranks import ranks
-from fathomless.models.interface import Model
+from fathomless.inference.distributed import ranks
+from fathomless.inference.run import Run
+from fathomless.system import io
+from fathomless.system.errors import DataError
 
-if TYPE_CHECKING:
-    from fathomless.inference.svi import Run
-
-__all__ = ["Best", "Checkpoint", "History", "TensorBoard", "schedule", "write_history"]
-
-
-def schedule(plan: str | tuple[tuple[int, float], ...], step: int, total: int, steps_per_epoch: int) -> float:
-    """Return the factor of the learning rate at a step.
-
-    Parameters
-    ----------
-    plan : str or tuple of (int, float)
-        "constant"; "cosine": from 1 down to 0; "one_cycle": up over the first 30 % and down again; or pieces
-        (epochs, factor), the last one without end.
-    step, total : int
-        This step, and how many there will be.
-    steps_per_epoch : int
-        For pieces.
-
-    Examples
-    --------
-    >>> [round(schedule("cosine", step, 4, 1), 3) for step in range(4)]
-    [1.0, 0.854, 0.5, 0.146]
-    >>> schedule(((5, 0.1), (10, 1.0)), step=7, total=20, steps_per_epoch=1)
-    1.0
-    """
-    if isinstance(plan, tuple) and plan and all(isinstance(piece, tuple) and len(piece) == 2 for piece in plan):
-        epoch = step // steps_per_epoch
-        for epochs, factor in plan:
-            if epoch < epochs:
-                return factor
-            epoch -= epochs
-        return plan[-1][1]
-    done = step / max(total, 1)
-    match plan:
-        case "constant":
-            return 1.0
-        case "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * done))
-        case "one_cycle":
-            warm = 0.3
-            return (
-                0.04 + 0.96 * done / warm
-                if done < warm
-                else 0.5 * (1.0 + math.cos(math.pi * (done - warm) / (1 - warm)))
-            )
-    raise DataError(
-        f"schedule={plan!r} was given; allowed are 'constant', 'cosine', 'one_cycle', or pieces such as "
-        "((5, 0.1), (195, 1.0))"
-    )
-
-
-@dataclass
-class Best:
-    """The best validation score so far, and the state it was reached in.
-
-    Attributes
-    ----------
-    score : float or None
-        Best mean log predictive density, in nats per row.
-    epoch : int
-        When.
-    since : int
-        Scores since then.
-    layout : dict or None
-        What :meth:`Model.layout` said then.
-    state : dict of str to Tensor
-        Copies of the tensors of model and likelihood.
-    """
-
-    score: float | None = None
-    epoch: int = 0
-    since: int = 0
-    layout: dict[str, Any] | None = None
-    state: Mapping[str, Tensor] = field(default_factory=dict)
-
-    def offer(self, score: float, epoch: int, model: Model, likelihood: nn.Module) -> None:
-        """Keep the present state if its score is better."""
-        if not math.isfinite(score) or (self.score is not None and score <= self.score):
-            self.since += 1
-            return
-        self.score, self.epoch, self.since, self.layout = score, epoch, 0, model.layout()
-        self.state = {
-            f"{prefix}/{name}": value.clone()
-            for prefix, module in (("model", model), ("likelihood", likelihood))
-            for name, value in module.state_dict().items()
-        }
+__all__ = ["Checkpoint", "History", "TensorBoard", "write_history"]
 
 
 class History:
@@ -121,7 +34,7 @@ class History:
         self._names: list[str] = []
         self._rows = 0
 
-    def __call__(self, run: "Run") -> None:
+    def __call__(self, run: Run) -> None:
         """Append the rows that are new."""
         if ranks().rank:
             return
@@ -170,7 +83,7 @@ class TensorBoard:
         self._open: Callable[[int], Any] = lambda epoch: SummaryWriter(str(folder), purge_step=epoch)
         self._writer: Any = None
 
-    def __call__(self, run: "Run") -> None:
+    def __call__(self, run: Run) -> None:
         """Write the last row."""
         if ranks().rank:
             return
@@ -208,7 +121,7 @@ class Checkpoint:
         self.folder, self.seconds, self.extra = Path(folder), seconds, dict(extra or {})
         self._last = -math.inf
 
-    def __call__(self, run: "Run") -> None:
+    def __call__(self, run: Run) -> None:
         """Write, if it is time."""
         if ranks().rank:
             return

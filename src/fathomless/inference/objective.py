@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fathomless.likelihoods import Likelihood
-from fathomless.models.interface import Draws
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Draws
 
 __all__ = ["Evidence", "evidence", "log_predictive"]
 

@@ -8,253 +8,33 @@ A run is a value that can be taken apart into tensors and JSON and put together 
 killed at any moment and resumed from its last checkpoint ends in the same bytes as one that was never killed
 (on the CPU, with the same number of threads).
 
-Several processes may train one network (:mod:`fathomless.inference.ranks`): they form the same batches, each evaluates
-its share, and sums over all of them make the same step everywhere.
+Several processes may train one network (:mod:`fathomless.inference.distributed`): they form the same batches, each
+evaluates its share, and sums over all of them make the same step everywhere.
 """
 
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fathomless.errors import DataError, DivergenceError, PausedError
-from fathomless.inference.callbacks import Best, schedule
+from fathomless.data.rows import Rows, Stream
 from fathomless.inference.objective import evidence, log_predictive
-from fathomless.inference.ranks import ranks
-from fathomless.inference.rows import Rows, Stream, check
-from fathomless.likelihoods import Likelihood
-from fathomless.models.interface import Model
-from fathomless.progress import Progress, Silent
-from fathomless.rng import as_generator, derive, lent_globally
+from fathomless.inference.run import Run, check
+from fathomless.inference.training import Training, schedule
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.system.errors import DivergenceError, PausedError
+from fathomless.system.progress import Progress, Silent
+from fathomless.system.rng import as_generator, derive, lent_globally
 
-__all__ = ["Rows", "Run", "Training", "calibrate", "fit"]
+__all__ = ["calibrate", "fit", "score"]
 
 _CHUNK = 8192  # rows scored at once
 _KEPT = 1024  # steps whose numbers wait on the device to be summed
-
-
-@dataclass(frozen=True)
-class Training:
-    """Options of a training.
-
-    Attributes
-    ----------
-    epochs : int
-        Passes over the data.
-    batch_size : int
-        Largest batch; the rows of an epoch are split into batches of nearly equal size.
-    optimizer : {"adam", "sgd"}
-        Fused Adam, or stochastic gradients with momentum.
-    learning_rate : float
-        Rate of the weights, before the schedule.
-    structure_rate : float
-        Rate of the structure's parameters, relative to the weights'. It decides how fast depth is found, and with
-        too few steps how deep it ends.
-    structure_optimizer : {"adam", "natural"}
-        The weights' kind of step, or the natural gradient: `structure_rate` times I⁻¹ dE/dη with the Fisher information
-        I, no longer than `structure_radius` in the metric I (which bounds the divergence between old and new). Both
-        follow the schedule.
-    structure_radius : float
-        Trust region of one natural step; 0.1 moves a Poisson rate by at most a tenth of its standard deviation.
-    structure_delay : int
-        Epochs during which the posterior over structure stays where it is.
-    momentum : float
-        For "sgd".
-    schedule : str or tuple of (int, float)
-        "cosine", "constant" or "one_cycle", or pieces (epochs, rate) one after the other, the last one without end.
-    clip_norm : float, optional
-        Longest gradient allowed, in the units of the bound divided by N.
-    temperature : float
-        T multiplies the divergence of the weights. T = 1 is the model.
-    draws : int
-        Weight draws per step, for families that draw.
-    precondition : bool, optional
-        Divide gradients by the probability that their parameter is used. Default: for "sgd" alone, since adaptive
-        optimisers do so by themselves.
-    structure_every : int
-        The posterior over structure moves, and the model may grow, every so many steps; Adam's rate for it is
-        multiplied by this number. Looking more rarely costs less and changes the path little.
-    max_growth : int, optional
-        Once this many parts (a layer and its head are two) were created in an epoch, no more are.
-    evaluate_every : int
-        Epochs between rows of the history and scores of the validation rows.
-    patience : int, optional
-        Stop after this many scores in a row without a better one. None: never.
-    calibrate : bool
-        At the end, fit the likelihood's own parameters (the scale of the noise, say) to the validation rows, with the
-        network as it is: a network that fits its training rows too well takes the noise for too small.
-    mixed : bool
-        Run the network in bfloat16 where that is safe (``torch.autocast``), weights stay as they are.
-    """
-
-    epochs: int = 200
-    batch_size: int = 256
-    optimizer: str = "adam"
-    learning_rate: float = 5e-3
-    structure_rate: float = 0.3
-    structure_optimizer: str = "adam"
-    structure_radius: float = 0.1
-    structure_delay: int = 0
-    momentum: float = 0.9
-    schedule: str | tuple[tuple[int, float], ...] = "cosine"
-    clip_norm: float | None = None
-    temperature: float = 1.0
-    draws: int = 1
-    precondition: bool | None = None
-    structure_every: int = 8
-    max_growth: int | None = None
-    evaluate_every: int = 1
-    patience: int | None = None
-    calibrate: bool = False
-    mixed: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "draws", "structure_every", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name}={getattr(self, name)} was given; at least 1 is needed")
-        for name in ("learning_rate", "temperature", "structure_radius"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise DataError(f"{name}={getattr(self, name)} was given; a positive, finite number is allowed")
-        for name, value in (
-            ("clip_norm", self.clip_norm),
-            ("patience", self.patience),
-            ("max_growth", self.max_growth),
-        ):
-            if value is not None and not value > 0:
-                raise DataError(f"{name}={value} was given; a positive number is allowed, or None")
-        if not 0.0 <= self.momentum < 1.0:
-            raise DataError(f"momentum={self.momentum} was given; 0 <= momentum < 1 is allowed")
-        if self.structure_rate < 0.0:
-            raise DataError(f"structure_rate={self.structure_rate} was given; 0 or more is allowed")
-        if self.optimizer not in ("adam", "sgd"):
-            raise DataError(f"optimizer={self.optimizer!r} was given; allowed are 'adam' and 'sgd'")
-        if self.structure_optimizer not in ("adam", "natural"):
-            raise DataError(
-                f"structure_optimizer={self.structure_optimizer!r} was given; allowed are 'adam' and 'natural'"
-            )
-        for name in ("structure_radius", "clip_norm", "patience"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise DataError(f"{name}={value} was given; a positive number is allowed")
-        schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
-
-
-class Run:
-    """A training between two epochs: everything that is needed to go on.
-
-    Attributes
-    ----------
-    epoch, step : int
-        Epochs and steps done.
-    history : list of dict
-        One row per evaluation: epoch, step, learning_rate, elbo, log_likelihood and divergence_* in nats for the
-        data set, validation_log_likelihood in nats per row, and the structure's statistics.
-    best : Best
-        Best validation score and the state it was reached in.
-    terms : tuple of str
-        Names of the divergences.
-    ranks : Ranks
-        The processes that train this network; alone if there is one.
-    stop : bool
-        Set it to end the training after this epoch.
-    pause : bool
-        Set it in a callback to leave the training after this epoch with :class:`~fathomless.errors.PausedError`, once a
-        checkpoint is written: the same call then goes on from there, to the same bytes.
-    """
-
-    def __init__(self, model: Model, likelihood: Likelihood, training: Training, seed: int) -> None:
-        self.model, self.likelihood, self.training, self.seed = model, likelihood, training, seed
-        self.ranks = ranks()
-        self.epoch = self.step = 0
-        self.history: list[dict[str, float]] = []
-        self.best = Best()
-        self.terms: tuple[str, ...] = ()
-        self.stop = self.pause = False
-        self.order = as_generator(derive(seed, "order"))
-        self.noise = as_generator(derive(seed, "noise"), device=model.device)
-        self.optimizer = _optimizer(training)
-        self.adopt()
-        self.model.train()
-        self.likelihood.train()
-
-    def named(self) -> dict[str, nn.Parameter]:
-        """Return every parameter by the name it has in checkpoints."""
-        return {
-            **{f"model/{name}": p for name, p in self.model.named_parameters()},
-            **{f"likelihood/{name}": p for name, p in self.likelihood.named_parameters()},
-        }
-
-    def adopt(self) -> None:
-        """Hand parameters that the optimiser does not know to its existing groups."""
-        weights, structure = self.optimizer.param_groups
-        known = {id(p) for group in (weights, structure) for p in group["params"]}
-        shape = {id(p) for p in self.model.structure_parameters().values()}
-        for p in self.named().values():
-            if id(p) not in known:
-                (structure if id(p) in shape else weights)["params"].append(p)
-                if self.training.optimizer == "sgd" and self.training.momentum:
-                    # fused steps take no mixture of present and absent momenta; zero is what an absent one means
-                    self.optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the state's tensors by name, not copied."""
-        state = {
-            **_prefixed("model", self.model.state_dict()),
-            **_prefixed("likelihood", self.likelihood.state_dict()),
-            **_prefixed("best", self.best.state),
-            "generator/order": self.order.get_state(),
-            "generator/noise": self.noise.get_state(),
-        }
-        for name, p in self.named().items():
-            for key, value in self.optimizer.state.get(p, {}).items():
-                if value is not None:
-                    state[f"optimizer/{name}/{key}"] = value
-        return state
-
-    def meta(self) -> dict[str, Any]:
-        """Return the rest of the state as plain JSON."""
-        return {
-            "epoch": self.epoch,
-            "step": self.step,
-            "history": self.history,
-            "layout": self.model.layout(),
-            "best": {
-                "score": self.best.score,
-                "epoch": self.best.epoch,
-                "since": self.best.since,
-                "layout": self.best.layout,
-            },
-        }
-
-    def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
-        self.model.restore(meta["layout"])
-        _load(self.model, _under("model", tensors))
-        _load(self.likelihood, _under("likelihood", tensors))
-        self.adopt()
-        for name, p in self.named().items():
-            state = _under(f"optimizer/{name}", tensors)
-            if state:
-                # fused optimisers keep all their state, the step too, beside the parameter
-                self.optimizer.state[p] = {key: value.to(p.device) for key, value in state.items()}
-        self.order.set_state(tensors["generator/order"].cpu())
-        self.noise.set_state(tensors["generator/noise"].cpu())
-        self.best = Best(state=_under("best", tensors), **meta["best"])
-        self.epoch, self.step = meta["epoch"], meta["step"]
-        self.history = list(meta["history"])
-        patience = self.training.patience
-        self.stop = patience is not None and self.best.since >= patience
-
-    def restore_best(self) -> None:
-        """Put model and likelihood into the state of the best validation score, if there was one."""
-        if self.best.layout is not None:
-            self.model.restore(self.best.layout)
-            _load(self.model, _under("model", self.best.state))
-            _load(self.likelihood, _under("likelihood", self.best.state))
 
 
 Callback = Callable[[Run], None]
@@ -283,7 +63,7 @@ def fit(
     likelihood : Likelihood
         p(y | f); its parameters are learned too.
     train, valid : Rows
-        Data on the model's device. What is trained on may be a :class:`~fathomless.inference.rows.Stream`.
+        Data on the model's device. What is trained on may be a :class:`~fathomless.data.rows.Stream`.
     training : Training
         Options.
     seed : int
@@ -565,30 +345,3 @@ def _guard(run: Run, train: Rows | Stream, elbo: float) -> None:
         f"Lower learning_rate (now {run.training.learning_rate}), set clip_norm, or scale the data; the last "
         "checkpoint, if any, is untouched"
     )
-
-
-def _optimizer(t: Training) -> torch.optim.Optimizer:
-    """Two groups, weights and structure, empty at first."""
-    # an empty group is refused: each opens with a placeholder that is taken out again
-    groups: list[dict[str, Any]] = [{"params": [nn.Parameter(torch.zeros(()))]} for _ in range(2)]
-    optimizer: torch.optim.Optimizer
-    if t.optimizer == "adam":
-        # the loss is divided by N, so eps must be far below the usual 1e-8
-        optimizer = torch.optim.Adam(groups, lr=t.learning_rate, eps=1e-10, fused=True)
-    else:
-        optimizer = torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.momentum, fused=True)
-    for group in optimizer.param_groups:
-        group["params"].clear()
-    return optimizer
-
-
-def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}/{name}": value for name, value in state.items()}
-
-
-def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(prefix + "/")}
-
-
-def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    module.load_state_dict(dict(state), strict=True)

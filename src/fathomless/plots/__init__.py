@@ -3,27 +3,22 @@
 Each function takes plain arrays, mappings or rows of a history, draws on one axes, and returns that axes. Without
 `ax` it opens a figure of its own through pyplot; :func:`figure` gives one that pyplot does not know, for programs that
 draw many, and :func:`svg` turns either into text that can stand in a page, where the colours `INK` and `GRID` can be
-replaced. All functions raise :class:`~fathomless.errors.DataError` for empty input, shapes that do not match, and
-numbers that are not finite.
+replaced. All functions raise :class:`~fathomless.system.errors.DataError` for empty input, shapes that do not match,
+and numbers that are not finite. This folder may import `system`.
 """
 
 from fathomless.plots.calibration import confusion, coverage, pit_histogram, reliability
 from fathomless.plots.canvas import GRID, INK, figure, svg
 from fathomless.plots.predictions import functions, intervals, predicted_against_observed, uncertainty_split
-from fathomless.plots.sparsity import active_network, inclusion_probabilities
-from fathomless.plots.training import depth_path, depth_posterior, learning_curves
+from fathomless.plots.training import learning_curves
 
 __all__ = [
     "GRID",
     "INK",
-    "active_network",
     "confusion",
     "coverage",
-    "depth_path",
-    "depth_posterior",
     "figure",
     "functions",
-    "inclusion_probabilities",
     "intervals",
     "learning_curves",
     "pit_histogram",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from io import StringIO
 from xml.sax.saxutils import quoteattr
 
-from fathomless.errors import DataError
+from fathomless.system.errors import DataError
 
 try:
     import matplotlib as mpl
@@ -46,7 +46,9 @@ __all__ = [
     "whole_numbers",
 ]
 
+#: The colour of all that is neither data nor grid: text, ticks, spines, lines of reference.
 INK = "#5b6672"  # text, ticks, spines, lines of reference
+#: The colour of grids.
 GRID = "#cdd4db"
 BLUE, RUST, GREEN, PURPLE, OCHRE = "#2a88e0", "#c2410c", "#217567", "#d65bb4", "#b98220"
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.errors import DataError
+from fathomless.system.errors import DataError
 
 __all__ = ["Floats", "History", "column", "counted", "floats", "probabilities", "same"]
 
+#: Arrays of float64.
 Floats = npt.NDArray[np.float64]
+#: Rows of a history.
 History = Sequence[Mapping[str, object]]
 
 

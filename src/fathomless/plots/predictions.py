@@ -5,9 +5,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.errors import DataError
 from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, diagonal, legend, limits, spaced, start
 from fathomless.plots.checks import floats, same
+from fathomless.system.errors import DataError
 
 __all__ = ["functions", "intervals", "predicted_against_observed", "uncertainty_split"]
 

@@ -1,0 +1,169 @@
+"""Digests of what every estimator computes: run it before and after a change that should change nothing.
+
+``python benchmarks/digests.py > before.json``, then ``python benchmarks/digests.py --against before.json``.
+
+For each public estimator and some of its options, on three tables: predictions, the split of uncertainty, the history
+of the training, its last checkpoint, the saved folder, and exports. The bytes depend on the machine, on torch, and on
+the number of threads (one here).
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import safetensors.torch
+import torch
+from sklearn import datasets
+
+import fathomless
+
+EPOCHS = 25
+MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
+    "UnboundedDepth": [
+        {"n_restarts": 3},
+        {"n_restarts": 2, "restarts": "average"},
+        {"weights": "meanfield", "weight_draws": 4},
+        {"weights": "sparse", "weight_draws": 4},
+        {"structure_optimizer": "natural", "depth_law": "stick_breaking"},
+        {"architecture": "transformer", "width": 8, "clip_norm": 1.0},
+    ],
+    "SparseBayes": [
+        {"posterior": "flow"},
+        {"posterior": "slab"},
+        {"posterior": "mnf"},
+        {"posterior": "relaxed", "structure": "median"},
+        {"n_restarts": 2, "restarts": "average", "validation_fraction": 0.2},
+        {"prior_inclusion": "learned", "weight_prior": "learned", "architecture": "skip"},
+    ],
+}
+
+
+def tables(task: str) -> Iterator[tuple[str, Any, Any]]:
+    """Three tables for a task: two of scikit-learn's, and a frame with categories, dates and gaps."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "size": rng.normal(size=90),
+            "kind": rng.choice(["a", "b", "c"], 90),
+            "day": pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 900, 90), unit="D"),
+        }
+    )
+    frame.loc[::7, "size"] = np.nan
+    signal = frame["size"].fillna(0.0) + (frame["kind"] == "a")
+    if task == "Classifier":
+        yield "iris", *datasets.load_iris(return_X_y=True)
+        yield "wine", *datasets.load_wine(return_X_y=True)
+        yield "frame", frame, np.where(signal > 0.3, "yes", "no")
+    else:
+        yield "diabetes", *datasets.load_diabetes(return_X_y=True)
+        yield "linnerud", *datasets.load_linnerud(return_X_y=True)
+        yield "frame", frame, np.asarray(signal + 0.1 * rng.normal(size=90))
+
+
+def digest(*parts: Any) -> str:
+    """Name the bytes of arrays, tensors, text and plain JSON."""
+    found = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, torch.Tensor):
+            part = part.detach().cpu().contiguous().numpy()
+        if isinstance(part, np.ndarray) and part.dtype != object:
+            found.update(f"{part.dtype}{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
+        else:
+            found.update(json.dumps(part if not isinstance(part, np.ndarray) else part.tolist()).encode())
+    return found.hexdigest()[:16]
+
+
+def folder(path: Path) -> dict[str, str]:
+    """Name the tensors and the metadata of a saved folder."""
+    meta = json.loads((path / "manifest.json").read_text())["meta"]
+    tensors = safetensors.torch.load_file(next(path.glob("tensors-*.safetensors")))
+    return {
+        "tensors": digest(*(part for name in sorted(tensors) for part in (name, tensors[name]))),
+        "meta": digest(json.dumps(meta, sort_keys=True).replace(str(path), "")),
+    }
+
+
+def exports(estimator: Any) -> Iterator[tuple[str, str]]:
+    """Name what a fitted estimator is deployed as."""
+    model = estimator.model_
+    if type(estimator).__name__.startswith("SparseBayes") and len(list(model.children())) == 1:
+        try:
+            small = estimator.to_sparse().network
+        except (ValueError, AttributeError) as error:  # networks that are no chain
+            yield "sparse", type(error).__name__
+        else:
+            yield "sparse", digest(*(value for _, value in sorted(small.state_dict().items())))
+    if type(model).__name__ == "UnboundedDepth" and not model.stochastic:
+        try:
+            from fathomless.families.depth import deploy
+
+            small, point = deploy.compress(model, 0.01), deploy.point_depth(model, model.depth)
+        except ImportError:  # as it was before
+            small, point = model.compress(0.01), model.point_depth(model.depth)
+        yield "compressed", digest(*(value for _, value in sorted(small.state_dict().items())))
+        yield "point", digest(*point.state_dict().values())
+
+
+def computed(name: str, options: dict[str, Any], X: Any, y: Any) -> dict[str, str]:
+    """Fit one estimator and name what comes of it."""
+    with tempfile.TemporaryDirectory() as home:
+        checkpoint, saved = Path(home) / "checkpoint", Path(home) / "saved"
+        start = {"epochs": EPOCHS, "width": 16, "random_state": 0, **options}
+        estimator = getattr(fathomless, name)(**start, checkpoint=checkpoint, checkpoint_seconds=0).fit(X, y)
+        estimator.save(saved)
+        mixture = estimator.predict_dist(X)
+        split = mixture.uncertainty()
+        found = {
+            "predict": digest(np.asarray(estimator.predict(X)).astype(str)),
+            "density": digest(mixture.log_prob(y)),
+            "uncertainty": digest(split.noise, split.weights, split.structure, split.total),
+            "total": digest(split.total),
+            "history": digest(estimator.history_),
+            "structure": digest(estimator.structure_.statistics, estimator.structure_.summary),
+        }
+        for what, path in (("checkpoint", checkpoint), ("saved", saved)):
+            found |= {f"{what} {part}": value for part, value in folder(path).items()}
+        return found | dict(exports(estimator))
+
+
+def main() -> int:
+    """Print the digests as JSON, or compare them with those of another run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="what another run printed")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    found = {}
+    for name in sorted(name for name in fathomless.__all__ if name[0].isupper()):
+        task = "Classifier" if name.endswith("Classifier") else "Regressor"
+        for table, X, y in tables(task):
+            for options in [{}, *MORE.get(name.removesuffix(task), [])]:
+                try:
+                    found[f"{name} {options} {table}"] = computed(name, options, X, y)
+                except (ArithmeticError, RuntimeError, ValueError) as error:
+                    found[f"{name} {options} {table}"] = {"error": digest(str(error))}
+    if given.against is None:
+        print(json.dumps(found, indent=1))
+        return 0
+    before = json.loads(given.against.read_text())
+    different = 0
+    for key in sorted(before.keys() | found.keys()):
+        old, new = before.get(key, {}), found.get(key, {})
+        changed = sorted(part for part in old.keys() | new.keys() if old.get(part) != new.get(part))
+        different += bool(changed)
+        if changed:
+            print(f"{key}: {', '.join(changed)}")
+    print(f"{len(found)} fits, {different} with differences")
+    return int(different > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The pages of the reference: one for each public module, written while the site is built."""
+
+import ast
+import inspect
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+import fathomless
+
+SOURCE = Path(fathomless.__file__).parent
+
+
+def modules() -> dict[str, Path]:
+    """Return the public modules: those that name what is public, unless their package names all of it."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        own, package = public(path), public(path.with_name("__init__.py"))
+        if own and name != "__init__" and (path.name == "__init__.py" or not own <= package):
+            found[name] = path
+    return found
+
+
+def public(path: Path) -> set[str]:
+    """Return the names in ``__all__``."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "__all__"
+            and isinstance(node.value, ast.List)
+        ):
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+class Rooms(SphinxDirective):
+    """List the modules of a folder, each with the first sentence of its docstring."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return the list; its page is in Markdown."""
+        listed = nodes.bullet_list()
+        for name, path in modules().items():
+            if name.split(".")[0] == self.arguments[0]:
+                said = inspect.cleandoc(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
+                sentence = " ".join(said.split("\n\n")[0].split())
+                link, _ = self.parse_inline(f"{{py:mod}}`{name} <fathomless.{name}>`")
+                listed += nodes.list_item("", nodes.paragraph("", "", *link, nodes.Text(f": {sentence}")))
+        return [listed]
+
+
+def _write(app: Sphinx) -> None:
+    folder = Path(app.srcdir) / "reference" / "api"
+    folder.mkdir(exist_ok=True)
+    pages = {f"{name}.rst": f"fathomless.{name}" for name in modules()}
+    for old in folder.glob("*.rst"):
+        if old.name not in pages:
+            old.unlink()
+    for page, module in pages.items():
+        more = (
+            ""
+            if not module.endswith("estimator")
+            else "   :inherited-members: BaseEstimator\n   :no-show-inheritance:\n"
+        )
+        text = f"{module}\n{'=' * len(module)}\n\n.. automodule:: {module}\n{more}"
+        if not (folder / page).exists() or (folder / page).read_text(encoding="utf-8") != text:
+            (folder / page).write_text(text, encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Write the pages before any is read."""
+    app.connect("builder-inited", _write)
+    app.add_directive("rooms", Rooms)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,1 @@
+"""The application: command line, run folders, doctor, page. May import everything."""

@@ -1,0 +1,317 @@
+"""What can be said on the command line: commands, their arguments, and the options of the estimators.
+
+Nothing here needs more than the standard library, so that ``--help`` answers at once.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field
+from typing import Any, NoReturn, cast
+
+from fathomless import __version__
+from fathomless.estimators.options import COMMON, NoiseOptions, described
+from fathomless.families.registry import families, options
+
+__all__ = ["parser"]
+
+Command = Callable[[argparse.Namespace], int]
+
+_DATA = "a .csv, .tsv or .parquet file, also compressed (.gz, .bz2, .xz, .zst); - reads standard input"
+_THREADS = 1024  # more would only be slower, and systems have their limits
+_ABOUT = """You bring the data; the posterior brings the network.
+
+  fathomless fit houses.csv --target price --out runs/price
+  fathomless predict runs/price new.csv --out predictions.csv
+  fathomless evaluate runs/price test.csv
+  fathomless report runs/price --open
+
+fathomless COMMAND --help tells more."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line, with the option that was perhaps meant."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:  # here, where the command is known, rather than in the parser of all commands
+            from difflib import get_close_matches
+
+            near = get_close_matches(unknown[0].partition("=")[0], list(self._option_string_actions), n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"{' '.join(unknown)} was given, which is no argument of this command{meant}")
+        return found, []
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Room for names and, in quiet, the defaults."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30)
+
+
+def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line; it sets `run` to one of the commands, by name."""
+    parser = _Parser(prog="fathomless", description=_ABOUT, allow_abbrev=False, formatter_class=_Help)
+    parser.add_argument("--version", action="version", version=f"fathomless {__version__}")
+    names = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    _fit_parser(names, commands["fit"])
+    predict = _command(names, "predict", commands["predict"], "predict the rows of a table", "RUN DATA [--out FILE]")
+    _run_argument(predict)
+    _data_arguments(predict)
+    predict.add_argument(
+        "--interval",
+        type=_level,
+        action="append",
+        metavar="LEVEL",
+        help="probability of the interval; may be repeated (default: 0.9)",
+    )
+    predict.add_argument("--key", metavar="COLUMN", help="column that names the rows, to stand first in the output")
+    predict.add_argument(
+        "--unseen", choices=("error", "ignore"), help="what to do with categories that training did not see"
+    )
+    predict.add_argument(
+        "--out",
+        type=_filled,
+        default="-",
+        metavar="FILE",
+        help=".csv, .csv.gz or .parquet; - writes CSV to standard output (default: -)",
+    )
+    evaluate = _command(
+        names, "evaluate", commands["evaluate"], "score a run on rows with known answers", "RUN DATA [--json]"
+    )
+    _run_argument(evaluate)
+    _data_arguments(evaluate)
+    evaluate.add_argument("--json", action="store_true", help="print JSON")
+    report = _command(names, "report", commands["report"], "write the page of a run", "RUN [--out FILE] [--open]")
+    _run_argument(report)
+    report.add_argument("--out", type=_filled, metavar="FILE", help="where to (default: RUN/report.html)")
+    report.add_argument("--open", action="store_true", help="show it in the browser")
+    cite = _command(names, "cite", commands["cite"], "say what to cite", "[RUN] [--bibtex]")
+    cite.add_argument("folder", nargs="?", metavar="RUN", help="a run; all methods if left out")
+    cite.add_argument("--bibtex", action="store_true", help="as BibTeX")
+    _reproduce_parser(names, commands["reproduce"])
+    demo = _command(names, "demo", commands["demo"], "fit a small real table and write its page", "[--out FOLDER]")
+    demo.add_argument(
+        "--out", type=_filled, default="fathomless-demo", metavar="FOLDER", help="where to (default: fathomless-demo)"
+    )
+    return parser
+
+
+def _command(names: Any, name: str, run: Command, text: str, usage: str) -> argparse.ArgumentParser:
+    prog = f"fathomless {name}"
+    parser = cast(
+        argparse.ArgumentParser,
+        names.add_parser(
+            name,
+            prog=prog,
+            help=text,
+            usage=f"{prog} {usage}",
+            description=f"{text[0].upper()}{text[1:]}.",
+            allow_abbrev=False,
+            formatter_class=_Help,
+        ),
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _reproduce_parser(names: Any, run: Command) -> None:
+    parser = _command(
+        names, "reproduce", run, "run an experiment and compare it with the papers", "NAME [--full] [options] | --list"
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; --list names them")
+    parser.add_argument("--list", action="store_true", help="name the experiments")
+    parser.add_argument("--full", action="store_true", help="the experiment itself, not its small version")
+    parser.add_argument(
+        "--preset",
+        default="default",
+        choices=("default", "paper"),
+        help="settings of this library, or of the paper (default: default)",
+    )
+    parser.add_argument(
+        "--out",
+        type=_filled,
+        metavar="FOLDER",
+        help="where to; a full run that was interrupted goes on there (default: reproduced/NAME-MODE-PRESET)",
+    )
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of everything (default: 0)")
+    parser.add_argument("--data", type=_filled, metavar="FOLDER", help="with the data sets (default: $FATHOMLESS_DATA)")
+    parser.add_argument("--threads", type=_threads, default=1, metavar="N", help="of the processor (default: 1)")
+
+
+def _run_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="folder of a run, or of an estimator saved from Python")
+
+
+def _data_arguments(parser: argparse.ArgumentParser, threads: str = "as many as the training used") -> None:
+    parser.add_argument("data", metavar="DATA", help=_DATA)
+    parser.add_argument(
+        "--delimiter",
+        default="auto",
+        metavar="CHARACTER",
+        help="between the cells of CSV; auto finds , ; tab or | (default: auto)",
+    )
+    parser.add_argument(
+        "--decimal", default=".", choices=(".", ","), metavar="MARK", help="decimal mark of CSV (default: .)"
+    )
+    parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
+
+
+def _table_arguments(parser: argparse.ArgumentParser) -> None:
+    table = parser.add_argument_group("the table")
+    table.add_argument(
+        "--target",
+        action="append",
+        required=True,
+        metavar="COLUMN",
+        help="what to predict; repeat it for several numbers at once",
+    )
+    table.add_argument(
+        "--task",
+        default="auto",
+        choices=("auto", "classification", "regression"),
+        help="auto looks at the target (default: auto)",
+    )
+    table.add_argument(
+        "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be repeated"
+    )
+    table.add_argument(
+        "--key",
+        metavar="COLUMN",
+        help="column that names the rows: not used to predict, and written beside predictions",
+    )
+    table.add_argument("--weight", metavar="COLUMN", help="column that says how often each row counts")
+    table.add_argument(
+        "--stream",
+        action="store_true",
+        help="read Parquet (a file, a folder, a pattern) in parts, in constant memory; done anyway if it is too large",
+    )
+
+
+def _fit_parser(names: Any, run: Command) -> None:
+    parser = _command(names, "fit", run, "fit a network to a table", "DATA --target COLUMN [options]")
+    _data_arguments(parser, threads="1 for a width below 256, else all")
+    _table_arguments(parser)
+    place = parser.add_argument_group("the run")
+    place.add_argument("--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET)")
+    again = place.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on with an interrupted run; start it if there is none")
+    again.add_argument("--overwrite", action="store_true", help="replace a run")
+    place.add_argument(
+        "--seed", type=_whole, default=0, metavar="N", help="the same seed gives the same bytes (default: 0)"
+    )
+    place.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    place.add_argument("--log-json", action="store_true", help="print the progress as JSON, an object per line")
+    place.add_argument("--tensorboard", action="store_true", help="write RUN/tensorboard")
+    place.add_argument(
+        "--structure",
+        default="depth",
+        choices=tuple(families()),
+        help="; ".join(f"{family.name}: {family.title}" for family in families().values()) + " (default: depth)",
+    )
+    network = parser.add_argument_group("the network")
+    training = parser.add_argument_group("training")
+    texts: dict[str, str] = {}
+    every: dict[str, dict[str, Field[Any]]] = {}  # option -> structure -> its declaration there
+    for structure, family in families().items():
+        for group in (family.options, NoiseOptions):
+            texts.update({name: text for name, (_, text) in described(group).items() if name not in texts})
+        for name, option in options(family, "regression").items():
+            if option.metadata["kind"] != "object":
+                every.setdefault(name, {})[structure] = option
+    for name, declared in every.items():
+        _add_option(training if name in COMMON else network, declared, texts[name])
+
+
+def _defaults(declared: Mapping[str, "Field[Any]"]) -> str:
+    """Say what an option is by default: "(default: 64)", and what it is with other structures than "depth"."""
+    said: dict[str, list[str]] = {}
+    for structure, option in declared.items():
+        said.setdefault(_worded(option.default), []).append(structure)
+    return " ".join(f"({'default' if 'depth' in of else ', '.join(of)}: {value})" for value, of in said.items())
+
+
+def _add_option(group: Any, declared: Mapping[str, "Field[Any]"], text: str) -> None:
+    """Offer an option of the estimators, as far as text can say it."""
+    option = next(iter(declared.values()))
+    kind = option.metadata["kind"]
+    names, special = (  # structures may differ in what they allow
+        tuple(dict.fromkeys(value for each in declared.values() for value in each.metadata[key]))
+        for key in ("names", "special")
+    )
+    flag = "--" + (option.metadata["flag"] or option.name.replace("_", "-"))
+    text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("`", "").rstrip(".")
+    text = f"{text} {_defaults(declared)}".replace("%", "%%")
+    common: dict[str, Any] = {"dest": f"option_{option.name}", "default": argparse.SUPPRESS, "help": text}
+    if kind == "flag":
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
+    elif kind == "choice" and int not in special:
+        group.add_argument(flag, choices=names, **common)
+    else:
+        metavar = {"whole": "N", "real": "X", "choice": "NAME|N"}.get(kind, "NAME")
+        plain = [_worded(other) for other in special if not isinstance(other, type)]
+        group.add_argument(flag, type=_reader(kind, names, special), metavar="|".join([*plain, metavar]), **common)
+
+
+def _worded(value: object) -> str:
+    return (
+        {None: "none", True: "yes", False: "no"}.get(value, str(value))
+        if isinstance(value, bool | None)
+        else str(value)
+    )
+
+
+def _reader(kind: str, names: Sequence[str], allowed: Sequence[Any]) -> Callable[[str], Any]:
+    """Return what turns the text of an option into its value."""
+    special = {_worded(other): other for other in allowed if not isinstance(other, type)}
+    plain: Callable[[str], Any] = {"whole": int, "real": float, "choice": int}.get(kind, str)
+
+    def read(text: str) -> Any:
+        if text in special or text in names:
+            return special.get(text, text)
+        try:
+            return plain(text)
+        except ValueError:
+            word = {"real": "a number"}.get(kind, "a whole number")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} was given; allowed: {', '.join([word, *names, *special])}"
+            ) from None
+
+    return read
+
+
+def _whole(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; a whole number, 0 or more, is allowed")
+    return value
+
+
+def _threads(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= value <= _THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; a whole number from 1 to {_THREADS} is allowed")
+    return value
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} was given; a name is needed")
+    return text
+
+
+def _level(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; a number between 0 and 1, such as 0.9, is allowed")
+    return value

@@ -1,0 +1,322 @@
+"""The columns of a table file: which are predicted, which predict, and what a prediction looks like as a table."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fathomless.data.schema import Schema, family, rows_of, some
+from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive
+from fathomless.system.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Parts",
+    "answered",
+    "answers",
+    "divide",
+    "features",
+    "kinds",
+    "predictions",
+    "roles",
+    "target_kinds",
+    "task_of",
+]
+
+_CLASSES = 10  # whole numbers with at most so many distinct values are classes
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A table, divided.
+
+    Attributes
+    ----------
+    X : pyarrow.Table
+        Columns that predict.
+    targets : pyarrow.Table
+        Columns that are predicted, without gaps.
+    weight : ndarray of float64, shape (N,), or None
+        How often each row counts.
+    notes : tuple of str
+        What was left out, for the reader.
+    """
+
+    X: "pa.Table"
+    targets: "pa.Table"
+    weight: Array | None
+    notes: tuple[str, ...]
+
+
+def divide(
+    frame: "pa.Table",
+    targets: Sequence[str],
+    *,
+    key: str | None = None,
+    weight: str | None = None,
+    drop: Sequence[str] = (),
+) -> Parts:
+    """Divide a table into what predicts and what is predicted.
+
+    Rows without a target or of the weight 0, and columns without any value, are left out, and the notes say so.
+
+    Raises
+    ------
+    DataError
+        For columns that are not there or have two roles, and if nothing is left.
+    """
+    left = roles(frame.column_names, targets, key=key, weight=weight, drop=drop)
+    frame, notes = answered(frame, targets)
+    counts = None if weight is None else _counts(frame[weight], weight)
+    if counts is not None and not counts.all():
+        notes.append(f"{_rows(int((counts == 0.0).sum()), 'of the weight 0')} left out")
+        frame, counts = frame.filter(counts > 0.0), counts[counts > 0.0]
+    X = frame.drop_columns([*targets, *left])
+    empty = [name for name in X.column_names if X[name].null_count == len(X)]
+    if empty:
+        notes.append(f"left out, since they hold no value: {some(empty)}")
+        X = X.drop_columns(empty)
+    if not X.num_columns:
+        raise DataError(f"no column is left to predict {some(targets)} from; the table has {some(frame.column_names)}")
+    notes += [
+        f"column {name!r} has another text in nearly every row; if it only names the rows, give it as key"
+        for name in X.column_names
+        if _names_rows(X[name])
+    ]
+    return Parts(X, frame.select(list(targets)), counts, tuple(notes))
+
+
+def roles(
+    have: Sequence[str],
+    targets: Sequence[str],
+    *,
+    key: str | None = None,
+    weight: str | None = None,
+    drop: Sequence[str] = (),
+) -> list[str]:
+    """Return the columns that neither predict nor are predicted.
+
+    Raises
+    ------
+    DataError
+        For columns that are not there or have two roles.
+    """
+    left = [*dict.fromkeys(drop), *(name for name in (key, weight) if name is not None)]
+    present(have, [*targets, *left])
+    twice = sorted({name for name in (*targets, *left) if [*targets, *left].count(name) > 1})
+    if twice:
+        raise DataError(f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight or dropped")
+    return left
+
+
+def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", list[str]]:
+    """Return the rows whose targets are all known, and a note on the others.
+
+    Raises
+    ------
+    DataError
+        If there is none.
+    """
+    gaps = np.zeros(len(frame), dtype=bool)
+    for name in targets:
+        gaps |= frame[name].is_null(nan_is_null=True).to_numpy()
+    if gaps.all():
+        raise DataError(f"target {some(targets)} has no value in any of the {len(frame):,} rows; choose another column")
+    if not gaps.any():
+        return frame, []
+    return frame.filter(~gaps), [f"{_rows(int(gaps.sum()), 'without a target')} left out"]
+
+
+def present(have: Sequence[str], wanted: Iterable[str]) -> None:
+    """Check that columns are there.
+
+    Raises
+    ------
+    DataError
+        If one is not; with the name that was perhaps meant.
+    """
+    for name in wanted:
+        if name not in have:
+            near = [other for other in have if other.casefold() == name.casefold()] or get_close_matches(name, have)
+            meant = f"; did you mean {near[0]!r}?" if near else "."
+            raise DataError(f"there is no column {name!r}{meant} The columns are {some(have)}")
+
+
+def task_of(targets: "pa.Table") -> tuple[str, str]:
+    """Say whether targets are classes or numbers, and why.
+
+    Text, true and false, and whole numbers with at most ten distinct values are classes.
+    """
+    import pyarrow.types as types
+
+    if targets.num_columns > 1:
+        return "regression", "there are several targets"
+    column = targets.column(0)
+    if types.is_boolean(column.type):
+        return "classification", "it is true or false"
+    if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_decimal(column.type)):
+        return "classification", f"it is {'text' if 'string' in str(column.type) else column.type}"
+    distinct = len(column.unique())
+    if types.is_integer(column.type) and distinct <= _CLASSES:
+        return "classification", f"it has {distinct} distinct whole numbers"
+    return "regression", "it is a number"
+
+
+def answers(targets: "pa.Table", task: str) -> Array:
+    """Return the targets as an array: labels, shape (N,), or numbers, shape (N,) or (N, T).
+
+    Raises
+    ------
+    DataError
+        For text, or true and false, where numbers are needed, for several targets of a classification, and for dates
+        or lists as classes.
+    """
+    names = targets.column_names
+    if task == "classification":
+        if len(names) > 1:
+            raise DataError(
+                f"{len(names)} targets were given; classification is of one column: fit one after the other"
+            )
+        values = targets.column(0).to_pylist()
+        families = {family(value) for value in values}
+        if "unknown" in families:
+            odd = next(value for value in values if family(value) == "unknown")
+            raise DataError(
+                f"target {names[0]!r} holds {targets.column(0).type} such as {odd!r}; classes are text, whole numbers, "
+                "or true and false: choose another column"
+            )
+        return np.array(values, dtype=object if families == {"text"} else None)
+    for name in names:
+        if str(targets[name].type) == "bool":
+            raise DataError(
+                f"target {name!r} holds true and false; give --task classification, or numbers such as 1 and 0"
+            )
+    numbers = [_numbers(targets[name], name) for name in names]
+    return numbers[0] if len(numbers) == 1 else np.column_stack(numbers)
+
+
+def _numbers(column: Any, name: str) -> Array:
+    import pyarrow as pa
+
+    try:
+        found = column.cast(pa.float64(), safe=False).to_numpy()  # of whole numbers beyond 2^53 the nearest
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"column {name!r} holds {column.type} such as {column[0].as_py()!r}; numbers are needed here: give "
+            "--task classification if these are classes, or choose another column"
+        ) from error
+    return np.asarray(found, dtype=np.float64)
+
+
+def _counts(column: Any, name: str) -> Array:
+    found = _numbers(column, name)
+    bad = ~(np.isfinite(found) & (found >= 0.0))
+    if bad.any():
+        raise DataError(
+            f"column {name!r} says how often each row counts and has {column[int(np.argmax(bad))].as_py()!r} in "
+            f"{rows_of(bad)}; finite numbers, 0 or more, are allowed"
+        )
+    if not found.any():
+        raise DataError(f"column {name!r} says how often each row counts and is 0 in all {len(found):,} rows")
+    return found
+
+
+def _names_rows(column: Any) -> bool:
+    return "string" in str(column.type) and len(column) > 100 and len(column.unique()) > 0.9 * len(column)
+
+
+def _rows(count: int, which: str) -> str:
+    return f"1 row {which} was" if count == 1 else f"{count:,} rows {which} were"
+
+
+# ------------------------------------------------------------------------------------------------ prediction
+
+
+def kinds(schema: Schema) -> dict[str, str]:
+    """Say how the columns that an estimator was trained on are to be read: name -> kind."""
+    if not schema.named:
+        return {}
+    text = {column.name for column in schema.columns if all(isinstance(level, str) for level in column.levels)}
+    return {c.name: c.kind if c.kind != "category" or c.name in text else "numeric" for c in schema.columns}
+
+
+def target_kinds(names: Sequence[str], labels: Sequence[Any] | None) -> dict[str, str]:
+    """Say how the columns of the answers are to be read; `labels` are the classes, if these are classes."""
+    families = {"numeric"} if labels is None else {family(label) for label in labels}
+    kind = {"text": "category", "boolean": "boolean"}.get(families.pop(), "numeric")
+    return dict.fromkeys(names, kind)
+
+
+def features(frame: "pa.Table", schema: Schema) -> Any:
+    """Choose the columns that an estimator was trained on; by position if it was trained on an array.
+
+    Raises
+    ------
+    DataError
+        If columns are absent.
+    """
+    if schema.named:
+        names = [column.name for column in schema.columns]
+        present(frame.column_names, names)
+        return frame.select(names)
+    if frame.num_columns != len(schema.columns):
+        raise DataError(
+            f"the table has {frame.num_columns} columns; the model was trained on an array of {len(schema.columns)} "
+            "columns without names: give these alone, in the order of training"
+        )
+    return np.column_stack([_numbers(frame[name], name) for name in frame.column_names])
+
+
+def tabled(columns: Mapping[str, Any]) -> "pa.Table":
+    """Make a table of named columns."""
+    import pyarrow as pa
+
+    return pa.table(dict(columns))
+
+
+def joined(pieces: Iterable["pa.Table"]) -> "pa.Table":
+    """Put pieces of a table together."""
+    import pyarrow as pa
+
+    return pa.concat_tables(list(pieces))
+
+
+def predictions(
+    dist: ClassPredictive | ContinuousPredictive, targets: Sequence[str], levels: Sequence[float]
+) -> dict[str, Array]:
+    """Lay out a predictive distribution as columns, one value for each row.
+
+    Regression: mean, std, lower_90 and upper_90 for every level, and the variance split into variance_noise,
+    variance_weights and variance_structure; with several targets each name begins with that of its target. Classes:
+    class, probability (of that class), probability_LABEL of every class, and the entropy, split likewise. Without
+    names the targets are y0, y1, ...
+    """
+    split = dist.uncertainty()
+    parts: Mapping[str, Array] = {
+        name: cast(Array, getattr(split, name).numpy()) for name in ("noise", "weights", "structure")
+    }
+    if isinstance(dist, ClassPredictive):
+        probs = dist.probs.numpy()
+        return {
+            "class": dist.predict(),
+            "probability": probs.max(1),
+            **{f"probability_{label}": probs[:, k] for k, label in enumerate(dist.labels.tolist())},
+            **{f"entropy_{name}": values for name, values in parts.items()},
+        }
+    found = {"mean": dist.mean.numpy(), "std": dist.std.numpy()}
+    for level in levels:
+        low, high = dist.interval(level)
+        found |= {f"lower_{100 * level:.12g}": low.numpy(), f"upper_{100 * level:.12g}": high.numpy()}
+    found |= {f"variance_{name}": values for name, values in parts.items()}
+    if dist.squeeze:
+        return found
+    count = found["mean"].shape[1]
+    targets = targets or [f"y{t}" for t in range(count)]
+    return {f"{targets[t]}_{name}": values[:, t] for t in range(count) for name, values in found.items()}

@@ -1,0 +1,499 @@
+"""What a second pair of eyes would say of a fit: findings, each with what was seen and what to do about it.
+
+Every rule is a small function of what is public about a fit. None trains anything, and none proves that a fit is good.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fathomless.data.schema import some
+from fathomless.data.targets import TargetScale
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.evaluation import Evaluation
+from fathomless.families.depth.convergence import unsettled
+from fathomless.families.depth.laws import FixedDepth, FreeCategorical
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.training import automatic_epochs, automatic_structure_rate
+from fathomless.posterior.likelihoods import InputNoise, LearnedNoise
+
+__all__ = ["Finding", "examine"]
+
+_FEW_ROWS = 60  # below which the estimators hold out none
+_FEW_IN_CLASS = 10
+_FEW_STEPS = 100  # Adam moves a weight by at most the learning rate in each
+_FEW_SCORES = 20
+_STILL = 0.1  # layers that the mean depth goes, back and forth, in any training that moves it at all
+_ERRORS = 3.0  # standard errors that count as more than chance
+_KOLMOGOROV = 1.95  # its distance times root N exceeds this with probability 0.001
+_SIMULATIONS = 4000
+_CHANCE = 0.995  # quantile of the calibration error that sampling alone gives
+_MATERIAL = 0.02  # shares, and nats per row and target, below which a difference does not matter
+_LARGE = 0.05
+_HELD_OUT = "held-out rows"
+_OTHER_KIND = "See how they differ (units, time, place, the way they were chosen), and train on rows like them."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that whoever uses a fit should know.
+
+    Attributes
+    ----------
+    severity : {"problem", "advice"}
+        Whether results are worse, or less to be trusted, than they look; or could be better.
+    title : str
+        In a few words.
+    detail : str
+        What was seen, with numbers.
+    remedy : str
+        What to do, naming options and what they are now.
+    """
+
+    severity: str
+    title: str
+    detail: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A fit and what is known of it."""
+
+    estimator: Estimator
+    evaluations: Sequence[Evaluation]
+    training: Evaluation | None
+    rows: int | None
+    classes: Mapping[str, int]
+    given: Mapping[str, Any]  # options of the estimator
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        return self.estimator.history_
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return round(self.history[-1]["step"] / self.history[-1]["epoch"])
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that were planned."""
+        epochs = self.given["epochs"]
+        return automatic_epochs(self.steps_per_epoch) if epochs == "auto" else int(epochs)
+
+    @property
+    def structure_rate(self) -> float:
+        rate = self.given["structure_rate"]
+        return automatic_structure_rate(self.epochs * self.steps_per_epoch) if rate == "auto" else float(rate)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the training ended before the epochs that were planned."""
+        return self.estimator.n_iter_ < self.epochs
+
+    @property
+    def scores(self) -> list[float]:
+        """Validation scores, in order."""
+        key = "validation_log_likelihood"
+        return [row[key] for row in self.history if key in row]
+
+    @property
+    def judged(self) -> Sequence[Evaluation]:
+        """Evaluations on rows that the network did not learn, or else on those that it did."""
+        return self.evaluations or [evaluation for evaluation in (self.training,) if evaluation is not None]
+
+    def now(self, name: str) -> str:
+        """Name an option with its value."""
+        value = {"epochs": self.epochs, "structure_rate": self.structure_rate}.get(name, self.given[name])
+        shown = f"{value:.2g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)
+        return f"{name} (now {shown})"
+
+
+def examine(
+    estimator: Estimator,
+    evaluations: Sequence[Evaluation],
+    *,
+    training: Evaluation | None = None,
+    rows: int | None = None,
+    classes: Mapping[str, int] | None = None,
+) -> tuple[Finding, ...]:
+    """Look a fitted estimator over.
+
+    Parameters
+    ----------
+    estimator : Estimator
+        Fitted. Rules about depth are for families that have one.
+    evaluations : sequence of Evaluation
+        Of rows that the network was not trained on: held out, or new.
+    training : Evaluation, optional
+        Of the rows that it was trained on; without it nothing is said of overfitting.
+    rows : int, optional
+        How many rows were given to ``fit``; by default those of `training`.
+    classes : mapping of str to int, optional
+        How many of them each class has; by default as in `training`.
+
+    Returns
+    -------
+    tuple of Finding
+        Problems first. Empty if nothing was found, which is NOT a proof that nothing is wrong.
+
+    Examples
+    --------
+    >>> from fathomless import UnboundedDepthRegressor
+    >>> x = np.linspace(0, 1, 20)
+    >>> hasty = UnboundedDepthRegressor(width=4, epochs=3, random_state=0).fit(x[:, None], x)
+    >>> for finding in examine(hasty, [], rows=20):
+    ...     print(f"{finding.severity}: {finding.title}")
+    problem: The training was short
+    problem: Depth has not moved
+    advice: No rows were held out
+    """
+    if training is not None:
+        rows = training.rows if rows is None else rows
+        if classes is None and training.confusion is not None:
+            classes = dict(zip(training.labels, training.confusion.sum(1).tolist(), strict=True))
+    case = _Case(estimator, tuple(evaluations), training, rows, classes or {}, estimator.get_params(deep=False))
+    found = [finding for rule in _RULES for finding in rule(case)]
+    return tuple(sorted(found, key=lambda finding: finding.severity != "problem"))
+
+
+# ------------------------------------------------------------------------------------------- the training
+
+
+def _short(case: _Case) -> Iterator[Finding]:
+    steps = int(case.history[-1]["step"])
+    if steps < _FEW_STEPS:
+        yield Finding(
+            "problem",
+            "The training was short",
+            f"It took {steps} steps in {case.estimator.n_iter_} epochs; some thousand steps are usual.",
+            f"Raise {case.now('epochs')}.",
+        )
+
+
+def _rising(case: _Case) -> Iterator[Finding]:
+    scores = case.scores
+    before = scores[: math.floor(0.8 * len(scores))]
+    if case.stopped or not before:
+        return
+    gain = max(scores) - max(before)
+    if gain > _LARGE * _columns(case.estimator):
+        yield Finding(
+            "problem",
+            "The training ended too soon",
+            f"In its last fifth the log-likelihood of the held-out rows still rose by {gain:.2g} nats per row.",
+            f"Raise {case.now('epochs')}.",
+        )
+
+
+def _hasty(case: _Case) -> Iterator[Finding]:
+    scores = case.scores
+    best = int(np.argmax(scores)) + 1 if scores else 0
+    if case.stopped and scores and (len(scores) < _FEW_SCORES or best <= 2):
+        lower = f" or lower {case.now('learning_rate')}" if best <= 2 else ""
+        yield Finding(
+            "advice",
+            "The training stopped early",
+            f"It ended after {case.estimator.n_iter_} of {case.epochs} epochs and {len(scores)} validation scores, of "
+            f"which number {best} was the best and is what was kept.",
+            f"Raise {case.now('patience')}{lower}. If nothing changes, the columns may say little about the target.",
+        )
+
+
+# ---------------------------------------------------------------------------------------------- the depth
+
+
+def _free_depth(case: _Case) -> UnboundedDepth | None:
+    """Return the network if its depth was learned."""
+    model = case.estimator.model_
+    return model if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth) else None
+
+
+def _depth_on_its_way(case: _Case) -> Iterator[Finding]:
+    way = unsettled(case.history) if _free_depth(case) is not None else 0.0
+    if not way:
+        return
+    pace = (
+        f"In the end its mean was {case.history[-1]['mean_depth']:.1f} and went almost always in one direction; at the "
+        f"pace of the last half, another training would take it by {way:+.1f} layers."
+    )
+    if case.stopped:
+        natural = (
+            " or set structure_optimizer='natural' (now 'adam')" if case.given["structure_optimizer"] == "adam" else ""
+        )
+        yield Finding(
+            "advice",
+            "Depth was still on its way when the training stopped",
+            f"{pace} The scores of the held-out rows no longer rose.",
+            f"If the depth itself matters, raise {case.now('structure_rate')}{natural}.",
+        )
+    else:
+        yield Finding(
+            "problem",
+            "Depth has not come to rest",
+            f"{pace} What is reported says how fast it was learned, not what the data ask for.",
+            f"Raise {case.now('epochs')} or {case.now('structure_rate')}.",
+        )
+
+
+def _depth_not_moved(case: _Case) -> Iterator[Finding]:
+    if _free_depth(case) is None:
+        return
+    depths = [row["mean_depth"] for row in case.history]
+    path = sum(abs(b - a) for a, b in itertools.pairwise(depths))
+    if path < _STILL:
+        yield Finding(
+            "problem",
+            "Depth has not moved",
+            f"Its mean stayed within {path:.2g} layers of {depths[0]:.2g}, where it began; the data had no say in it.",
+            f"Raise {case.now('structure_rate')} or {case.now('epochs')}.",
+        )
+
+
+def _depth_at_its_bound(case: _Case) -> Iterator[Finding]:
+    model = _free_depth(case)
+    if model is None:
+        return
+    posterior = model.depth_posterior()
+    likely = max(posterior, key=lambda depth: posterior[depth])
+    ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {case.now('max_depth')}.")]
+    if isinstance(model.law, FreeCategorical):
+        end = model.min_depth + model.law.size - 1
+        ends.append((end, f"Choose another depth_law (now one that ends at {end}), such as 'poisson'."))
+    end, remedy = min(ends, default=(-1, ""))
+    if likely == end and posterior[end] > 0.3:
+        yield Finding(
+            "problem",
+            "Depth is at its upper bound",
+            f"{posterior[end]:.0%} of its posterior lie on {end}, the greatest depth that is allowed; the data may ask "
+            "for more.",
+            remedy,
+        )
+    least = posterior.get(model.min_depth, 0.0)
+    if model.min_depth > 0 and least > 0.9:
+        yield Finding(
+            "advice",
+            "Depth is at its lower bound",
+            f"{least:.0%} of its posterior lie on {model.min_depth}, the least depth that is allowed.",
+            f"Lower {case.now('min_depth')}.",
+        )
+
+
+# ---------------------------------------------------------------------------------------------- the rows
+
+
+def _nothing_held_out(case: _Case) -> Iterator[Finding]:
+    by_choice = case.given["validation_fraction"] == type(case.estimator).validation_fraction == 0.0  # of the family
+    if by_choice or case.estimator.validation_score_ is not None:
+        return
+    few = case.given["validation_fraction"] > 0.0 if case.rows is None else case.rows < _FEW_ROWS
+    yield Finding(
+        "advice",
+        "No rows were held out",
+        f"{f'Of fewer than {_FEW_ROWS} rows none are' if few else 'All rows were used for training'}. The last epoch "
+        "was kept, whether or not it was the best, and the uncertainty was not calibrated.",
+        "Collect more rows." if few else f"Raise {case.now('validation_fraction')} to 0.1.",
+    )
+
+
+def _few_for_the_columns(case: _Case) -> Iterator[Finding]:
+    width = case.estimator.schema_.width
+    if case.rows is not None and case.rows < width:
+        yield Finding(
+            "advice",
+            "Fewer rows than features",
+            f"{case.rows} rows were given, and their columns are encoded as {width:,} features.",
+            f"Drop columns, lower {case.now('max_levels')}, or collect more rows.",
+        )
+
+
+def _few_in_a_class(case: _Case) -> Iterator[Finding]:
+    rare = {label: count for label, count in case.classes.items() if count < _FEW_IN_CLASS}
+    if rare:
+        yield Finding(
+            "advice",
+            "Classes with few rows",
+            f"{len(rare)} of {len(case.classes)} classes have fewer than {_FEW_IN_CLASS} rows, at least "
+            f"{min(rare.values())}: {some(list(rare))}. Their probabilities are rough, and so are scores of them.",
+            "Collect more of them, or join them with others.",
+        )
+
+
+# -------------------------------------------------------------------------------------------- the scores
+
+
+def _no_better_than_constant(case: _Case) -> Iterator[Finding]:
+    for found in case.judged:
+        ours, theirs = found.scores["log_likelihood"], found.baseline["log_likelihood"]
+        gain = ours.value - theirs.value
+        if gain > math.hypot(ours.error or 0.0, theirs.error or 0.0):
+            continue
+        what = "class frequencies" if found.labels else "mean and standard deviation"
+        yield Finding(
+            "advice" if gain > 0.0 else "problem",
+            f"{'Hardly' if gain > 0.0 else 'No'} better than a constant prediction on {found.name}",
+            f"The log-likelihood is {ours.value:.3g}{_plus_minus(ours.error)} nats per row; the {what} of these rows, "
+            f"given to every row, have {theirs.value:.3g}{_plus_minus(theirs.error)}.",
+            "Check that it is the right target, that no rows were shuffled against it, and that the columns can tell "
+            f"of it. If training rows are predicted far better: {_against_overfitting(case)}",
+        )
+
+
+def _overfitted(case: _Case) -> Iterator[Finding]:
+    if case.training is None:
+        return
+    kept = case.training.scores["log_likelihood"]
+    learned = kept.value - case.training.baseline["log_likelihood"].value
+    for found in case.evaluations:
+        ours = found.scores["log_likelihood"]
+        gained = ours.value - found.baseline["log_likelihood"].value
+        error = math.hypot(kept.error or 0.0, ours.error or 0.0)
+        lost = min(learned - gained, kept.value - ours.value)
+        if lost <= max(_ERRORS * error, _LARGE * len(found.targets), 0.5 * learned):
+            continue
+        alike = _of_the_same_kind(case, found)
+        yield Finding(
+            "problem",
+            "Overfitted" if alike else f"The rows of {found.name} are unlike those of the training",
+            f"Over a constant prediction, training rows gain {learned:.2g} nats each, and {found.name} {gained:.2g}; "
+            f"the standard error of the difference is {error:.2g}.",
+            _sentence(_against_overfitting(case)) if alike else _OTHER_KIND,
+        )
+
+
+def _of_the_same_kind(case: _Case, found: Evaluation) -> bool:
+    """Whether rows must be taken for the same kind as those of the training, for want of a comparison."""
+    return found.name == _HELD_OUT or all(other.name != _HELD_OUT for other in case.evaluations)
+
+
+def _against_overfitting(case: _Case) -> str:
+    steps = []
+    if case.estimator.validation_score_ is None:
+        steps.append(f"raise {case.now('validation_fraction')}")
+    elif case.given["patience"] is None:
+        steps.append(f"set {case.now('patience')}")
+    steps += [f"lower {case.now(name)}" for name in ("weight_prior", "width") if name in case.given]
+    return f"{'; '.join([*steps, 'or collect more rows'])}."
+
+
+def _miscalibrated(case: _Case) -> Iterator[Finding]:
+    for found in case.evaluations:
+        off = _class_calibration(found) if found.labels else _interval_calibration(found)
+        if off is None:
+            continue
+        size, detail = off
+        yield Finding(
+            "problem" if size > _LARGE else "advice",
+            f"Not calibrated on {found.name}",
+            detail,
+            _for_calibration(case, found),
+        )
+
+
+def _class_calibration(found: Evaluation) -> tuple[float, str] | None:
+    """Compare the calibration error with what sampling alone gives where each bin is right."""
+    confidence, accuracy, count = (found.calibration[key] for key in ("confidence", "accuracy", "count"))
+    share = count / found.rows
+    hits = np.random.default_rng(0).binomial(count, np.clip(confidence, 0.0, 1.0), (_SIMULATIONS, len(count)))
+    chance = np.abs(hits / count - confidence) @ share
+    error = found.scores["ece"].value
+    excess = error - float(np.median(chance))
+    if error <= np.quantile(chance, _CHANCE) or excess <= _MATERIAL:
+        return None
+    sure, right = float(confidence @ share), float(accuracy @ share)
+    return excess, (
+        f"Confidence and accuracy differ by {error:.1%} on average, where chance alone gives {np.median(chance):.1%}. "
+        f"The mean confidence is {sure:.1%} and the accuracy {right:.1%}: too {'sure' if sure > right else 'unsure'}."
+    )
+
+
+def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
+    """Compare coverage with its level, and the distribution of F(y) with the uniform one, for each target."""
+    level, ninety = 0.9, int(np.argmin(np.abs(found.calibration["levels"] - 0.9)))
+    chance = math.sqrt(level * (1.0 - level) / found.rows)
+    size, details = 0.0, []
+    for t, target in enumerate(found.targets):
+        share = float(found.calibration["coverage"][ninety, t])
+        off = abs(share - level)
+        steps = np.cumsum(found.calibration["pit"][:, t]) / found.rows
+        bend = float(np.abs(steps - np.arange(1, len(steps) + 1) / len(steps)).max())
+        if off - 0.5 / found.rows > _ERRORS * chance and off > _MATERIAL:  # half a row: counts are whole
+            what = "narrow" if share < level else "wide"
+            size = max(size, off)
+            details.append(f"{share:.1%} of the rows lie in their 90 % intervals of {target}, which are too {what}")
+        elif bend > max(_KOLMOGOROV / math.sqrt(found.rows), _LARGE):
+            below = float(steps[len(steps) // 2 - 1])
+            size = max(size, bend)
+            details.append(
+                f"The distribution function at the true {target} is up to {bend:.1%} off a uniform law, with "
+                f"{below:.1%} of the rows below their median"
+            )
+    return (size, f"{'; '.join(details)}.") if details else None
+
+
+def _for_calibration(case: _Case, found: Evaluation) -> str:
+    if not _of_the_same_kind(case, found):
+        return _OTHER_KIND
+    if case.estimator.validation_score_ is None:
+        return f"Raise {case.now('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
+    if not case.given["calibrate"] and not found.labels:
+        return f"Set {case.now('calibrate')}."
+    others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
+    steps = [
+        f"{name}={other!r} (now {usual!r})" for name, (usual, other) in others.items() if case.given.get(name) == usual
+    ]
+    return f"Try {' or '.join(steps)}." if steps else "Collect more rows."
+
+
+def _noise_at_its_floor(case: _Case) -> Iterator[Finding]:
+    target, evaluations = case.estimator.target_, [*case.judged]
+    parts = [part for part in case.estimator.likelihood_.children() if isinstance(part, LearnedNoise | InputNoise)]
+    if not isinstance(target, TargetScale) or not parts or not evaluations:
+        return
+    floor = math.exp(parts[0].log_minimum)
+    found = evaluations[0]
+    share = np.median(np.sqrt(found.arrays["noise"]), axis=0) / np.array(target.scale)
+    low = [name for name, value in zip(found.targets, share, strict=True) if value < 3.0 * floor]
+    if low:
+        yield Finding(
+            "problem",
+            "The noise is at its floor",
+            f"That of {some(low)} is {share.min():.2g} standard deviations of the target, and {floor:.2g} is the least "
+            "that can be learned: the columns tell the target almost exactly.",
+            "See whether a column holds the answer, and drop it. If none does, set "
+            f"{case.now('noise')} to a number, in standard deviations of the target.",
+        )
+
+
+def _columns(estimator: Estimator) -> int:
+    """How many targets a log-likelihood is of."""
+    return len(estimator.target_.mean) if isinstance(estimator.target_, TargetScale) else 1
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _plus_minus(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.2g}"
+
+
+_RULES: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
+    _no_better_than_constant,
+    _overfitted,
+    _miscalibrated,
+    _noise_at_its_floor,
+    _short,
+    _rising,
+    _depth_at_its_bound,
+    _depth_on_its_way,
+    _depth_not_moved,
+    _hasty,
+    _nothing_held_out,
+    _few_for_the_columns,
+    _few_in_a_class,
+)

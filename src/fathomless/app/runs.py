@@ -1,0 +1,358 @@
+"""The run folder: what was asked, what was found, and how to go on.
+
+::
+
+    runs/price/
+      run.json            what was asked: the command, the data, the target, the options
+      manifest.json, tensors-….safetensors    the fitted estimator, as its ``save`` writes it
+      history.csv, history.jsonl              what happened in training
+      evaluations/        scores and what their pictures need, one folder each
+      report.html         the page
+      log.jsonl           when it was started, paused, resumed and finished
+      unfinished.json, checkpoint/            only until the training is done
+
+A run that is overwritten keeps its old model until the new one is there.
+"""
+
+import datetime
+import hashlib
+import json
+import platform
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import fathomless
+from fathomless.app.doctor import Finding, examine
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.evaluation import Evaluation, evaluate
+from fathomless.families import registry
+from fathomless.inference.callbacks import write_history
+from fathomless.inference.distributed import ranks
+from fathomless.system import io
+from fathomless.system.errors import DataError, FileError
+
+__all__ = [
+    "OWN",
+    "Card",
+    "begin",
+    "evaluations",
+    "fail",
+    "finish",
+    "keep_evaluation",
+    "load",
+    "log",
+    "page",
+    "read_card",
+    "state",
+]
+
+_ASKED, _UNFINISHED, _CHECKPOINT = "run.json", "unfinished.json", "checkpoint"
+_EVALUATIONS, _REPORT = "evaluations", "report.html"
+#: Names of the evaluations that are not of a file, and the folders they are in.
+OWN = {"held-out rows": "held-out", "training rows": "training"}  # evaluations that are not of a file
+_MARKED = re.compile("-[0-9a-f]{16}$")
+_COMPARED = 10_000  # training rows that are scored beside the held-out ones
+
+Path_ = str | PathLike[str]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What was asked of a run.
+
+    Attributes
+    ----------
+    command : tuple of str
+        The command line, without ``--resume`` and ``--overwrite``.
+    estimator : str
+        Name of its class.
+    options : mapping
+        Options that differ from their defaults.
+    source, sha256, bytes : str, str, int
+        Name of the data file, digest and size of what was read.
+    rows, columns : int, tuple of str
+        Rows with a target, and the columns that predict it.
+    targets : tuple of str
+        Columns that are predicted.
+    key, weight : str or None
+        Columns that name the rows and that say how often each counts.
+    seed, threads : int
+        The same seed, data, machine and number of threads give the same bytes.
+    notes : tuple of str
+        What was done to the table, for the reader.
+    versions : mapping of str to str
+        Of fathomless, torch, numpy and Python.
+    """
+
+    command: tuple[str, ...]
+    estimator: str
+    source: str
+    sha256: str
+    bytes: int
+    rows: int
+    columns: tuple[str, ...]
+    targets: tuple[str, ...]
+    seed: int
+    threads: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    weight: str | None = None
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "fathomless": fathomless.__version__,
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        }
+    )
+
+    def differences(self, other: "Card") -> list[str]:
+        """Return what makes two runs different, in words."""
+        named = {
+            "sha256": "data",
+            "targets": "targets",
+            "columns": "columns",
+            "estimator": "task or structure",
+            "options": "options",
+            "weight": "weight",
+            "seed": "seed",
+            "threads": "threads",
+        }
+        return [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
+
+    def to_json(self) -> str:
+        """Write as JSON; :meth:`from_json` gives an equal card."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(found: Any, path: Path) -> "Card":
+        """Read what :meth:`to_json` wrote and :func:`fathomless.system.io.read_json` parsed.
+
+        Raises
+        ------
+        FileError
+            If it was altered so that it is no card.
+        """
+        if not isinstance(found, dict) or set(found) != {f.name for f in fields(Card)}:
+            raise FileError(f"{path} is not what fathomless wrote there; restore it from a backup or fit again")
+        texts = ("command", "columns", "targets", "notes")
+        whole = ("bytes", "rows", "seed", "threads")
+        sound = (
+            all(isinstance(found[name], str) for name in ("estimator", "source", "sha256"))
+            and all(isinstance(found[name], list) and all(isinstance(v, str) for v in found[name]) for name in texts)
+            and all(type(found[name]) is int and found[name] >= 0 for name in whole)
+            and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight"))
+            and all(isinstance(found[name], dict) for name in ("options", "versions"))
+            and all(isinstance(value, str) for value in found["versions"].values())
+            and 1 <= found["threads"] <= 1024
+            and 0 < len(found["targets"]) == len(set(found["targets"]))
+        )
+        if not sound:
+            raise FileError(f"{path} was altered; restore it from a backup or fit again")
+        values: dict[str, Any] = {name: tuple(value) if name in texts else value for name, value in found.items()}
+        return Card(**values)
+
+
+# ------------------------------------------------------------------------------------------- beginning, ending
+
+
+def state(folder: Path_) -> str:
+    """Return "empty", "unfinished" or "finished"."""
+    folder = Path(folder)
+    with io.as_file_error(f"{folder} cannot be read"):
+        if (folder / _UNFINISHED).is_file():
+            return "unfinished"
+        return "finished" if io.holds(folder) else "empty"
+
+
+def read_card(folder: Path_, latest: bool = False) -> Card | None:
+    """Return what was asked of a run, or None in a folder that ``Estimator.save`` alone wrote.
+
+    In a folder whose run is done anew and not finished yet, this is the old run, or with `latest` the new one.
+    """
+    path = Path(folder) / (_UNFINISHED if latest and state(folder) == "unfinished" else _ASKED)
+    return Card.from_json(io.read_json(path), path) if path.is_file() else None
+
+
+def begin(folder: Path_, card: Card, *, resume: bool, overwrite: bool) -> Path | None:
+    """Prepare a folder for a run, or find it as it was left; of several ranks the first one does, and the others wait.
+
+    Returns
+    -------
+    Path or None
+        Where checkpoints go; None if this very run is finished already.
+
+    Raises
+    ------
+    DataError
+        If the folder holds a run and neither `resume` nor `overwrite` says what to do; or if the run to be resumed is
+        another one.
+    FileError
+        If the folder cannot be written.
+    """
+    folder = io.writable(folder)
+    done = ranks().rank == 0 and not _prepared(folder, card, resume, overwrite)
+    return None if ranks().told(done) else folder / _CHECKPOINT
+
+
+def _prepared(folder: Path, card: Card, resume: bool, overwrite: bool) -> bool:
+    """Do what :func:`begin` promises; return False if this very run is finished already."""
+    found = state(folder)
+    if found != "empty" and not (resume or overwrite):
+        way = "--resume to go on with it, " if found == "unfinished" else ""
+        raise DataError(
+            f"{folder} holds {'an' if found == 'unfinished' else 'a'} {found} run already; add {way}--overwrite to "
+            "replace it, or choose another --out"
+        )
+    if resume and found != "empty":
+        before = read_card(folder, latest=True)
+        different = ["data"] if before is None else card.differences(before)
+        if different:
+            raise DataError(
+                f"the run in {folder} differs from this one in its {', '.join(different)}; give what it was started "
+                "with, or another --out, or --overwrite"
+            )
+        if found == "finished":
+            return False
+        log(folder, "resumed")
+        return True
+    io.remove(folder / _CHECKPOINT)
+    io.write_text(folder / _UNFINISHED, card.to_json())
+    log(folder, "started")
+    return True
+
+
+def finish(
+    folder: Path_, card: Card, estimator: Estimator, take: Callable[[Ints], tuple[Any, Any]]
+) -> tuple[Evaluation, tuple[Finding, ...]]:
+    """Save the fitted estimator with its history, its scores on held-out rows and the report; end the run.
+
+    Parameters
+    ----------
+    take : callable
+        Returns X and y of some of the ``card.rows`` rows that the estimator was fitted to, by their numbers.
+
+    Returns
+    -------
+    evaluation, findings
+        On the held-out rows; on the training rows if none were held out.
+    """
+    folder, held = Path(folder), estimator.held_out_
+    count = card.rows - len(held)
+    trained = np.arange(0, count, max(1, count // _COMPARED))  # among those that were not held out
+    trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
+    training = evaluate(estimator, *take(trained), name="training rows", targets=card.targets)
+    main = evaluate(estimator, *take(held), name="held-out rows", targets=card.targets) if len(held) else training
+    estimator.save(folder)
+    io.write_text(folder / _ASKED, card.to_json())
+    write_history(folder, estimator.history_)
+    for place in _evaluated(folder):  # also on files: they are of the model that was there before
+        io.remove(place)
+    for evaluation in (main, training):
+        keep_evaluation(folder, evaluation)
+    findings = examine(estimator, [main] if len(held) else [], training=training, rows=card.rows)
+    io.write_text(folder / _REPORT, page(folder))
+    io.remove(folder / _CHECKPOINT)
+    io.remove_file(folder / _UNFINISHED)
+    log(folder, "finished")
+    return main, findings
+
+
+def fail(folder: Path_, reason: str) -> None:
+    """Note that a run ended in an error; without a checkpoint there is nothing to go on with."""
+    if ranks().rank:
+        return
+    if not io.holds(Path(folder) / _CHECKPOINT):
+        io.remove_file(Path(folder) / _UNFINISHED)
+    log(folder, "failed", reason=reason)
+
+
+def log(folder: Path_, event: str, **values: Any) -> None:
+    """Add a line to ``log.jsonl``, the one file of a run that tells times; of several ranks the first one does."""
+    if ranks().rank:
+        return
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    io.append_text(Path(folder) / "log.jsonl", json.dumps({"time": now, "event": event, **values}) + "\n")
+
+
+# ------------------------------------------------------------------------------------------------- looking back
+
+
+def load(folder: Path_) -> tuple[Estimator, Card | None]:
+    """Load the fitted estimator of a run, or one that was saved from Python.
+
+    Raises
+    ------
+    FileError
+        If there is none, or none yet; the message says how to go on.
+    """
+    folder = Path(folder)
+    if state(folder) == "unfinished" and not io.holds(folder):
+        raise FileError(f"the run in {folder} is not finished; repeat its fit command with --resume")
+    return registry.load(folder), read_card(folder)
+
+
+def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:
+    """Put an evaluation into a run; one of the same name is replaced."""
+    evaluation.save(Path(folder) / _EVALUATIONS / _plain(evaluation.name))
+
+
+def evaluations(folder: Path_) -> list[Evaluation]:
+    """Return the evaluations of a run: those on files by name, then the held-out rows, then the training rows."""
+    found = [Evaluation.load(place) for place in _evaluated(folder)]
+    late = list(OWN)
+    return sorted(found, key=lambda e: (late.index(e.name) if e.name in late else -1, e.name))
+
+
+def _evaluated(folder: Path_) -> list[Path]:
+    home = Path(folder) / _EVALUATIONS
+    return [place for place in sorted(home.iterdir()) if io.holds(place)] if home.is_dir() else []
+
+
+def page(folder: Path_) -> str:
+    """Return the report of a run as HTML."""
+    from fathomless.app.report import Page, render  # and with it matplotlib, which nothing else needs
+
+    fitted, card = load(folder)
+    scored = evaluations(folder)
+    training = next((e for e in scored if e.name == "training rows"), None)
+    others = [e for e in scored if e is not training]
+    data: dict[str, Any] = {"target names": list(card.targets) if card else ["y"]}
+    if card is not None:
+        data |= {"file": card.source, "bytes": card.bytes, "sha256": card.sha256, "rows": card.rows}
+        data |= {"columns": len(card.columns), "notes": list(card.notes)}
+        data |= {"weight": card.weight} if card.weight is not None else {}
+    return render(
+        Page(
+            title=", ".join(data["target names"]),
+            command=shlex.join(card.command) if card else None,
+            estimator=fitted,
+            evaluations=scored,
+            findings=examine(fitted, others, training=training, rows=card.rows if card else None),
+            data=data,
+            seed=fitted.seed_,
+            versions=dict(card.versions) if card else io.header(folder)[1],
+            citation=[reference.text() for reference in registry.references(registry.family_of(fitted).name)],
+        )
+    )
+
+
+def _plain(name: str) -> str:
+    """Return a name that file systems take, whatever they think of case, and another one for every name."""
+    if name in OWN:
+        return OWN[name]
+    plain = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip(".-")
+    if plain == name and 0 < len(name) <= 60 and name not in OWN.values() and not _MARKED.search(name):
+        return name
+    return f"{plain[:60] or 'file'}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

@@ -1,0 +1,1 @@
+"""Tables to tensors and back. May import `system`."""

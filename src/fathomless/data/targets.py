@@ -1,0 +1,237 @@
+"""Class labels and numeric targets: what training learned about them, and the way there and back.
+
+Both are plain frozen values that go to JSON and back without loss.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
+from fathomless.data.schema import Floats, Level, Moments, check_encoded, check_fields, family, moments, rows_of, some
+from fathomless.system.errors import DataError
+
+__all__ = ["ClassLabels", "LabelTally", "TargetScale", "TargetTally", "fit_labels", "fit_target"]
+
+_LARGEST = 1e150  # its square is still far from the end of double precision
+
+
+@dataclass(frozen=True)
+class ClassLabels:
+    """Class labels and their numbers 0, ..., K - 1.
+
+    Attributes
+    ----------
+    labels : tuple of str, bool, int or float
+        Sorted.
+    dtype : str
+        NumPy data type of the labels that were given ("object" for text in data frames).
+    """
+
+    labels: tuple[Level, ...]
+    dtype: str
+
+    def encode(self, y: Any) -> npt.NDArray[np.int64]:
+        """Turn labels into numbers, shape (N,); a label that was not seen raises :class:`DataError`."""
+        values = read_vector(y).tolist()
+        index: dict[Any, int] = {label: i for i, label in enumerate(self.labels)}
+        codes = np.fromiter((index.get(value, -1) for value in values), np.int64, len(values))
+        new = codes < 0
+        if new.any():
+            raise DataError(
+                f"y has the class {values[int(np.argmax(new))]!r} in {rows_of(new)}, which training did not "
+                f"see; known classes are {some(self.labels)}"
+            )
+        return codes
+
+    def decode(self, indices: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Turn numbers into labels of the original data type; the shape is kept."""
+        return cast(npt.NDArray[Any], np.array(self.labels, dtype=self.dtype)[np.asarray(indices)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; :meth:`from_json` gives equal labels."""
+        return {"labels": list(self.labels), "dtype": self.dtype}
+
+    @staticmethod
+    def from_json(obj: Any) -> "ClassLabels":
+        """Rebuild labels; anything that :meth:`to_json` would not write raises :class:`DataError`."""
+        check_fields(obj, {"labels": list, "dtype": str}, "class labels")
+        labels, families = obj["labels"], {family(label) for label in obj["labels"]}
+        if len(families) != 1 or "unknown" in families or not 2 <= len(set(labels)) == len(labels):
+            raise DataError(f"class labels were altered: {some(labels)} are not two or more distinct labels")
+        try:
+            same = np.array(labels, dtype=obj["dtype"]).tolist() == labels
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"class labels were altered: {obj['dtype']!r} cannot hold them ({error})") from error
+        if not same:
+            raise DataError(f"class labels were altered: {obj['dtype']!r} does not keep {some(labels)}")
+        return ClassLabels(tuple(labels), obj["dtype"])
+
+
+def fit_labels(y: Any) -> ClassLabels:
+    """Learn the classes of a target.
+
+    Parameters
+    ----------
+    y : ndarray, list or series, shape (N,)
+        Text, booleans, integers, or floats that are whole numbers; categoricals of these.
+
+    Raises
+    ------
+    DataError
+        For missing labels, continuous or mixed ones, and fewer than two classes.
+
+    Examples
+    --------
+    >>> labels = fit_labels(["no", "yes", "no"])
+    >>> labels.encode(["yes", "no"])
+    array([1, 0])
+    >>> labels.decode([1, 1]).tolist()
+    ['yes', 'yes']
+    """
+    tally = LabelTally()
+    tally.add(y)
+    return tally.learned()
+
+
+@dataclass
+class LabelTally:
+    """The classes seen so far in a target that comes part by part."""
+
+    seen: set[Any] = field(default_factory=set)
+    dtypes: set[np.dtype[Any]] = field(default_factory=set)
+
+    def add(self, y: Any) -> None:
+        """Take in the labels of more rows; raises as :func:`fit_labels` does."""
+        values = read_labels(y)
+        self.seen.update(values.tolist())
+        self.dtypes.add(values.dtype)
+
+    def learned(self) -> ClassLabels:
+        """Return the classes, of which at least two are needed."""
+        found = sorted(self.seen)
+        if len(found) < 2:
+            raise DataError(f"y holds one class only ({some(found)}); a classifier needs at least two classes")
+        dtype = np.result_type(*self.dtypes)
+        return ClassLabels(tuple(found), dtype.str if dtype.kind == "U" else dtype.name)
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """Mean and scale of a numeric target: z = (y - mean) / scale.
+
+    Attributes
+    ----------
+    mean, scale : tuple of float, length K
+        Weighted mean and population standard deviation of each output; the scale of a constant is 1.
+    ndim : int
+        1 if the target was a vector (then K = 1), 2 if it was a matrix.
+    """
+
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    ndim: int
+
+    def encode(self, y: Any) -> Floats:
+        """Center and scale a target; (N,) or (N, K) becomes (N, K)."""
+        values = read_target(y)
+        matrix = values.reshape(len(values), -1)  # (N, K)
+        if matrix.shape[1] != len(self.mean):
+            raise DataError(f"y has {matrix.shape[1]} outputs; training had {len(self.mean)}")
+        with np.errstate(over="ignore"):
+            z = (matrix - np.array(self.mean)) / np.array(self.scale)
+        for k in range(z.shape[1]):
+            check_encoded(f"y, output {k}", z[:, k])
+        return cast(Floats, z)
+
+    def decode(self, z: npt.NDArray[Any]) -> Floats:
+        """Undo :meth:`encode`; (..., K) becomes (..., K), or (...) if the target was a vector."""
+        z = np.asarray(z, dtype=np.float64)
+        if z.ndim == 0 or z.shape[-1] != len(self.mean):
+            raise DataError(f"z has shape {z.shape}; its last axis must have length {len(self.mean)}")
+        y = z * np.array(self.scale) + np.array(self.mean)
+        return cast(Floats, y[..., 0] if self.ndim == 1 else y)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; :meth:`from_json` gives an equal scale."""
+        return {"mean": list(self.mean), "scale": list(self.scale), "ndim": self.ndim}
+
+    @staticmethod
+    def from_json(obj: Any) -> "TargetScale":
+        """Rebuild a scale; anything that :meth:`to_json` would not write raises :class:`DataError`."""
+        check_fields(obj, {"mean": list, "scale": list, "ndim": int}, "a target scale")
+        mean, scale, ndim = obj["mean"], obj["scale"], obj["ndim"]
+        numbers = all(type(v) is float and math.isfinite(v) for v in mean + scale)
+        if not numbers or not mean or len(mean) != len(scale) or min(scale) <= 0 or ndim not in (1, 2):
+            raise DataError(f"a target scale was altered: no training gives {obj}")
+        if ndim == 1 and len(mean) != 1:
+            raise DataError(f"a target scale was altered: a vector has one output, not {len(mean)}")
+        return TargetScale(tuple(mean), tuple(scale), ndim)
+
+
+def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
+    """Learn mean and scale of a numeric target.
+
+    Parameters
+    ----------
+    y : array, list, series or data frame of numbers, shape (N,) or (N, K)
+        The target.
+    weight : ndarray, shape (N,), optional
+        How often each row counts.
+
+    Raises
+    ------
+    DataError
+        For text, missing and infinite values, and a target without rows.
+
+    Examples
+    --------
+    >>> scale = fit_target([1.0, 3.0])
+    >>> scale.encode([5.0])
+    array([[3.]])
+    >>> scale.decode(np.array([[3.0]]))
+    array([5.])
+    """
+    values = _read_moderate(y)
+    weight, keep = check_weight(weight, len(values))
+    matrix = values.reshape(len(values), -1) if keep is None else values[keep].reshape(int(keep.sum()), -1)
+    learned = [moments(np.ascontiguousarray(column), weight) for column in matrix.T]
+    return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), values.ndim)
+
+
+@dataclass
+class TargetTally:
+    """Mean and scale so far of a numeric target that comes part by part."""
+
+    outputs: tuple[Moments, ...] = ()
+    ndim: int = 0
+
+    def add(self, y: Any) -> None:
+        """Take in the targets of more rows; raises as :func:`fit_target` does."""
+        values = _read_moderate(y)
+        columns = np.ascontiguousarray(values.reshape(len(values), -1).T)
+        if self.outputs and len(columns) != len(self.outputs):
+            raise DataError(f"y had {len(self.outputs)} outputs and has {len(columns)} now; give it one shape")
+        before = self.outputs or (Moments(),) * len(columns)
+        self.outputs = tuple(known.plus(column) for known, column in zip(before, columns, strict=True))
+        self.ndim = values.ndim
+
+    def learned(self) -> TargetScale:
+        """Return what :func:`fit_target` would have learned from all rows at once, up to rounding."""
+        learned = [output.standard for output in self.outputs]
+        return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), self.ndim)
+
+
+def _read_moderate(y: Any) -> Floats:
+    """Read a numeric target whose variance does not overflow."""
+    values = read_target(y)
+    largest = float(np.abs(values).max())
+    if largest > _LARGEST:
+        raise DataError(
+            f"y holds values up to {largest:.3g}, too large: variances in its units would overflow; at most "
+            f"{_LARGEST:g} is allowed, so divide y by a power of ten"
+        )
+    return values

@@ -1,0 +1,1 @@
+"""The scikit-learn border, for every family. May import what stands above: up to `inference`."""

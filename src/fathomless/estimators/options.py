@@ -1,0 +1,246 @@
+"""The options of estimators, as plain values: one list for Python and for the command line.
+
+Options come in groups: of tables, of variational training, of a law over structure that is moved by gradients. A
+family takes the groups that it uses, and adds its own; its estimators are dataclasses of them. Nothing here needs
+torch, so that ``fathomless --help`` answers at once.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, field, fields
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+
+if TYPE_CHECKING:
+    from fathomless.inference.run import Run
+
+__all__ = [
+    "COMMON",
+    "DrawnWeightsOptions",
+    "LawOptions",
+    "NaturalLawOptions",
+    "NoiseOptions",
+    "TableOptions",
+    "VariationalOptions",
+    "described",
+    "documented",
+    "option",
+    "options_of",
+]
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def option(
+    default: Any, kind: str, *special: Any, least: float | None = None, names: Sequence[str] = (), flag: str = ""
+) -> Any:
+    """Declare an option.
+
+    Its kind is "whole", "real", "flag", "choice", "text", or "object": something that only Python can give. `special`
+    are values, or types of values, that are allowed beside the kind, `names` the choices, `flag` the name on the
+    command line if it is another one there.
+    """
+    known = {"kind": kind, "special": special, "least": least, "names": tuple(names), "flag": flag}
+    return field(default=default, metadata=known)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TableOptions:
+    """How a table is read, and where and how a posterior is computed.
+
+    Parameters
+    ----------
+    missing : {"auto", "error", "impute"}
+        Missing values are allowed in data frames ("auto"), nowhere ("error"), or in arrays too, and when predicting
+        also in columns that were complete in training ("impute").
+    unseen : {"error", "ignore"}
+        A category that training did not see is an error, or counts as none of the known ones.
+    max_levels : int
+        A text column with more categories keeps the most frequent ones; the others share one level.
+    device : str
+        "cpu", "cuda", ...; "auto" takes a GPU if there is one.
+    precision : {"auto", "float32", "float64", "bfloat16"}
+        "auto" is double below 2,000 rows, where it costs nothing, else single.
+    checkpoint : path, optional
+        Folder for checkpoints. A fit that was interrupted goes on from there, to the same bytes.
+    checkpoint_seconds : float
+        Least time between two checkpoints; the first is written at the first row of the history.
+    progress : bool
+        Show a progress bar.
+    random_state : int, RandomState, Generator or None
+        Seed. The same seed, data, machine and number of threads give the same bytes.
+    """
+
+    missing: str = option("auto", "choice", names=("auto", "error", "impute"))
+    unseen: str = option("error", "choice", names=("error", "ignore"))
+    max_levels: int = option(100, "whole", least=2)
+    device: str = option("auto", "text")
+    precision: str = option("auto", "choice", names=("auto", "float32", "float64", "bfloat16"))
+    checkpoint: "str | PathLike[str] | None" = option(None, "object")
+    checkpoint_seconds: float = option(30.0, "real", least=0)
+    progress: bool = option(False, "object")
+    random_state: Any = option(None, "object")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VariationalOptions:
+    """How a network is trained by stochastic gradients, from one start or several.
+
+    Parameters
+    ----------
+    temperature : float
+        T multiplies the divergence of the weights; 1 is the model.
+    epochs : int or "auto"
+        Passes over the data. "auto" makes about 4,000 steps, within 20 and 1,000 epochs.
+    batch_size : int or "auto"
+        Rows per step. "auto" is 256, and 512 from 10,000 rows on.
+    learning_rate : float
+        Rate of the weights.
+    schedule : str or tuple
+        Of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
+        :class:`~fathomless.inference.training.Training`.
+    patience : int or None
+        Stop after so many validation scores without a better one; None never stops early.
+    clip_norm : float or None
+        Longest gradient; None does not clip.
+    validation_fraction : float
+        Share of the rows that is held out to choose the best epoch; 0 trains on all. Below 60 rows none are.
+    n_restarts : int
+        Networks trained from different initial weights, side by side; many of them cost less than as many fits.
+    restarts : {"best", "average"}
+        Keep the one with the best validation score (without held-out rows, the best bound), or average the predictions
+        of all.
+    calibrate : bool
+        At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
+    callbacks : sequence of callables, optional
+        Called with the :class:`~fathomless.inference.run.Run` after every row of the history, that is, after the
+        first epoch in every eight steps or so.
+    warm_start : bool
+        Go on from the fitted state at the next call of fit.
+    """
+
+    temperature: float = option(1.0, "real")
+    epochs: "int | str" = option("auto", "whole", "auto", least=1)
+    batch_size: "int | str" = option("auto", "whole", "auto", least=1)
+    learning_rate: float = option(5e-3, "real")
+    schedule: "str | tuple[tuple[int, float], ...]" = option(
+        "cosine", "choice", names=("cosine", "constant", "one_cycle")
+    )
+    patience: "int | None" = option(30, "whole", None, least=1)
+    clip_norm: "float | None" = option(None, "real", None)
+    validation_fraction: float = option(0.1, "real")
+    n_restarts: int = option(1, "whole", least=1)
+    restarts: str = option("best", "choice", names=("best", "average"))
+    calibrate: bool = option(True, "flag")
+    callbacks: "Sequence[Callable[[Run], None]] | None" = option(None, "object")
+    warm_start: bool = option(False, "object")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LawOptions:
+    """How the law over structure moves in a variational training.
+
+    Parameters
+    ----------
+    structure_rate : float or "auto"
+        Rate of the law over structure relative to `learning_rate`. "auto" lets the law go equally far however many
+        steps there are.
+    structure_delay : float
+        Share of the epochs during which the law over structure stays where it starts.
+    """
+
+    structure_rate: "float | str" = option("auto", "real", "auto")
+    structure_delay: float = option(0.0, "real", least=0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NaturalLawOptions(LawOptions):
+    """A law over structure of so few parameters that natural gradients can move it.
+
+    Parameters
+    ----------
+    structure_optimizer : {"adam", "natural"}
+        Kind of step of the law over structure. The natural gradient finds the structure fast, also where the layers
+        have not learned yet what they could.
+    structure_radius : float
+        Longest natural step.
+    """
+
+    structure_optimizer: str = option("adam", "choice", names=("adam", "natural"))
+    structure_radius: float = option(0.1, "real")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DrawnWeightsOptions:
+    """Weights that are drawn in predictions.
+
+    Parameters
+    ----------
+    weight_draws : int
+        Weight draws in predictions; used with drawn weights ("meanfield") alone.
+    """
+
+    weight_draws: int = option(16, "whole", least=1)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NoiseOptions:
+    """The noise of a regression.
+
+    Parameters
+    ----------
+    likelihood : {"gaussian", "student_t", "laplace"}
+        Law of the noise. Student's t has 4 degrees of freedom.
+    noise : {"learned", "input"} or float
+        One scale per target, learned; a scale that depends on the input; or a fixed scale, in standard deviations of
+        the target.
+    """
+
+    likelihood: str = option("gaussian", "choice", names=("gaussian", "student_t", "laplace"))
+    noise: "float | str" = option("learned", "real", "learned", "input")
+
+
+#: Names of the options that are common to families: of tables, training, laws and draws.
+COMMON = frozenset(
+    f.name
+    for group in (TableOptions, VariationalOptions, NaturalLawOptions, DrawnWeightsOptions)
+    for f in fields(group)
+)
+
+
+def options_of(kind: type) -> tuple[Field[Any], ...]:
+    """Return the options of an estimator or of a group, what is special to a family first."""
+    return tuple(sorted(fields(kind), key=lambda f: f.name in COMMON))
+
+
+def described(kind: type) -> dict[str, tuple[str, str]]:
+    """Return name -> (type, text) of every option, as the docstrings of its groups say.
+
+    Examples
+    --------
+    >>> described(LawOptions)["structure_rate"][0]
+    'float or "auto"'
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for base in kind.__mro__:
+        if "__dataclass_params__" not in vars(base):
+            continue
+        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Parameters\n----------\n")
+        for entry in re.split(r"\n(?=\S)", section.partition("\n\n")[0]):
+            head, _, text = entry.partition("\n")
+            name, colon, type_ = head.partition(" : ")
+            if colon:
+                found.setdefault(name, (type_, " ".join(text.split())))
+    return found
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(option,))
+def documented(kind: Kind) -> Kind:
+    """Give an estimator a constructor with all its options, and write them into its docstring for ``{parameters}``."""
+    dataclass(kw_only=True, eq=False, repr=False)(kind)
+    entries = []
+    for name, (type_, text) in described(kind).items():
+        entries.append(f"    {name} : {type_}, default={getattr(kind, name)!r}\n        {text}")
+    kind.__doc__ = (kind.__doc__ or "").replace("    {parameters}", "\n".join(entries))
+    return kind

@@ -1,0 +1,101 @@
+"""What to compare with: finite networks, depth uncertainty, dropout, mean field, ensembles. May also import `depth`."""
+
+from fathomless.families.baselines.options import (
+    DepthUncertaintyOptions,
+    DropoutOptions,
+    EnsembleOptions,
+    FiniteOptions,
+    MeanFieldOptions,
+)
+from fathomless.families.family import Family
+from fathomless.system.citations import ICML, NEURIPS, Reference
+
+__all__ = ["FAMILIES"]
+
+_ESTIMATOR = "fathomless.families.baselines.estimator"
+
+#: What the registry knows of them.
+FAMILIES = (
+    Family(
+        name="finite",
+        title="a baseline: one depth, given",
+        options=FiniteOptions,
+        classifier=f"{_ESTIMATOR}:FiniteNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:FiniteNetworkRegressor",
+    ),
+    Family(
+        name="dun",
+        title="a baseline: a posterior over 1, 2, ... depths",
+        options=DepthUncertaintyOptions,
+        classifier=f"{_ESTIMATOR}:DepthUncertaintyNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:DepthUncertaintyNetworkRegressor",
+        papers=(
+            Reference(
+                "antoran2020depth",
+                "inproceedings",
+                ("Javier Antorán", "James Allingham", "José Miguel Hernández-Lobato"),
+                "Depth Uncertainty in Neural Networks",
+                2020,
+                "booktitle",
+                NEURIPS,
+            ),
+        ),
+        report="fathomless.families.depth.report:page",
+        findings="fathomless.families.depth.report:findings",
+        progress={"mean_depth": "depth"},
+    ),
+    Family(
+        name="dropout",
+        title="a baseline: Monte Carlo dropout",
+        options=DropoutOptions,
+        classifier=f"{_ESTIMATOR}:DropoutNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:DropoutNetworkRegressor",
+        papers=(
+            Reference(
+                "gal2016dropout",
+                "inproceedings",
+                ("Yarin Gal", "Zoubin Ghahramani"),
+                "Dropout as a Bayesian Approximation: Representing Model Uncertainty in Deep Learning",
+                2016,
+                "booktitle",
+                ICML,
+            ),
+        ),
+    ),
+    Family(
+        name="meanfield",
+        title="a baseline: a Gaussian on every weight",
+        options=MeanFieldOptions,
+        classifier=f"{_ESTIMATOR}:MeanFieldNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:MeanFieldNetworkRegressor",
+        papers=(
+            Reference(
+                "blundell2015weight",
+                "inproceedings",
+                ("Charles Blundell", "Julien Cornebise", "Koray Kavukcuoglu", "Daan Wierstra"),
+                "Weight Uncertainty in Neural Networks",
+                2015,
+                "booktitle",
+                ICML,
+            ),
+        ),
+    ),
+    Family(
+        name="ensemble",
+        title="a baseline: several networks",
+        options=EnsembleOptions,
+        classifier=f"{_ESTIMATOR}:DeepEnsembleClassifier",
+        regressor=f"{_ESTIMATOR}:DeepEnsembleRegressor",
+        papers=(
+            Reference(
+                "lakshminarayanan2017simple",
+                "inproceedings",
+                ("Balaji Lakshminarayanan", "Alexander Pritzel", "Charles Blundell"),
+                "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles",
+                2017,
+                "booktitle",
+                NEURIPS,
+            ),
+        ),
+    ),
+)

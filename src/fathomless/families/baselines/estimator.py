@@ -1,0 +1,246 @@
+"""The estimators of the baselines: networks to compare with."""
+
+import torch
+
+from fathomless.estimators.options import documented
+from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.families.baselines.model import (
+    depth_uncertainty_network,
+    dropout_network,
+    finite_network,
+    mean_field_network,
+)
+from fathomless.families.baselines.options import (
+    DepthUncertaintyOptions,
+    DropoutOptions,
+    EnsembleOptions,
+    FiniteOptions,
+    MeanFieldOptions,
+)
+from fathomless.families.depth.estimator import LayeredNetwork
+from fathomless.families.depth.model import UnboundedDepth
+
+__all__ = [
+    "DeepEnsembleClassifier",
+    "DeepEnsembleRegressor",
+    "DepthUncertaintyNetworkClassifier",
+    "DepthUncertaintyNetworkRegressor",
+    "DropoutNetworkClassifier",
+    "DropoutNetworkRegressor",
+    "FiniteNetworkClassifier",
+    "FiniteNetworkRegressor",
+    "MeanFieldNetworkClassifier",
+    "MeanFieldNetworkRegressor",
+]
+
+
+class _FiniteNetwork(FiniteOptions, LayeredNetwork):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return finite_network(self._blocks(inputs, outputs), self.depth, **start)
+
+
+class _DepthUncertaintyNetwork(DepthUncertaintyOptions, LayeredNetwork):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depths, heads=1 if self.shared_head else self.depths)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        blocks, shared = self._blocks(inputs, outputs), bool(self.shared_head)
+        return depth_uncertainty_network(blocks, self.depths, shared_head=shared, **start)
+
+
+class _DropoutNetwork(DropoutOptions, LayeredNetwork):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return dropout_network(self._blocks(inputs, outputs), self.depth, self.dropout, **start)
+
+
+class _MeanFieldNetwork(MeanFieldOptions, LayeredNetwork):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1, copies=2.0)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return mean_field_network(self._blocks(inputs, outputs), self.depth, **start)
+
+
+class _DeepEnsemble(EnsembleOptions, _FiniteNetwork):
+    """A finite network, several times."""
+
+
+@documented
+class FiniteNetworkClassifier(_FiniteNetwork, Classifier):
+    """Classifier by an ordinary network of one depth.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class FiniteNetworkRegressor(_FiniteNetwork, Regressor):
+    """Regressor by an ordinary network of one depth.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, Classifier):
+    """Classifier by a network with a posterior over a given number of depths.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+
+    References
+    ----------
+    J. Antorán, J. Allingham and J. M. Hernández-Lobato, "Depth Uncertainty in Neural Networks", NeurIPS 2020.
+    """
+
+
+@documented
+class DepthUncertaintyNetworkRegressor(_DepthUncertaintyNetwork, Regressor):
+    """Regressor by a network with a posterior over a given number of depths.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class DropoutNetworkClassifier(_DropoutNetwork, Classifier):
+    """Classifier by an ordinary network with Monte Carlo dropout.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+
+    Notes
+    -----
+    Dropout follows every layer, in training and in prediction; a prediction averages `weight_draws` sets of masks.
+
+    References
+    ----------
+    Y. Gal and Z. Ghahramani, "Dropout as a Bayesian Approximation", ICML 2016.
+    """
+
+
+@documented
+class DropoutNetworkRegressor(_DropoutNetwork, Regressor):
+    """Regressor by an ordinary network with Monte Carlo dropout.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
+    """Classifier by a network with an independent Gaussian on every weight.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+
+    References
+    ----------
+    C. Blundell, J. Cornebise, K. Kavukcuoglu and D. Wierstra, "Weight Uncertainty in Neural Networks", ICML 2015.
+    """
+
+
+@documented
+class MeanFieldNetworkRegressor(_MeanFieldNetwork, Regressor):
+    """Regressor by a network with an independent Gaussian on every weight.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    """
+
+
+@documented
+class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
+    """Classifier by several ordinary networks, trained from different initial weights.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+
+    References
+    ----------
+    B. Lakshminarayanan, A. Pritzel and C. Blundell, "Simple and Scalable Predictive Uncertainty Estimation using Deep
+    Ensembles", NeurIPS 2017.
+    """
+
+
+@documented
+class DeepEnsembleRegressor(_DeepEnsemble, Regressor):
+    """Regressor by several ordinary networks, trained from different initial weights.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    """

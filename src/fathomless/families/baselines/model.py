@@ -1,0 +1,196 @@
+r"""Ordinary networks to compare with, each a special case of :class:`~fathomless.families.depth.model.UnboundedDepth`.
+
+========================================= ====================================== ==================================
+function                                  depth                                  weights
+========================================= ====================================== ==================================
+:func:`finite_network`                    one, given                             point estimates
+:func:`depth_uncertainty_network`         free masses on 1, …, D                 point estimates
+:func:`mean_field_network`                one, given                             an independent Gaussian on each
+:func:`dropout_network`                   one, given                             point estimates, units at random
+========================================= ====================================== ==================================
+
+Since they differ in the law over depth and in the layers alone, they train, save, predict and form ensembles
+(:class:`~fathomless.posterior.ensemble.Ensemble`) as every other model does. All start from the same weights, by
+`seed`.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.families.depth.laws import FixedDepth, FreeCategorical, UniformPrior
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.nn.architectures import Architecture
+from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales
+from fathomless.system.errors import DataError
+
+__all__ = ["Dropout", "depth_uncertainty_network", "dropout_network", "finite_network", "mean_field_network"]
+
+
+class Dropout(BayesianLayer):
+    """A module whose outputs are dropped at random: Monte Carlo dropout, in training and in prediction alike.
+
+    Every output is 0 with probability p and divided by 1 − p otherwise. In training each row has a mask of its own,
+    which averages out more noise; in evaluation one mask serves all rows, so that a draw is one network and what it
+    says of a row does not depend on the others. The law of each row is the same. The divergence is Σ ½ θ²/s², the
+    decay of the prior N(0, s²).
+
+    Parameters
+    ----------
+    module : nn.Module
+        Any module with one input and one output.
+    rate : float
+        p.
+    prior : WeightPrior
+        s of every weight.
+
+    Raises
+    ------
+    DataError
+        For a rate outside 0 <= p < 1.
+
+    References
+    ----------
+    Y. Gal and Z. Ghahramani, "Dropout as a Bayesian Approximation", ICML 2016.
+    """
+
+    def __init__(self, module: nn.Module, rate: float = 0.1, prior: WeightPrior | None = None) -> None:
+        super().__init__()
+        if not 0.0 <= rate < 1.0:
+            raise DataError(f"a dropout rate of {rate} was given; 0 <= rate < 1 is allowed")
+        self.module, self.rate = module, rate
+        self._prior = prior_scales(module, prior or WeightPrior())
+
+    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Apply the module, drop outputs."""
+        y: Tensor = self.module(x)
+        kept = torch.empty_like(y if self.training else y[:1]).bernoulli_(1.0 - self.rate, generator=generator)
+        own = dict(self.module.named_parameters())
+        decay = [0.5 / scale**2 * own[name].square().sum() for name, scale in self._prior.items()]
+        return y * kept / (1.0 - self.rate), torch.stack([y.new_zeros(()), *decay]).sum()
+
+    def extra_repr(self) -> str:
+        """Show the rate."""
+        return f"rate={self.rate}"
+
+
+def finite_network(architecture: Architecture, depth: int, **options: Any) -> UnboundedDepth:
+    """Build the ordinary network of one depth.
+
+    Training it maximises Σ log p(y | f(x)) − Σ ½ θ²/s²: likelihood with weight decay.
+
+    Parameters
+    ----------
+    architecture : Architecture
+        Of layers and head.
+    depth : int
+        Layers before the head; 0 is a linear model.
+    options
+        Of :class:`~fathomless.families.depth.model.UnboundedDepth`: weight_prior, seed, dtype, ...
+
+    Examples
+    --------
+    >>> from fathomless.nn.architectures import MLP
+    >>> finite_network(MLP(2, 1, 8), depth=3).draw(torch.zeros(5, 2)).f.shape
+    torch.Size([1, 5, 1])
+    """
+    return UnboundedDepth(
+        architecture.layer,
+        architecture.head,
+        law=FixedDepth((0,)),
+        prior=UniformPrior(1),
+        min_depth=depth,
+        **options,
+    )
+
+
+def depth_uncertainty_network(
+    architecture: Architecture, depths: int = 10, *, shared_head: bool = True, **options: Any
+) -> UnboundedDepth:
+    r"""Build a depth uncertainty network: free masses q on the depths 1, …, D, with a uniform prior.
+
+    Its bound is :math:`\sum_\ell q(\ell) \sum_b \log p(y_b \mid \Omega_\ell(x_b)) - \mathrm{KL}(q \,\|\, p)`, less
+    the decay of the weights: each by the probability that it is used, where the paper's code decays all alike.
+
+    Parameters
+    ----------
+    architecture : Architecture
+        Of layers and head.
+    depths : int
+        D.
+    shared_head : bool
+        Read out all depths by one head, as in the paper; their hidden states must have one shape then.
+    options
+        Of :class:`~fathomless.families.depth.model.UnboundedDepth`: weights, weight_prior, seed, dtype, ...
+
+    References
+    ----------
+    J. Antorán, J. Allingham and J. M. Hernández-Lobato, "Depth Uncertainty in Neural Networks", NeurIPS 2020.
+
+    Examples
+    --------
+    >>> from fathomless.nn.architectures import MLP
+    >>> depth_uncertainty_network(MLP(2, 1, 8), depths=5).depth_posterior()
+    {1: 0.2, 2: 0.2, 3: 0.2, 4: 0.2, 5: 0.2}
+    """
+    return UnboundedDepth(
+        architecture.layer,
+        _no_head if shared_head else architecture.head,
+        readout=partial(architecture.head, depths) if shared_head else None,
+        law=FreeCategorical(depths),
+        prior=UniformPrior(depths),
+        min_depth=1,
+        **options,
+    )
+
+
+def mean_field_network(architecture: Architecture, depth: int, **options: Any) -> UnboundedDepth:
+    """Build a network of one depth with an independent Gaussian on every weight; its objective is an evidence bound.
+
+    Parameters
+    ----------
+    architecture, depth, options
+        As for :func:`finite_network`; also weight_scale, the initial standard deviation.
+
+    References
+    ----------
+    C. Blundell, J. Cornebise, K. Kavukcuoglu and D. Wierstra, "Weight Uncertainty in Neural Networks", ICML 2015.
+    """
+    return finite_network(architecture, depth, weights="meanfield", **options)
+
+
+def dropout_network(architecture: Architecture, depth: int, rate: float = 0.1, **options: Any) -> UnboundedDepth:
+    """Build a network of one depth with dropout after every layer, in training and in prediction.
+
+    One weight draw is one set of masks; they come from the generator that ``draw`` is given.
+
+    Parameters
+    ----------
+    architecture, depth, options
+        As for :func:`finite_network`.
+    rate : float
+        Probability that a unit is dropped.
+    """
+    return finite_network(_Dropped(architecture, rate, options.get("weight_prior")), depth, **options)
+
+
+@dataclass(frozen=True)
+class _Dropped(Architecture):
+    """An architecture with dropout after every layer."""
+
+    architecture: Architecture
+    rate: float
+    prior: WeightPrior | None
+
+    def layer(self, depth: int) -> nn.Module:
+        return Dropout(self.architecture.layer(depth), self.rate, self.prior)
+
+    def head(self, depth: int) -> nn.Module:
+        return self.architecture.head(depth)
+
+
+def _no_head(depth: int) -> nn.Module:
+    return nn.Identity()

@@ -1,0 +1,81 @@
+"""The options of the baselines. Nothing here needs torch."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fathomless.estimators.options import DrawnWeightsOptions, NaturalLawOptions, option
+from fathomless.families.depth.options import NetworkOptions
+
+if TYPE_CHECKING:
+    from fathomless.nn.layers import WeightPrior
+
+__all__ = [
+    "DepthUncertaintyOptions",
+    "DropoutOptions",
+    "EnsembleOptions",
+    "FiniteOptions",
+    "MeanFieldOptions",
+]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FiniteOptions(NetworkOptions):
+    """An ordinary network.
+
+    Parameters
+    ----------
+    depth : int
+        Layers before the head; 0 is a linear model.
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+    """
+
+    depth: int = option(3, "whole", least=0)
+    weight_prior: "float | WeightPrior" = option(1.0, "real", object)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DepthUncertaintyOptions(NaturalLawOptions, NetworkOptions):
+    """A network with a posterior over a given number of depths.
+
+    Parameters
+    ----------
+    depths : int
+        Networks of 1, 2, … up to so many layers are averaged.
+    shared_head : bool
+        Read out every depth by the same head.
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+    """
+
+    depths: int = option(10, "whole", least=1)
+    shared_head: bool = option(True, "flag")
+    weight_prior: "float | WeightPrior" = option(1.0, "real", object)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DropoutOptions(DrawnWeightsOptions, FiniteOptions):
+    """An ordinary network with dropout, in training and in prediction.
+
+    Parameters
+    ----------
+    dropout : float
+        Probability that a unit is dropped, from 0 up to, not including, 1.
+    """
+
+    dropout: float = option(0.1, "real", least=0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MeanFieldOptions(DrawnWeightsOptions, FiniteOptions):
+    """An ordinary network with an independent Gaussian on every weight."""
+
+    depth: int = option(2, "whole", least=0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EnsembleOptions(FiniteOptions):
+    """Several ordinary networks, whose predictions are averaged."""
+
+    n_restarts: int = option(5, "whole", least=1)
+    restarts: str = option("average", "choice", names=("best", "average"))

@@ -1,0 +1,82 @@
+"""What each depth pays for the weights it uses: the coefficients of the divergences, and the divergences themselves."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales, weight_decay
+
+__all__ = ["Charges", "charges"]
+
+
+class Charges(NamedTuple):
+    """What carries a divergence, and what each depth is charged for it.
+
+    Attributes
+    ----------
+    owners : list of (nn.Module, str)
+        Where each of the P point estimates with a prior is found.
+    parameters : list of nn.Parameter
+        The point estimates.
+    sizes : list of int
+        Their elements.
+    table : float64 Tensor, shape (m, P + Bayesian parts)
+        What a depth pays for ½|θ|² of each point estimate (1/s² or 0), and for each Bayesian part's divergence.
+    """
+
+    owners: list[tuple[nn.Module, str]]
+    parameters: list[nn.Parameter]
+    sizes: list[int]
+    table: Tensor
+
+    def decay(self, sizes: Tensor, shared: bool) -> Tensor:
+        """Return ½|θ|² of every point estimate, (P,).
+
+        Parameters
+        ----------
+        sizes : Tensor of int64, shape (P,)
+            The sizes, on the device.
+        shared : bool
+            Whether others' parameters may have been put in, so that they must be looked up.
+        """
+        if not shared or not self.owners:
+            return weight_decay(self.parameters, sizes)
+        present = (getattr(owner, name) for owner, name in self.owners)
+        return 0.5 * torch.stack([p.square().sum() for p in present]).double()
+
+
+def charges(
+    parts: Sequence[tuple[str, nn.Module]], depths: Sequence[int], prior: WeightPrior, *, bundled: bool
+) -> Charges:
+    """List what the depths of a network pay.
+
+    Parameters
+    ----------
+    parts : sequence of (str, nn.Module)
+        Layers, heads and readout in use: "layers.3", "heads.2", "readout".
+    depths : sequence of m int
+        The support.
+    prior : WeightPrior
+        Of the point estimates.
+    bundled : bool
+        Whether deeper networks pay for a head too.
+    """
+    owners, parameters, plain, bayesian = [], [], [], []
+    for name, part in parts:
+        kind, _, number = name.partition(".")
+        alone = kind == "heads" and not bundled
+        first = 0 if kind == "readout" else int(number)
+        paid = [float(depth == first if alone else depth >= first) for depth in depths]
+        if isinstance(part, BayesianLayer):
+            bayesian.append(paid)
+            continue
+        own = dict(part.named_parameters())
+        for parameter, scale in prior_scales(part, prior).items():
+            owner, _, leaf = parameter.rpartition(".")
+            owners.append((part.get_submodule(owner), leaf))
+            parameters.append(own[parameter])
+            plain.append([share / scale**2 for share in paid])
+    table = torch.tensor([*plain, *bayesian], dtype=torch.float64).reshape(-1, len(depths)).T
+    return Charges(owners, parameters, [p.numel() for p in parameters], table.contiguous())

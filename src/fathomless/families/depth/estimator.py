@@ -1,0 +1,272 @@
+"""The estimators of networks of unbounded depth, and what they share with other networks of layers and heads."""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.options import documented
+from fathomless.estimators.saving import real
+from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.families.depth import FAMILY
+from fathomless.families.depth.convergence import unsettled
+from fathomless.families.depth.laws import (
+    Clip,
+    ClippedPoisson,
+    DepthLaw,
+    DepthPrior,
+    FixedDepth,
+    FreeCategorical,
+    PoissonPrior,
+    QuantilePoisson,
+    StickBreaking,
+    Taper,
+    UniformPrior,
+)
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.depth.options import DepthOptions, NetworkOptions
+from fathomless.inference.batched import Member
+from fathomless.inference.run import Run
+from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
+from fathomless.nn.layers import WeightPrior
+from fathomless.system import memory
+from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.rng import derive, lent_globally
+
+__all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
+
+_MOST = 1000  # layers of a network at its start
+_LAWS: dict[str, Callable[[float], DepthLaw]] = {
+    "poisson": lambda rate: ClippedPoisson(rate),
+    "two_sided": lambda rate: ClippedPoisson(rate, Clip(0.05, 0.95)),
+    "taper": lambda rate: ClippedPoisson(rate, Taper()),
+    "quantile": lambda rate: QuantilePoisson(rate),
+    "stick_breaking": lambda rate: StickBreaking(rate),
+    "categorical": lambda rate: FreeCategorical(10),
+}
+_VALUES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        Clip,
+        ClippedPoisson,
+        FixedDepth,
+        FreeCategorical,
+        PoissonPrior,
+        QuantilePoisson,
+        StickBreaking,
+        Taper,
+        UniformPrior,
+        WeightPrior,
+    )
+}
+
+
+class LayeredNetwork(NetworkOptions, Estimator):
+    """What families of layers and heads share."""
+
+    depth_posterior_: dict[int, float]
+    saved_values = _VALUES
+    shown = FAMILY.progress
+
+    def _blocks(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
+        width = self.width if width is None else width
+        match self.architecture:
+            case "mlp" | "residual":
+                return MLP(inputs, outputs, width, self.activation, residual=self.architecture == "residual")
+            case "transformer":
+                return TabularTransformer(inputs, outputs, width)
+        if callable(self.architecture):
+            return self.architecture(inputs, outputs)
+        raise DataError(
+            f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
+            "callable (inputs, outputs) -> Architecture"
+        )
+
+    def _options_of_model(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
+        prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
+        return {"weight_prior": prior, "seed": derive(seed, "weights"), "dtype": dtype}
+
+    def _room(
+        self, inputs: int, outputs: int, dtype: torch.dtype, *, layers: int, heads: int, copies: float = 1.0
+    ) -> None:
+        """Refuse a network that will not fit: its weights (`copies` numbers for each), gradients and two moments."""
+        if layers > _MOST:
+            raise DataError(f"a network of {layers:,} layers was asked for; up to {_MOST:,} are allowed")
+        if callable(self.architecture):
+            return
+
+        def count(width: int) -> int:
+            blocks = self._blocks(inputs, outputs, width)
+            parts = [(blocks.layer(1), min(layers, 1)), (blocks.layer(2), max(layers - 1, 0)), (blocks.head(2), heads)]
+            return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
+
+        small = (4, 8, 12)  # the count is a quadratic polynomial, and torch is slow to start to count without building
+        with lent_globally(0):
+            polynomial = np.polyfit(small, [count(width) for width in small], 2)
+
+        def need(width: int) -> float:
+            return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
+
+        def fitting(share: float) -> str:
+            width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)
+            while width > 4 and need(width) > most:  # the need has a linear part too
+                width = 4 * int(0.98 * width / 4)  # a multiple of the four heads of a transformer
+            return f"a width of about {max(width, 4):,} fits"
+
+        memory.require(need(self.width), f"a network of {layers} layers of width {self.width:,}", fitting)
+
+    def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        for i, own in enumerate(layout.get("members", ())):
+            prefix = f"model/members.{i}."
+            of_member = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
+            self._check_saved(own, {f"model/{name}": shape for name, shape in of_member.items()})
+        if "members" in layout:
+            return
+        layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
+        heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
+        sizes = {size for shape in shapes.values() for size in shape}
+        shared = not heads and any(name.startswith("model/readout.") for name in shapes)
+        named = set() if shared else set(map(str, layout["heads"]))
+        if (
+            layers != {str(k) for k in range(1, layout["layers"] + 1)}
+            or heads != named
+            or len(layout["heads"]) > len(layers) + 1
+        ):
+            raise DataError(f"its layout names {layout['layers']} layers, and it holds {len(layers)}")
+        if layers and not callable(self.architecture) and self.width not in sizes:
+            raise DataError(f"its width is {self.width}, and no weights have this size")
+
+    def _describe(self) -> None:
+        self.structure_ = self.model_.structure()
+        pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
+        self.depth_posterior_ = {int(name): p for name, p in pairs}
+
+    def _warn(self, run: Run | Member) -> None:
+        way = unsettled(run.history)
+        if way and not run.stop:
+            warnings.warn(
+                f"the posterior over depth has not come to rest: its mean is "
+                f"{run.history[-1]['mean_depth']:.1f} and at the pace of the last half of the training it would go by "
+                f"{way:+.1f} layers in another one. Raise epochs (now {run.training.epochs}) or structure_rate (now "
+                f"{run.training.structure_rate:.2g})",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+class _UnboundedDepth(DepthOptions, LayeredNetwork):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        blocks, depths, law = self._blocks(inputs, outputs), self.depth_prior, self._law()
+        deepest = self._deepest(law)
+        self._room(inputs, outputs, dtype, layers=deepest, heads=deepest + 1)
+        return UnboundedDepth(
+            blocks.layer,
+            blocks.head,
+            law=law,
+            prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
+            min_depth=self.min_depth,
+            weights=self.weights,
+            max_depth=self.max_depth,
+            **self._options_of_model(self.weight_prior, seed, dtype),
+        )
+
+    def _deepest(self, law: DepthLaw) -> int:
+        """Return the greatest depth at the start."""
+        start = [raw for raw in (law.start(0),) if raw is not None]
+        deepest = law.support(torch.tensor(start, dtype=torch.float64))[-1]
+        depth = self.min_depth + (deepest if self.max_depth is None else min(deepest, self.max_depth))
+        if depth > _MOST:
+            raise DataError(
+                f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask "
+                f"for {depth:,} layers; a start with up to {_MOST:,} is allowed, and it grows if the data ask for more"
+            )
+        return depth
+
+    def _law(self) -> DepthLaw:
+        match self.depth_law:
+            case DepthLaw():
+                return self.depth_law
+            case int() if self.depth_law >= self.min_depth:
+                return FixedDepth((self.depth_law - self.min_depth,))
+            case str() if self.depth_law in _LAWS:
+                return _LAWS[self.depth_law](real("initial_depth", self.initial_depth))
+        raise DataError(
+            f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
+            f"depth of an ordinary network, at least min_depth={self.min_depth}"
+        )
+
+
+@documented
+class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
+    """Classifier whose network has as many layers as the data ask for.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (K,)
+        Labels.
+    structure_ : Structure
+        Posterior over depth, with a summary.
+    depth_posterior_ : dict of int to float
+        p(depth | data).
+    history_ : list of dict
+        What happened in training: see :class:`~fathomless.inference.run.Run`.
+    n_iter_ : int
+        Epochs done.
+    validation_score_ : float or None
+        Best mean log predictive density of the held-out rows in training, before calibration, in nats.
+    model_, likelihood_ : nn.Module
+        The fitted network and p(y | f).
+
+    Notes
+    -----
+    With ``weights="map"`` the objective is penalised maximum likelihood with depth-weighted decay, not an evidence
+    bound. The posterior over depth is an approximation by a parametric family; it need not find the best depth.
+
+    References
+    ----------
+    A. Nazaret and D. Blei, "Variational Inference for Infinitely Deep Neural Networks", ICML 2022.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = UnboundedDepthClassifier(random_state=0).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape
+    (2, 3)
+    """
+
+
+@documented
+class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
+    """Regressor, for one target or several, whose network has as many layers as the data ask for.
+
+    Targets are centred and scaled inside; predictions are in the units of y.
+
+    Parameters
+    ----------
+    {parameters}
+
+    Attributes
+    ----------
+    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
+        As in :class:`UnboundedDepthClassifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> reg = UnboundedDepthRegressor(random_state=0).fit(X, y)
+    >>> mean, std = reg.predict(X[:3], return_std=True)
+    >>> mean.shape, std.shape
+    ((3,), (3,))
+    """

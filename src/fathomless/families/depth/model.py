@@ -1,0 +1,591 @@
+r"""Unbounded depth: networks whose number of layers is a random variable without an upper limit.
+
+Layers :math:`f_1, f_2, \dots` are chained, :math:`h_0 = x`, :math:`h_k = f_k(h_{k-1})`; a head :math:`o_\ell` on
+depth ℓ gives the parameters of the likelihood, :math:`\Omega_\ell = o_\ell \circ f_\ell \circ \dots \circ f_1`. Depth
+has a prior without bound and a posterior q(ℓ) whose every member is finite, so layers are created when q reaches
+them. All depths share one pass through the layers. With q nested (weights that a depth does not use keep their prior),
+
+.. math::
+    \mathrm{ELBO} = \sum_\ell q(\ell) \mathrm{LL}(\ell) - \sum_k S_k \mathrm{KL}_k
+                    - \sum_\ell q(\ell) \mathrm{KL}^o_\ell - \mathrm{KL}(q(\ell) \,\|\, p(\ell)),
+    \qquad S_k = \sum_{\ell \ge k} q(\ell),
+
+where :math:`S_k` is the probability that layer k is used, and a head is charged only at its own depth. (Equation 10
+of Nazaret and Blei, 2022, bundles heads with layers, which is a looser bound.)
+"""
+
+import copy
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.families.depth.divergence import charges
+from fathomless.families.depth.laws import (
+    ClippedPoisson,
+    DepthLaw,
+    DepthPrior,
+    FixedDepth,
+    PoissonPrior,
+    QuantilePoisson,
+    StickBreaking,
+    depth_terms,
+)
+from fathomless.nn.architectures import JoinedHeads, make_identity
+from fathomless.nn.bayesian import KINDS, with_weights
+from fathomless.nn.layers import BayesianLayer, WeightPrior, alike_linear, side_by_side
+from fathomless.posterior.model import Draws, Model, Structure, credible_interval
+from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
+from fathomless.system.rng import derive, lent_globally
+
+__all__ = ["UnboundedDepth"]
+
+Build = Callable[[int], nn.Module]
+
+
+class UnboundedDepth(Model):
+    """A network with a posterior over its depth.
+
+    Parameters
+    ----------
+    layer : callable, int -> nn.Module
+        Builds layer k = 1, 2, …, which accepts what layer k − 1 returns. Any module will do; a
+        :class:`~fathomless.nn.layers.BayesianLayer` brings its own divergence.
+    head : callable, int -> nn.Module
+        Builds the head on the hidden state at depth ℓ; depth 0 is the input.
+    readout : callable, () -> nn.Module, optional
+        Builds one module that every head ends in. With ``head=lambda depth: nn.Identity()`` all depths share one
+        head, as in depth uncertainty networks; with small heads it is a shared head behind an adapter per depth.
+    law : DepthLaw
+        Variational family over the offset ℓ − `min_depth`.
+    prior : DepthPrior
+        Prior over the offset.
+    min_depth : int
+        Least depth; 0 puts a head straight on the input, a linear model.
+    weights : {"map", "meanfield", "sparse"}
+        Point estimates with the decay of the prior (penalised maximum likelihood, no evidence bound), an independent
+        Gaussian per weight, or a Gaussian and an inclusion variable (evidence bounds).
+    weight_prior : WeightPrior
+        Prior N(0, s²) of the weights; s may depend on the shape of a parameter.
+    weight_scale : float
+        Initial standard deviation of drawn weights.
+    head_divergence : {"own", "bundled"}
+        Charge the head of a depth when that depth is drawn, or whenever a deeper one is (the paper's equation 10).
+    growth : {"default", "identity"}
+        Layers created after construction start as built, or so that the new deepest network computes what the old
+        deepest one does: identity layers (zero residual branches) and a copied head.
+    max_depth : int, optional
+        Deepest network allowed. When the posterior asks for more it is cut there, with a warning.
+    seed : int
+        Layer k is initialised from hash(seed, k): the result does not depend on when or where it is created.
+    dtype : torch.dtype
+        Floating-point type of the weights. The posterior over depth is in float64 always.
+
+    Raises
+    ------
+    DataError
+        For options that are not allowed.
+
+    Examples
+    --------
+    >>> from fathomless.nn.architectures import MLP
+    >>> net = MLP(inputs=2, outputs=3, width=8)
+    >>> model = UnboundedDepth(net.layer, net.head)
+    >>> draws = model.draw(torch.zeros(5, 2))
+    >>> draws.f.shape  # one row of networks for each depth in the support
+    torch.Size([6, 5, 3])
+    """
+
+    _charges: Tensor  # (m, columns) what each depth pays for each divergence
+    _sizes: Tensor  # (P,) elements of each point estimate that carries a prior
+    _depths: Tensor  # (m,) depths of the support
+    _log_prior: Tensor  # (m,)
+
+    def __init__(
+        self,
+        layer: Build,
+        head: Build,
+        *,
+        readout: Callable[[], nn.Module] | None = None,
+        law: DepthLaw | None = None,
+        prior: DepthPrior | None = None,
+        min_depth: int = 1,
+        weights: str = "map",
+        weight_prior: WeightPrior | None = None,
+        weight_scale: float = 0.02,
+        head_divergence: str = "own",
+        growth: str = "default",
+        max_depth: int | None = None,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        _check(min_depth, max_depth, weights, head_divergence, growth)
+        self.layer, self.head = layer, head
+        self.law, self.prior = law or ClippedPoisson(), prior or PoissonPrior()
+        self.min_depth, self.max_depth = min_depth, max_depth
+        self.weights, self.weight_prior, self.weight_scale = weights, weight_prior or WeightPrior(), weight_scale
+        self.head_divergence, self.growth, self.seed, self._dtype = head_divergence, growth, seed, dtype
+        self.layers = nn.ModuleDict()
+        self.heads = nn.ModuleDict()
+        self.law_parameters = nn.ParameterList()
+        self.readout: nn.Module | None = None
+        self._support: tuple[int, ...] = ()
+        self._at_rest: _Weighed | None = None
+        self._shared = False  # whether others' parameters are put in
+        self.register_load_state_dict_post_hook(_forget)
+        self._add_law_parameters(0)
+        if readout is not None:
+            self.readout = self._build("readout", 0, lambda _: readout())
+        self._extend(None)
+        if growth == "identity":
+            make_identity(self.layer(len(self.layers) + 1))  # refuse now rather than in mid-training
+
+    # ---- what the rest of the library asks of a model
+
+    def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+        """Evaluate one network per depth in the support and per weight draw; point estimates need one pass.
+
+        One joint draw of the layers serves all depths, because q(θ_k | ℓ) is the same for every ℓ ≥ k.
+        """
+        depth = self._weigh_depths()
+        n = n if self.stochastic else 1
+        passes = [self._evaluate(x, generator) for _ in range(n)]
+        f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
+        if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
+            f = f.float()
+        divergence = torch.stack([kl for _, kl in passes]).mean(0) if n > 1 else passes[0][1]  # (columns,)
+        log_weight, structure = depth.log_weight.to(f.dtype), self._depths
+        if n > 1:
+            log_weight, structure = (log_weight - math.log(n)).repeat(n), structure.repeat(n)  # (S,)
+        # a product and a sum, since autocast would round a dot product
+        weights = (depth.charge * divergence).sum()
+        return Draws(f, log_weight, structure, {"weights": weights, "depth": depth.divergence})
+
+    def structure(self) -> Structure:
+        """Return the posterior over depth."""
+        posterior = self.depth_posterior()
+        mean = sum(depth * p for depth, p in posterior.items())
+        mode = max(posterior, key=lambda depth: posterior[depth])
+        low, high = credible_interval(posterior, 0.9)
+        return Structure(
+            kind="depth",
+            names=tuple(map(str, posterior)),
+            probabilities=tuple(posterior.values()),
+            statistics={"mean_depth": mean, "deepest": float(max(posterior))},
+            summary=f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}"
+            if len(posterior) > 1
+            else f"depth {mode}, fixed",
+        )
+
+    def grow(self, limit: int | None = None) -> int:
+        """Follow the support of q: create layers, put layers outside it to rest, wake layers that return.
+
+        Layers at rest keep their parameters and buffers bit for bit: they have no gradient (None, not zero).
+
+        Parameters
+        ----------
+        limit : int, optional
+            Create at most this many layers now, with their heads; q is cut at the deepest that exists.
+
+        Returns
+        -------
+        int
+            How many layers and heads were created.
+        """
+        self._at_rest, least = None, self.law.least()
+        for p in self.law_parameters if least is not None else ():
+            p.data.clamp_(min=least)
+        return self._extend(limit)
+
+    def structure_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the raw parameters of the depth law."""
+        return {f"law_parameters.{i}": p for i, p in enumerate(self.law_parameters)}
+
+    @torch.no_grad()
+    def fisher(self) -> Tensor:
+        """Σ ∂q ∂qᵀ / q; for the Poisson law without truncation this is 1/λ in λ."""
+        q, dq = self.law.atoms(self._eta(), self._support)
+        q = q.clamp(min=1e-6)  # an atom that has just entered would dominate without saying anything
+        return (dq / q[:, None]).T @ dq
+
+    @torch.no_grad()
+    def usage(self) -> dict[str, Tensor]:
+        """S_k for layer k, q(ℓ) for the head at depth ℓ, 1 for a readout."""
+        q, _ = self.law.atoms(self._eta(), self._support)
+        survival = q.flip(0).cumsum(0).flip(0)  # (m,) probability of this depth or a deeper one
+        shares = dict(zip(self._depths_in_use, zip(q.unbind(), survival.unbind(), strict=True), strict=True))
+        used = {}
+        for name, part in self._parts:
+            kind, _, number = name.partition(".")
+            if kind == "layers":
+                share = next(s for depth, (_, s) in shares.items() if depth >= int(number))
+            else:
+                share = shares[int(number)][0] if kind == "heads" else torch.ones_like(q[0])
+            used.update({f"{name}.{parameter}": share for parameter, _ in part.named_parameters()})
+        return used
+
+    def layout(self) -> dict[str, Any]:
+        """Return what must exist before a ``state_dict`` of this model can be loaded, as plain JSON."""
+        return {
+            "layers": len(self.layers),
+            "heads": sorted(map(int, self.heads)),
+            "law_parameters": len(self.law_parameters),
+            "support": list(self._support),
+        }
+
+    def restore(self, layout: dict[str, Any]) -> None:
+        """Have exactly the layers, heads and support of a layout that :meth:`layout` returned."""
+        for depth in range(layout["layers"] + 1, len(self.layers) + 1):
+            del self.layers[str(depth)]
+        for depth in range(len(self.layers) + 1, layout["layers"] + 1):
+            self.layers[str(depth)] = self._build("layer", depth, self.layer)
+        for name in set(self.heads) - set(map(str, layout["heads"])):
+            del self.heads[name]
+        for depth in layout["heads"]:
+            self._add_head(depth, copied_from=None)
+        self.law_parameters = nn.ParameterList(list(self.law_parameters)[: layout["law_parameters"]])
+        self._add_law_parameters(layout["law_parameters"] - 1)
+        self._arrange(tuple(layout["support"]))
+
+    def joined(self, others: Sequence[Model]) -> "UnboundedDepth":
+        """Return a copy with every layer, head and depth that this model or any of `others` has."""
+        models = [self]
+        for other in others:
+            if not isinstance(other, UnboundedDepth) or other._kind() != self._kind():
+                raise DataError(
+                    "the models differ in more than seeds and starts; networks trained side by side need equal "
+                    "layers, priors, kinds of weights, least depths and families of depths"
+                )
+            models.append(other)
+        reach = sorted({k for model in models for k in model._support})
+        heads = {int(depth) for model in models for depth in model.heads}
+        whole = copy.deepcopy(self)
+        whole._shared = True
+        whole.restore(
+            {
+                "layers": max(len(model.layers) for model in models),
+                "heads": sorted(heads),
+                "law_parameters": max(len(model.law_parameters) for model in models),
+                "support": reach,
+            }
+        )
+        return whole
+
+    def _kind(self) -> tuple[Any, ...]:
+        """Return what networks that are trained side by side must share."""
+        rated = isinstance(self.law, ClippedPoisson | QuantilePoisson | StickBreaking)
+        law = dataclasses.replace(self.law, rate=1.0) if rated else self.law  # type: ignore[type-var]
+        parts = [str(next(iter(part.values()), None)) for part in (self.layers, self.heads)]
+        options = (self.weights, self.weight_prior, self.weight_scale, self.head_divergence, self.growth)
+        return (law, self.prior, self.min_depth, self.max_depth, self.dtype, *options, *parts)
+
+    # ---- depth, and what a fitted model is deployed as
+
+    @property
+    def device(self) -> torch.device:
+        """Where the posterior over depth lives, and with it the rest."""
+        return self._charges.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the weights."""
+        weights = (p for parts in (self.layers, self.heads) for p in parts.parameters())
+        return next((p.dtype for p in weights if p.is_floating_point()), self._dtype)
+
+    @property
+    def depth(self) -> int:
+        """Deepest network in the support."""
+        return self.min_depth + self._support[-1]
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether any weight in use is drawn rather than a point estimate."""
+        return any(isinstance(part, BayesianLayer) for _, part in self._parts)
+
+    @torch.no_grad()
+    def depth_posterior(self) -> dict[int, float]:
+        """Return q(ℓ) for every depth ℓ in the support."""
+        q, _ = self.law.atoms(self._eta(), self._support)
+        return {self.min_depth + k: p for k, p in zip(self._support, q.tolist(), strict=True)}
+
+    def compress(self, eps: float = 0.0) -> "UnboundedDepth":
+        """Return a copy with the fewest depths that hold 1 − `eps` of the posterior, renormalised.
+
+        What these depths do not use is dropped. The total variation between the old and the new predictive
+        distribution is at most `eps` for every input.
+        """
+        if not 0.0 <= eps < 1.0:
+            raise DataError(f"eps={eps} was given; 0 <= eps < 1 is allowed")
+        kept: dict[int, float] = {}
+        for depth, p in sorted(self.depth_posterior().items(), key=lambda item: -item[1]):
+            if p > 0.0 and (sum(kept.values()) < 1.0 - eps or not kept):
+                kept[depth] = p
+        total = sum(kept.values())
+        return self._fixed({depth: kept[depth] / total for depth in sorted(kept)})
+
+    def point_depth(self, depth: int) -> nn.Sequential:
+        """Return the ordinary network of one depth, as a plain ``nn.Sequential`` that shares nothing with this model.
+
+        Raises
+        ------
+        DepthError
+            If the depth is outside the support, or weights are not point estimates.
+        """
+        self._refuse_drawn("point_depth")
+        if str(depth) not in self.heads or depth > len(self.layers):
+            raise DepthError(f"depth {depth} was asked for; depths with a head are {sorted(map(int, self.heads))}")
+        parts = [*(self.layers[str(k)] for k in range(1, depth + 1)), self.heads[str(depth)]]
+        parts += [self.readout] if self.readout is not None else []
+        return copy.deepcopy(nn.Sequential(*parts)).eval().requires_grad_(True)
+
+    def mean_network(self) -> nn.Module:
+        """Return a network that computes Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ) by one matrix product on the joined hidden states.
+
+        For linear heads and a likelihood whose mean is the head's output this is the predictive mean of all depths.
+
+        Raises
+        ------
+        DepthError
+            If a head is not linear, or weights are not point estimates.
+        """
+        self._refuse_drawn("mean_network")
+        posterior = self.depth_posterior()
+        heads = [self.heads[str(depth)] for depth in posterior]
+        linear = [head for head in heads if isinstance(head, nn.Linear) and head.bias is not None]
+        if self.readout is not None or len(linear) < len(heads):
+            raise DepthError("mean_network was called on a model whose heads are not all nn.Linear with a bias")
+        layers = [copy.deepcopy(self.layers[str(k)]) for k in range(1, self.depth + 1)]
+        return JoinedHeads(layers, linear, posterior).eval()
+
+    @torch.no_grad()
+    def classify_early(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Classify, stopping at the first depth after which no deeper network can change the answer.
+
+        After depth ℓ, with partial mixture Σ_{k ≤ ℓ} q(k) p(y | Ω_k) and remaining mass r = 1 − Σ_{k ≤ ℓ} q(k), a row
+        stops when its two largest classes differ by more than r (and by more than rounding could undo). The class is
+        that of the full mixture.
+
+        Returns
+        -------
+        label, depth : int64 Tensors, shape (B,)
+            Class of every row, and the depth it stopped at.
+        """
+        self._refuse_drawn("classify_early")
+        posterior = self.depth_posterior()
+        label = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        stopped = torch.full_like(label, self.depth)
+        was_training = self.training
+        self.eval()
+        rows, h, mixture, left = torch.arange(len(x), device=x.device), x, torch.zeros(()), 1.0
+        for depth in range(self.depth + 1):
+            h = self.layers[str(depth)](h) if depth else h
+            if depth not in posterior:
+                continue
+            left -= posterior[depth]
+            f = self.heads[str(depth)](h)
+            f = f if self.readout is None else self.readout(f)
+            mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
+            top = mixture.topk(2, -1).values
+            # the margin must beat rounding as well, in the outputs and in the sum
+            margin = max(left, 0.0) + 64.0 * torch.finfo(h.dtype).eps
+            done = (top[:, 0] - top[:, 1] > margin) | (depth == self.depth)
+            label[rows], stopped[rows] = mixture.argmax(-1), depth
+            rows, h, mixture = rows[~done], h[~done], mixture[~done]
+            if len(rows) == 0:
+                break
+        self.train(was_training)
+        return label, stopped
+
+    # ---- inside
+
+    def _eta(self) -> Tensor:
+        none = torch.empty(0, dtype=torch.float64, device=self._device())
+        return torch.stack(list(self.law_parameters)) if len(self.law_parameters) else none
+
+    def _device(self) -> torch.device:
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def _weigh_depths(self) -> "_Weighed":
+        """Weigh the depths of the support.
+
+        In training, while η is frozen, the result is kept until the next look at η (:meth:`grow`). A parameter's
+        version would not tell of a change, since fused optimisers do not count it up.
+        """
+        held = not (self._shared or any(p.requires_grad for p in self.law_parameters))
+        frozen = held and self.training and torch.is_grad_enabled()
+        if frozen and self._at_rest is not None and self._at_rest.charge.device == self.device:
+            return self._at_rest
+        q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
+        weighed = _Weighed(log_q, (q[:, None] * self._charges).sum(0), divergence)
+        self._at_rest = weighed if frozen else None
+        return weighed
+
+    def _evaluate(self, x: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Run the layers once; return outputs (depths, B, K) and divergences (columns,)."""
+        divergences: dict[str, Tensor] = {}
+        hidden = [x]
+        for name, layer in self._layers_in_use:
+            hidden.append(_apply(name, layer, hidden[-1], generator, divergences))
+        hidden = [hidden[depth] for depth in self._depths_in_use]
+        if self._linear_heads and not self._shared and not torch.is_autocast_enabled(x.device.type):
+            f = side_by_side(self._linear_heads, hidden)
+        else:
+            pairs = zip(self._heads_in_use, hidden, strict=True)
+            f = torch.stack([_apply(name, head, h, generator, divergences) for (name, head), h in pairs])
+        if self.readout is not None:
+            f = torch.stack([_apply("readout", self.readout, one, generator, divergences) for one in f])
+        divergence = self._pays.decay(self._sizes, self._shared)
+        if divergences:
+            own = [divergences[name].double() for name, part in self._parts if isinstance(part, BayesianLayer)]
+            divergence = torch.cat([divergence, torch.stack(own)])
+        return f, divergence
+
+    def _extend(self, limit: int | None) -> int:
+        built = len(self.layers) > 0 or (self.min_depth > 0 and bool(self.heads))
+        support = self._allowed(self.law.support(self._eta()))
+        wanted = self.min_depth + support[-1]
+        created = 0
+        while len(self.layers) < wanted and (limit is None or created < limit):
+            depth = len(self.layers) + 1
+            self.layers[str(depth)] = self._build(
+                "layer", depth, self.layer, make_identity if built and self.growth == "identity" else None
+            )
+            self._add_law_parameters(depth - self.min_depth)
+            created += 1
+        reachable = len(self.layers) - self.min_depth
+        support = tuple(k for k in support if k <= reachable) or (reachable,)
+        for k in support:
+            source = self.min_depth + k - 1 if built and self.growth == "identity" else None
+            created += self._add_head(self.min_depth + k, copied_from=source)
+        if created or support != self._support:
+            self._arrange(support)
+        return created
+
+    def _allowed(self, support: Sequence[int]) -> tuple[int, ...]:
+        if self.max_depth is None or self.min_depth + support[-1] <= self.max_depth:
+            return tuple(support)
+        deepest = self.max_depth - self.min_depth
+        if not self._support or self._support[-1] < deepest:
+            warnings.warn(
+                f"the posterior over depth asks for {self.min_depth + support[-1]} layers; max_depth={self.max_depth} "
+                "are allowed, and it is cut there. Raise max_depth, lower the prior's mean depth, or accept a bound",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return tuple(k for k in support if k <= deepest) or (deepest,)
+
+    def _build(
+        self, kind: str, depth: int, build: Build, adjust: Callable[[nn.Module], None] | None = None
+    ) -> nn.Module:
+        with lent_globally(derive(self.seed, kind, depth)):
+            part = build(depth)
+            if adjust is not None:
+                adjust(part)
+            part = with_weights(self.weights, part, self.weight_prior, self.weight_scale)
+        return part.to(self._device(), self.dtype).train(self.training)
+
+    def _add_head(self, depth: int, copied_from: int | None) -> int:
+        if str(depth) in self.heads:
+            return 0
+        head = self._build("head", depth, self.head)
+        if str(copied_from) in self.heads:
+            old, new = self.heads[str(copied_from)].state_dict(), head.state_dict()
+            if {name: value.shape for name, value in old.items()} == {name: value.shape for name, value in new.items()}:
+                head.load_state_dict(old)
+        self.heads[str(depth)] = head
+        return 1
+
+    def _add_law_parameters(self, last: int) -> None:
+        for k in range(len(self.law_parameters), last + 1):
+            raw = self.law.start(k)
+            if raw is not None:
+                value = torch.tensor(raw, dtype=torch.float64, device=self._device())
+                self.law_parameters.append(nn.Parameter(value))
+
+    def _arrange(self, support: tuple[int, ...]) -> None:
+        """Set the support, wake what is in it and put the rest to rest, and lay out who uses what."""
+        self._support, self._at_rest = support, None
+        depths = [self.min_depth + k for k in support]
+        layers = [(f"layers.{k}", self.layers[str(k)]) for k in range(1, depths[-1] + 1)]
+        heads = [(f"heads.{k}", self.heads[str(k)]) for k in depths]
+        readout = [("readout", self.readout)] if self.readout is not None else []
+        self._parts: list[tuple[str, nn.Module]] = [*layers, *heads, *readout]
+        awake = {id(p) for _, part in self._parts for p in part.parameters()}
+        for p in [*self.layers.parameters(), *self.heads.parameters()]:
+            p.requires_grad_(id(p) in awake)
+            if id(p) not in awake:
+                p.grad = None
+        self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
+        self._linear_heads = alike_linear([head for _, head in heads])
+        self._pays = charges(self._parts, depths, self.weight_prior, bundled=self.head_divergence == "bundled")
+        log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))
+        if not bool(log_prior.isfinite().all()):
+            told = f"the posterior over depth reaches {depths[-1]} layers, where the prior {self.prior} has no mass"
+            raise DepthError(f"{told}; choose a prior that covers the support, or a law that stays inside the prior")
+        for name, table in (
+            ("_charges", self._pays.table),
+            ("_sizes", torch.tensor(self._pays.sizes, dtype=torch.int64)),
+            ("_depths", torch.tensor(depths)),
+            ("_log_prior", log_prior),
+        ):
+            self.register_buffer(name, table.to(self._device()), persistent=False)
+
+    def _fixed(self, masses: dict[int, float]) -> "UnboundedDepth":
+        """Copy this model with a fixed law on the given depths, without the parts that they do not use."""
+        small = copy.deepcopy(self)
+        small.law = FixedDepth(tuple(depth - self.min_depth for depth in masses), tuple(masses.values()))
+        small.law_parameters = nn.ParameterList()
+        for depth in range(max(masses) + 1, len(self.layers) + 1):
+            del small.layers[str(depth)]
+        for depth in map(int, self.heads):
+            if depth not in masses:
+                del small.heads[str(depth)]
+        small._arrange(small.law.offsets)
+        return small
+
+    def _refuse_drawn(self, what: str) -> None:
+        if self.stochastic:
+            raise DepthError(f"{what} was called on a model whose weights are drawn; it needs weights='map'")
+
+
+def _forget(model: nn.Module, _: object) -> None:
+    """Forget what was computed from parameters that were just loaded."""
+    assert isinstance(model, UnboundedDepth)
+    model._at_rest = None
+
+
+class _Weighed(NamedTuple):
+    log_weight: Tensor  # (m,) log q
+    charge: Tensor  # (columns,) what is paid for each divergence, on average over depths
+    divergence: Tensor  # KL(q ‖ prior)
+
+
+def _apply(
+    name: str, part: nn.Module, x: Tensor, generator: torch.Generator | None, divergences: dict[str, Tensor]
+) -> Tensor:
+    """Apply a part; a Bayesian one also reports its divergence (once, if several depths share it)."""
+    output: Tensor
+    if isinstance(part, BayesianLayer):
+        output, divergences[name] = part(x, generator)
+    else:
+        output = part(x)
+    return output
+
+
+def _check(min_depth: int, max_depth: int | None, weights: str, head_divergence: str, growth: str) -> None:
+    if min_depth < 0:
+        raise DataError(f"min_depth={min_depth} was given; 0 (a linear model) or more is allowed")
+    if max_depth is not None and max_depth < max(min_depth, 1):
+        raise DataError(f"max_depth={max_depth} was given; at least {max(min_depth, 1)} is needed")
+    for name, given, allowed in (
+        ("weights", weights, KINDS),
+        ("head_divergence", head_divergence, ("own", "bundled")),
+        ("growth", growth, ("default", "identity")),
+    ):
+        if given not in allowed:
+            raise DataError(f"{name}={given!r} was given; allowed are {' and '.join(map(repr, allowed))}")

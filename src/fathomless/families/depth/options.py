@@ -1,0 +1,78 @@
+"""The options of networks of unbounded depth, and of layered networks in general. Nothing here needs torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fathomless.estimators.options import (
+    DrawnWeightsOptions,
+    NaturalLawOptions,
+    TableOptions,
+    VariationalOptions,
+    option,
+)
+
+if TYPE_CHECKING:
+    from fathomless.families.depth.laws import DepthLaw, DepthPrior
+    from fathomless.nn.architectures import Architecture
+    from fathomless.nn.layers import WeightPrior
+
+__all__ = ["DepthOptions", "NetworkOptions"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NetworkOptions(VariationalOptions, TableOptions):
+    """A network of layers and heads.
+
+    Parameters
+    ----------
+    architecture : {"mlp", "residual", "transformer"} or callable
+        What a layer is; or a function (inputs, outputs) -> Architecture.
+    width : int
+        Units per layer.
+    activation : {"relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
+        Between layers.
+    """
+
+    architecture: "str | Callable[[int, int], Architecture]" = option(
+        "mlp", "choice", names=("mlp", "residual", "transformer")
+    )
+    width: int = option(64, "whole", least=1)
+    activation: str = option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class DepthOptions(NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
+    """A network of unbounded depth.
+
+    Parameters
+    ----------
+    depth_law : str, int or DepthLaw
+        Family of the posterior over depth: "poisson" (soft truncation), "two_sided", "taper", "quantile" (the
+        paper's), "stick_breaking", "categorical" (ten depths); an integer is an ordinary network of that depth.
+    initial_depth : float
+        Where the posterior over depth starts: its mean offset above `min_depth` before clipping.
+    depth_prior : float or DepthPrior
+        Depth − min_depth ~ Poisson(depth_prior), or any prior.
+    min_depth : int
+        Least depth; with 0 a linear model is one of the networks.
+    max_depth : int or None
+        Greatest depth, if there must be one.
+    weights : {"map", "meanfield", "sparse"}
+        Point estimates with the prior's decay, an independent Gaussian per weight, or weights that may be absent.
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+    """
+
+    depth_law: "str | int | DepthLaw" = option(
+        "poisson",
+        "choice",
+        int,
+        names=("poisson", "two_sided", "taper", "quantile", "stick_breaking", "categorical"),
+    )
+    initial_depth: float = option(2.0, "real")
+    depth_prior: "float | DepthPrior" = option(0.5, "real", object)
+    min_depth: int = option(0, "whole", least=0)
+    max_depth: "int | None" = option(None, "whole", None, least=0)
+    weights: str = option("map", "choice", names=("map", "meanfield", "sparse"))
+    weight_prior: "float | WeightPrior" = option(1.0, "real", object)

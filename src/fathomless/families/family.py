@@ -1,0 +1,67 @@
+"""What a family of networks registers: where its parts are, readable without torch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from fathomless.estimators.options import TableOptions
+from fathomless.system.citations import Reference
+
+__all__ = ["Family"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of networks, as the rest of the library finds it.
+
+    What needs torch is named, as ``"package.module:name"``, and imported by :meth:`find` when it is asked for.
+
+    Attributes
+    ----------
+    name : str
+        What follows ``--structure`` on the command line.
+    title : str
+        What it is, in a few words, for ``--help``.
+    options : type
+        The dataclass of its options, without those of a task.
+    classifier, regressor, density : str, optional
+        Its estimators.
+    papers : tuple of Reference
+        What to cite.
+    report : str, optional
+        Function (estimator) -> list of :class:`~fathomless.plots.page.Group`: what the page shows of the structure.
+    findings : str, optional
+        Function (:class:`~fathomless.estimators.findings.Case`) -> findings: what the doctor says of the structure.
+    progress : mapping of str to str
+        Columns of the history that a progress bar shows, with the words for them.
+    """
+
+    name: str
+    title: str
+    options: type[TableOptions]
+    classifier: str | None = None
+    regressor: str | None = None
+    density: str | None = None
+    papers: tuple[Reference, ...] = ()
+    report: str | None = None
+    findings: str | None = None
+    progress: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """Task -> where its estimator is."""
+        every = {"classification": self.classifier, "regression": self.regressor, "density": self.density}
+        return {task: place for task, place in every.items() if place is not None}
+
+    @property
+    def estimators(self) -> dict[str, str]:
+        """Name of each estimator -> where it is."""
+        return {place.partition(":")[2]: place for place in self.tasks.values()}
+
+    @staticmethod
+    def find(place: str) -> Callable[..., Any]:
+        """Import what a place names."""
+        module, _, name = place.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found

@@ -1,0 +1,59 @@
+"""The options of networks whose weights may be absent. Nothing here needs torch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, TableOptions, VariationalOptions, option
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from fathomless.nn.multiplicative_flow import FlowOptions
+
+__all__ = ["SparseOptions"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOptions):
+    """A network whose weights may be absent.
+
+    Parameters
+    ----------
+    posterior : {"lrt", "flow", "relaxed", "slab", "mnf"}
+        Independent spikes and slabs, trained by sampling the outputs of layers ("lrt"), with slabs made dependent by
+        flows ("flow"), or trained by relaxed draws of weights ("relaxed"); or all weights included, independent
+        ("slab", mean field) or made dependent by flows ("mnf", multiplicative normalising flows).
+    structure : {"average", "median"}
+        Predict by averaging over structures, or by the weights that are included with probability above one half.
+    architecture : {"mlp", "skip"} or callable
+        A multilayer perceptron, or one whose layers all see the inputs too; or a function (inputs, outputs) ->
+        nn.Module.
+    depth : int
+        Hidden layers; 0 is a linear model.
+    width : int
+        Units per hidden layer.
+    activation : {"relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
+        Between layers.
+    prior_inclusion : float, "learned" or sequence of float
+        Prior probability that a weight is included; "learned" finds one for each layer. A sequence has one number for
+        every column of the encoded table, for the weights that leave it.
+    weight_prior : float or "learned"
+        Standard deviation of the prior of included weights; "learned" finds one for each layer.
+    flow : FlowOptions, optional
+        Kind and size of the flows.
+    """
+
+    posterior: str = option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab", "mnf"))
+    structure: str = option("average", "choice", names=("average", "median"), flag="predict-by")
+    architecture: "str | Callable[[int, int], Module]" = option("mlp", "choice", names=("mlp", "skip"))
+    depth: int = option(2, "whole", least=0)
+    width: int = option(64, "whole", least=1)
+    activation: str = option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
+    prior_inclusion: "float | str | Sequence[float]" = option(0.1, "real", "learned", list, tuple)
+    weight_prior: "float | str" = option(0.3, "real", "learned")
+    flow: "FlowOptions | None" = option(None, "object")
+    temperature: float = option(0.1, "real")
+    validation_fraction: float = option(0.0, "real")
+    patience: "int | None" = option(None, "whole", None, least=1)
+    structure_rate: "float | str" = option(3.0, "real", "auto")

@@ -1,0 +1,326 @@
+"""Small plain networks, which remain of sparse Bayesian ones, and their files.
+
+They are ordinary modules of torch in an ``nn.Sequential``, and three kinds of our own. Nothing here knows of
+posteriors, so that a network can be loaded and used where none of the rest is wanted.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fathomless.system import io
+from fathomless.system.errors import DataError, FileError
+
+__all__ = [
+    "ELEMENTWISE",
+    "POOLING",
+    "CompressedLinear",
+    "Select",
+    "SkipChain",
+    "load_sparse",
+    "plain",
+    "save_sparse",
+    "weighted",
+]
+
+KIND = "sparse-network"
+
+_AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+_MAX = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
+_CONVOLUTION = ("stride", "padding", "dilation", "groups", "padding_mode")
+
+# modules without tensors, and the arguments that make them again
+#: Activations that may stand in a compact network.
+ELEMENTWISE: dict[type[nn.Module], tuple[str, ...]] = {
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softsign), ()),
+    **dict.fromkeys((nn.Hardsigmoid, nn.Hardswish, nn.LogSigmoid, nn.Tanhshrink), ()),
+    **dict.fromkeys((nn.Hardshrink, nn.Softshrink), ("lambd",)),
+    **dict.fromkeys((nn.ELU, nn.CELU), ("alpha",)),
+    nn.LeakyReLU: ("negative_slope",),
+    nn.GELU: ("approximate",),
+    nn.Hardtanh: ("min_val", "max_val"),
+    nn.Softplus: ("beta", "threshold"),
+    nn.Threshold: ("threshold", "value"),
+}
+#: Poolings that may.
+POOLING: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.AvgPool1d: _AVERAGE,
+    **dict.fromkeys((nn.AvgPool2d, nn.AvgPool3d), (*_AVERAGE, "divisor_override")),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), _MAX),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), ("output_size",)),
+    **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), ("output_size",)),
+}
+
+
+class Select(nn.Module):
+    """The entries of one axis that are used.
+
+    Parameters
+    ----------
+    columns : Tensor of int, shape (n,)
+        Their positions.
+    dim : int
+        The axis, counted from the end.
+    """
+
+    columns: Tensor
+
+    def __init__(self, columns: Tensor, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("columns", columns.to(torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x with n entries along the axis."""
+        return x.index_select(self.dim, self.columns)
+
+
+class CompressedLinear(nn.Module):
+    """A linear map that holds only the weights that are there, in compressed rows.
+
+    The product is an ``F.embedding_bag`` whose table is the transposed input: for hundreds of rows of x it is as fast
+    as torch's product with compressed rows or faster (slower for a few), and it can be differentiated and exported.
+
+    Parameters
+    ----------
+    starts : Tensor of int, shape (K + 1,)
+        Where each output's weights start.
+    columns : Tensor of int, shape (nnz,)
+        Input of each weight.
+    values, bias : Tensor, shapes (nnz,) and (K,)
+        Weights and biases.
+    inputs : int
+        Columns of x.
+
+    Examples
+    --------
+    >>> starts, columns = torch.tensor([0, 2, 2]), torch.tensor([0, 2])
+    >>> layer = CompressedLinear(starts, columns, torch.tensor([1.0, 2.0]), torch.tensor([0.0, 5.0]), inputs=3)
+    >>> layer(torch.ones(1, 3))
+    tensor([[3., 5.]])
+    """
+
+    starts: Tensor
+    columns: Tensor
+
+    def __init__(self, starts: Tensor, columns: Tensor, values: Tensor, bias: Tensor, inputs: int) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.values = nn.Parameter(values, requires_grad=False)
+        self.bias = nn.Parameter(bias, requires_grad=False)
+        self.register_buffer("columns", columns.to(torch.int32))
+        self.register_buffer("starts", starts.to(torch.int32))
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor) -> "CompressedLinear":
+        """Compress a matrix of weights (outputs, inputs): what is 0 is left out."""
+        return cls(*_rows(weight), bias, weight.shape[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (..., inputs) to (..., outputs)."""
+        rows = x.reshape(-1, self.inputs)
+        if not torch.compiler.is_compiling() and len(rows) == 1:
+            two: Tensor = self(rows.expand(2, -1))  # a table of one column is slower than one of two
+            return two[:1].reshape(*x.shape[:-1], len(self.bias))
+        table = rows.mT.contiguous()  # (inputs, B)
+        how: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
+        total = F.embedding_bag(self.columns, table, self.starts, per_sample_weights=self.values, **how)
+        return (total.mT + self.bias).reshape(*x.shape[:-1], len(self.bias))
+
+
+class SkipChain(nn.Module):
+    """A multilayer perceptron whose every layer sees its own selection of the inputs, after the layer before.
+
+    Parameters
+    ----------
+    selections, layers : sequence of modules
+        One selection for each layer.
+    activation : nn.Module
+        Between layers.
+    """
+
+    def __init__(self, selections: nn.Sequential, layers: nn.Sequential, activation: nn.Module) -> None:
+        super().__init__()
+        self.selections, self.layers, self.activation = selections, layers, activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, D) to (B, K)."""
+        h: Tensor = self.layers[0](self.selections[0](x))
+        for select, layer in zip([*self.selections][1:], [*self.layers][1:], strict=True):
+            h = layer(torch.cat([self.activation(h), select(x)], -1))
+        return h
+
+
+# what can be told in a manifest: modules with weights, and all of them, with the arguments that are told
+_WEIGHTED: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Linear: (),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONVOLUTION),
+}
+_ARGUMENTS: dict[type[nn.Module], tuple[str, ...]] = {
+    **dict.fromkeys((nn.Sequential, SkipChain, nn.Identity, nn.Flatten), ()),
+    **{Select: ("dim",), CompressedLinear: ("inputs",)},
+    **ELEMENTWISE,
+    **POOLING,
+    **_WEIGHTED,
+}
+_BY_NAME = {kind.__name__: kind for kind in _ARGUMENTS}
+
+
+def plain(like: nn.Module) -> nn.Module:
+    """Return a new module of the type and arguments of one without tensors."""
+    return type(like)(**_arguments(like))
+
+
+def weighted(kind: type[nn.Module], weight: Tensor, bias: Tensor | None, **arguments: Any) -> nn.Module:
+    """Return a linear map or convolution with these weights and arguments; the weights say its sizes."""
+    layer: Any
+    if kind is nn.Linear:
+        # with one column at first: torch would warn of none
+        layer = nn.Linear(1, weight.shape[0], bias is not None, device="meta", **arguments)
+        layer.in_features = weight.shape[1]
+    else:
+        sizes = (weight.shape[1] * arguments["groups"], weight.shape[0], tuple(weight.shape[2:]))
+        layer = kind(*sizes, bias=bias is not None, device="meta", **arguments)
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+    return cast(nn.Module, layer)
+
+
+def save_sparse(network: nn.Module, folder: io.PathLike, report: Mapping[str, Any] | None = None) -> None:
+    """Save a network that :func:`~fathomless.families.sparse.export.to_sparse` made, in few bytes.
+
+    Of each layer are kept the weights that are not 0, and the shorter of a bit for every place and a byte for each gap.
+
+    Parameters
+    ----------
+    network : nn.Module
+        Of the modules that are known here.
+    folder : path
+        As for :func:`fathomless.system.io.save`.
+    report : mapping, optional
+        Kept beside it.
+
+    Raises
+    ------
+    DataError
+        For modules of other types.
+    FileError
+        If the folder cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    meta = {"network": _description(network, "network", tensors), "report": report}
+    io.save(folder, kind=KIND, tensors=tensors, meta=meta)
+
+
+def load_sparse(folder: io.PathLike) -> nn.Module:
+    """Load what :func:`save_sparse` wrote; its outputs are the same, bit for bit.
+
+    Raises
+    ------
+    FileError
+        If there is nothing to load, or if it was altered or cut off.
+    """
+    saved = io.load(folder, kinds={KIND})
+    try:
+        return _built(saved.meta["network"], "network", saved.tensors).eval()
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise FileError(
+            f"{folder} describes a network that cannot be built ({type(error).__name__}: {error}); it was written by "
+            "another version of fathomless, or altered: upgrade fathomless, or save it again"
+        ) from error
+
+
+# -------------------------------------------------------------------------------- modules as JSON, and back
+
+
+def _arguments(module: nn.Module) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in _ARGUMENTS[type(module)]}
+
+
+def _description(module: nn.Module, path: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Describe a module in plain values; put what it holds into `tensors`."""
+    if type(module) not in _ARGUMENTS:
+        raise DataError(
+            f"{path} is a {type(module).__name__}, which cannot be saved; allowed are {', '.join(sorted(_BY_NAME))}"
+        )
+    told: dict[str, Any] = {"type": type(module).__name__, "arguments": _arguments(module)}
+    own: dict[str, Tensor | None] = {}
+    if isinstance(module, Select):
+        own = {"columns": module.columns}
+    elif isinstance(module, CompressedLinear):
+        own = {**_packed(module.starts, module.columns, module.values, module.inputs), "bias": module.bias}
+    elif type(module) in _WEIGHTED:
+        weight = cast(Tensor, module.weight)
+        own = {**_packed(*_rows(weight.flatten(1)), weight[0].numel()), "bias": cast(Tensor | None, module.bias)}
+        told["shape"] = tuple(weight.shape)
+    tensors |= {f"{path}.{name}": tensor for name, tensor in own.items() if tensor is not None}
+    inner = module if isinstance(module, nn.Sequential) else module.children()  # which tell a repeated one once
+    return {**told, "children": [_description(child, f"{path}.{i}", tensors) for i, child in enumerate(inner)]}
+
+
+def _built(told: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Build what :func:`_description` described."""
+    kind = _BY_NAME[told["type"]]
+    arguments: dict[str, Any] = dict(told["arguments"])
+    arguments |= {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
+    own = {name.removeprefix(f"{path}."): tensor for name, tensor in tensors.items() if name.startswith(f"{path}.")}
+    if kind in (nn.Sequential, SkipChain):
+        children = [_built(child, f"{path}.{i}", tensors) for i, child in enumerate(told["children"])]
+        return cast(nn.Module, cast(Any, kind)(*children))
+    if kind is Select:
+        return Select(own["columns"], **arguments)
+    if kind is CompressedLinear:
+        return CompressedLinear(*_unpacked(own, len(own["bias"]), arguments["inputs"]), own["bias"], **arguments)
+    if kind not in _WEIGHTED:
+        return kind(**arguments)
+    shape = torch.Size(told["shape"])
+    starts, columns, values = _unpacked(own, shape[0], shape[1:].numel())
+    weight = values.new_zeros(shape).flatten(1)
+    weight[torch.arange(shape[0]).repeat_interleave(starts.diff()), columns] = values
+    return weighted(kind, weight.reshape(shape), own.get("bias"), **arguments)
+
+
+def _rows(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compress a matrix: starts, columns, values."""
+    there = weight != 0
+    starts = F.pad(there.sum(1).cumsum(0), (1, 0))
+    return starts, there.nonzero()[:, 1], weight.detach()[there]
+
+
+def _packed(starts: Tensor, columns: Tensor, values: Tensor, width: int) -> dict[str, Tensor]:
+    """Return values, and where they are in the fewest bytes: one for each gap between them, or a bit for each place.
+
+    A gap byte of 255 stands for 255 places without a weight, to which the next byte adds.
+    """
+    size = (len(starts) - 1) * width
+    if len(values) == size:
+        return {"values": values}
+    rows = torch.arange(len(starts) - 1, device=starts.device).repeat_interleave(starts.diff())
+    places = (rows * width + columns).cpu().numpy()
+    whole, rest = np.divmod(np.diff(places, prepend=-1) - 1, 255)
+    if len(places) + whole.sum() < -(-size // 8):
+        gaps = np.full(len(places) + whole.sum(), 255, np.uint8)
+        gaps[np.cumsum(whole + 1) - 1] = rest
+        return {"values": values, "gaps": torch.from_numpy(gaps)}
+    there = np.zeros(size, bool)
+    there[places] = True
+    return {"values": values, "mask": torch.from_numpy(np.packbits(there))}
+
+
+def _unpacked(own: Mapping[str, Tensor], rows: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return starts, columns and values of what :func:`_packed` returned."""
+    values, there = own["values"], np.ones(rows * width, bool)
+    if "gaps" in own:
+        gaps = own["gaps"].numpy()
+        there[:] = False
+        there[np.cumsum(np.where(gaps < 255, gaps.astype(np.int64) + 1, 255))[gaps < 255] - 1] = True
+    elif "mask" in own:
+        there = np.unpackbits(own["mask"].numpy(), count=rows * width)
+    starts, columns, _ = _rows(torch.from_numpy(there.reshape(rows, width)))
+    if not (len(starts) == rows + 1 and int(starts[-1]) == len(columns) == len(values)):
+        raise ValueError(f"{len(values)} weights for {len(columns)} places in {rows} rows")
+    return starts, columns, values

@@ -1,0 +1,234 @@
+"""A training between two epochs: a value that can be taken apart into tensors and JSON and put together again."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.data.rows import Rows, Stream
+from fathomless.inference.distributed import ranks
+from fathomless.inference.training import Training
+from fathomless.posterior.likelihoods import Categorical, Likelihood
+from fathomless.posterior.model import Model
+from fathomless.system.errors import DataError, FathomlessError
+from fathomless.system.rng import as_generator, derive
+
+__all__ = ["Best", "Run", "check"]
+
+
+@dataclass
+class Best:
+    """The best validation score so far, and the state it was reached in.
+
+    Attributes
+    ----------
+    score : float or None
+        Best mean log predictive density, in nats per row.
+    epoch : int
+        When.
+    since : int
+        Scores since then.
+    layout : dict or None
+        What :meth:`Model.layout` said then.
+    state : dict of str to Tensor
+        Copies of the tensors of model and likelihood.
+    """
+
+    score: float | None = None
+    epoch: int = 0
+    since: int = 0
+    layout: dict[str, Any] | None = None
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def offer(self, score: float, epoch: int, model: Model, likelihood: nn.Module) -> None:
+        """Keep the present state if its score is better."""
+        if not math.isfinite(score) or (self.score is not None and score <= self.score):
+            self.since += 1
+            return
+        self.score, self.epoch, self.since, self.layout = score, epoch, 0, model.layout()
+        self.state = {
+            f"{prefix}/{name}": value.clone()
+            for prefix, module in (("model", model), ("likelihood", likelihood))
+            for name, value in module.state_dict().items()
+        }
+
+
+class Run:
+    """A training between two epochs: everything that is needed to go on.
+
+    Attributes
+    ----------
+    epoch, step : int
+        Epochs and steps done.
+    history : list of dict
+        One row per evaluation: epoch, step, learning_rate, elbo, log_likelihood and divergence_* in nats for the
+        data set, validation_log_likelihood in nats per row, and the structure's statistics.
+    best : Best
+        Best validation score and the state it was reached in.
+    terms : tuple of str
+        Names of the divergences.
+    ranks : Ranks
+        The processes that train this network; alone if there is one.
+    stop : bool
+        Set it to end the training after this epoch.
+    pause : bool
+        Set it in a callback to leave the training after this epoch with :class:`~fathomless.system.errors.PausedError`,
+        once a checkpoint is written: the same call then goes on from there, to the same bytes.
+    """
+
+    def __init__(self, model: Model, likelihood: Likelihood, training: Training, seed: int) -> None:
+        self.model, self.likelihood, self.training, self.seed = model, likelihood, training, seed
+        self.ranks = ranks()
+        self.epoch = self.step = 0
+        self.history: list[dict[str, float]] = []
+        self.best = Best()
+        self.terms: tuple[str, ...] = ()
+        self.stop = self.pause = False
+        self.order = as_generator(derive(seed, "order"))
+        self.noise = as_generator(derive(seed, "noise"), device=model.device)
+        self.optimizer = _optimizer(training)
+        self.adopt()
+        self.model.train()
+        self.likelihood.train()
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Return every parameter by the name it has in checkpoints."""
+        return {
+            **{f"model/{name}": p for name, p in self.model.named_parameters()},
+            **{f"likelihood/{name}": p for name, p in self.likelihood.named_parameters()},
+        }
+
+    def adopt(self) -> None:
+        """Hand parameters that the optimiser does not know to its existing groups."""
+        weights, structure = self.optimizer.param_groups
+        known = {id(p) for group in (weights, structure) for p in group["params"]}
+        shape = {id(p) for p in self.model.structure_parameters().values()}
+        for p in self.named().values():
+            if id(p) not in known:
+                (structure if id(p) in shape else weights)["params"].append(p)
+                if self.training.optimizer == "sgd" and self.training.momentum:
+                    # fused steps take no mixture of present and absent momenta; zero is what an absent one means
+                    self.optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state's tensors by name, not copied."""
+        state = {
+            **_prefixed("model", self.model.state_dict()),
+            **_prefixed("likelihood", self.likelihood.state_dict()),
+            **_prefixed("best", self.best.state),
+            "generator/order": self.order.get_state(),
+            "generator/noise": self.noise.get_state(),
+        }
+        for name, p in self.named().items():
+            for key, value in self.optimizer.state.get(p, {}).items():
+                if value is not None:
+                    state[f"optimizer/{name}/{key}"] = value
+        return state
+
+    def meta(self) -> dict[str, Any]:
+        """Return the rest of the state as plain JSON."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "history": self.history,
+            "layout": self.model.layout(),
+            "best": {
+                "score": self.best.score,
+                "epoch": self.best.epoch,
+                "since": self.best.since,
+                "layout": self.best.layout,
+            },
+        }
+
+    def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
+        self.model.restore(meta["layout"])
+        _load(self.model, _under("model", tensors))
+        _load(self.likelihood, _under("likelihood", tensors))
+        self.adopt()
+        for name, p in self.named().items():
+            state = _under(f"optimizer/{name}", tensors)
+            if state:
+                # fused optimisers keep all their state, the step too, beside the parameter
+                self.optimizer.state[p] = {key: value.to(p.device) for key, value in state.items()}
+        self.order.set_state(tensors["generator/order"].cpu())
+        self.noise.set_state(tensors["generator/noise"].cpu())
+        self.best = Best(state=_under("best", tensors), **meta["best"])
+        self.epoch, self.step = meta["epoch"], meta["step"]
+        self.history = list(meta["history"])
+        patience = self.training.patience
+        self.stop = patience is not None and self.best.since >= patience
+
+    def restore_best(self) -> None:
+        """Put model and likelihood into the state of the best validation score, if there was one."""
+        if self.best.layout is not None:
+            self.model.restore(self.best.layout)
+            _load(self.model, _under("model", self.best.state))
+            _load(self.likelihood, _under("likelihood", self.best.state))
+
+
+@torch.no_grad()
+def check(model: Model, likelihood: Likelihood, data: Rows | Stream) -> None:
+    """Try the first rows, so that what does not fit together is told before a training starts."""
+    rows = data.first
+    for name, value in (("x", rows.x), ("y", rows.y), ("weight", rows.weight)):
+        if name == "weight" and value is None:
+            continue
+        if not isinstance(value, Tensor):
+            raise DataError(f"{name} was given as {type(value).__name__}; a torch.Tensor is allowed")
+        if value.ndim == 0 or len(value) != len(rows.x):
+            raise DataError(f"{name} has shape {tuple(value.shape)} and x {tuple(rows.x.shape)}; rows must agree")
+    if not len(rows):
+        raise DataError("0 rows were given; at least 1 is needed")
+    if rows.x.is_floating_point() and rows.x.dtype != model.dtype:
+        raise DataError(f"x is {rows.x.dtype} and the model {model.dtype}; convert one of them, for instance x.float()")
+    if isinstance(likelihood, Categorical):
+        classes = likelihood.classes
+        if rows.y.dtype != torch.int64 or bool(((rows.y < 0) | (rows.y >= classes)).any()):
+            raise DataError(
+                f"y is {rows.y.dtype} from {rows.y.min()} to {rows.y.max()}; classes are int64 from 0 to {classes - 1}"
+            )
+    was_training = model.training
+    model.eval()
+    try:
+        draws = model.draw(rows.x[:2], 1, as_generator(0, device=rows.x.device))
+        likelihood.log_prob(draws.f, rows.y[:2])
+    except (RuntimeError, TypeError, IndexError) as error:
+        if isinstance(error, FathomlessError):
+            raise
+        raise DataError(
+            f"the network cannot be applied to x of shape {tuple(rows.x.shape)} and y of shape {tuple(rows.y.shape)}: "
+            f"{error}; check that each layer accepts what the one before it returns"
+        ) from error
+    finally:
+        model.train(was_training)
+
+
+def _optimizer(t: Training) -> torch.optim.Optimizer:
+    """Two groups, weights and structure, empty at first."""
+    # an empty group is refused: each opens with a placeholder that is taken out again
+    groups: list[dict[str, Any]] = [{"params": [nn.Parameter(torch.zeros(()))]} for _ in range(2)]
+    optimizer: torch.optim.Optimizer
+    if t.optimizer == "adam":
+        # the loss is divided by N, so eps must be far below the usual 1e-8
+        optimizer = torch.optim.Adam(groups, lr=t.learning_rate, eps=1e-10, fused=True)
+    else:
+        optimizer = torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.momentum, fused=True)
+    for group in optimizer.param_groups:
+        group["params"].clear()
+    return optimizer
+
+
+def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}/{name}": value for name, value in state.items()}
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(prefix + "/")}
+
+
+def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    module.load_state_dict(dict(state), strict=True)

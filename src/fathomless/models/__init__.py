@@ -1,1 +1,0 @@
-"""Families of networks whose structure is a random variable, behind one interface."""

@@ -1,0 +1,1 @@
+"""Bayesian layers, flows and architectures. May import `system`."""

@@ -1,0 +1,301 @@
+r"""Spikes and slabs: weights that are exactly zero with some probability, and Gaussian otherwise.
+
+A weight is :math:`\gamma w` with :math:`\gamma \sim \mathrm{Bernoulli}(\alpha)`, :math:`w \sim N(\mu, \sigma^2)`; α is
+kept as its logit λ, σ as its logarithm. Against the prior :math:`\gamma \sim \mathrm{Bernoulli}(\alpha_0)`,
+:math:`w \sim N(\mu_0, \sigma_0^2)` the divergence of one weight is
+
+.. math:: k = \alpha (S + \lambda - \lambda_0) - \log(1 + e^\lambda) + \log(1 + e^{\lambda_0}), \qquad
+          S = \log\frac{\sigma_0}{\sigma} - \frac12 + \frac{\sigma^2 + (\mu - \mu_0)^2}{2 \sigma_0^2}
+
+(equation 6 of Skaaret-Lund, Storvik and Hubin, 2023, in logits: finite for every λ). A linear map sums many weights,
+so what it needs are the first two moments, M = αμ and V = α(σ² + (1 − α)μ²).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fathomless.system.errors import DataError
+
+__all__ = ["Moments", "Prior", "SlabPrior", "SlabStart", "Weights", "moments"]
+
+
+@dataclass(frozen=True)
+class SlabPrior:
+    """γ ~ Bernoulli(α₀), w ~ N(μ₀, σ₀²), independent over weights.
+
+    Attributes
+    ----------
+    inclusion : float, Tensor or "learned"
+        α₀, between 0 and 1. A tensor broadcasts to the weight, so that columns (inputs) or single weights may differ.
+        Learned, it is the value that maximises the bound, one for each layer, under a uniform prior on it:
+        (1 + Σ α) / (2 + P).
+    scale : float, Tensor or "learned"
+        σ₀. Learned, it is the value that maximises the bound: σ₀² = Σ α (σ² + (μ − μ₀)²) / Σ α.
+    mean : float or Tensor
+        μ₀.
+    bias_scale : float
+        Standard deviation of biases, whose mean is 0.
+
+    Raises
+    ------
+    DataError
+        For probabilities outside (0, 1), scales that are not positive, or what is not finite.
+    """
+
+    inclusion: float | str | Tensor = 0.1
+    scale: float | str | Tensor = 1.0
+    mean: float | Tensor = 0.0
+    bias_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("inclusion", 0.0, 1.0),
+            ("scale", 0.0, math.inf),
+            ("mean", -math.inf, math.inf),
+            ("bias_scale", 0.0, math.inf),
+        ):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                if given != "learned" or name not in ("inclusion", "scale"):
+                    raise DataError(
+                        f"a prior {name} of {given!r} was given; allowed are numbers, tensors and 'learned'"
+                    )
+                continue
+            value = torch.as_tensor(given, dtype=torch.float64)
+            if not bool(((value > least) & (value < most)).all()):
+                told = f"{given}" if value.ndim == 0 else f"a tensor from {value.min():.3g} to {value.max():.3g}"
+                raise DataError(f"a prior {name} of {told} was given; {least:g} < {name} < {most:g} is allowed")
+
+    def of_biases(self) -> "SlabPrior":
+        """Return the prior of biases; inclusions that differ between weights say nothing about them."""
+        return SlabPrior(self.inclusion if isinstance(self.inclusion, float) else 0.5, self.bias_scale)
+
+    def against(self, shape: torch.Size) -> "Prior":
+        """Return logit α₀, μ₀ and σ₀ for weights of this shape.
+
+        Raises
+        ------
+        DataError
+            If one of them does not broadcast.
+        """
+        for name in ("inclusion", "scale", "mean"):
+            given = getattr(self, name)
+            own = given.shape if isinstance(given, Tensor) else torch.Size()
+            try:
+                fits = torch.broadcast_shapes(own, shape) == shape
+            except RuntimeError:
+                fits = False
+            if not fits:
+                raise DataError(
+                    f"a prior {name} of shape {tuple(own)} was given for weights of shape {tuple(shape)}; give "
+                    "a number, or a tensor that broadcasts to the weights"
+                )
+        odds = self.inclusion.logit() if isinstance(self.inclusion, Tensor) else self.inclusion
+        return Prior(_logit(odds) if isinstance(odds, float) else odds, self.mean, self.scale)
+
+
+class Prior(NamedTuple):
+    """What a weight is compared with: numbers, tensors that broadcast to the weights, or "learned".
+
+    Attributes
+    ----------
+    odds : float, Tensor or "learned"
+        logit α₀.
+    mean : float or Tensor
+        μ₀.
+    scale : float, Tensor or "learned"
+        σ₀.
+    """
+
+    odds: float | str | Tensor
+    mean: float | Tensor
+    scale: float | str | Tensor
+
+    def settled(self, mean: Tensor, log_scale: Tensor, logit: Tensor | None) -> "Prior":
+        """Return the prior with what is learned in its place, as constants: there the bound is at its maximum."""
+        if not isinstance(self.odds, str) and not isinstance(self.scale, str):
+            return self
+        with torch.no_grad():
+            alpha = torch.ones_like(mean) if logit is None else logit.sigmoid()
+            total, odds, scale = alpha.sum(), self.odds, self.scale
+            if isinstance(odds, str):
+                odds = ((1.0 + total) / (2.0 + mean.numel())).logit()
+            if isinstance(scale, str):
+                spread = (2.0 * log_scale).exp() + (mean - self.mean).square()
+                scale = ((alpha * spread).sum() / total.clamp_min(1e-6)).sqrt()
+        return Prior(odds, self.mean, scale)
+
+
+class Moments(NamedTuple):
+    """What local sampling needs of the weights of one layer.
+
+    Attributes
+    ----------
+    mean, variance : Tensor
+        M and V, of the shape of the weight.
+    divergence : Tensor, scalar
+        Σ k in nats, float64.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    divergence: Tensor
+
+
+def moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior, *, compiled: bool = False) -> Moments:
+    """Return the moments of weights and their divergence from the prior.
+
+    Parameters
+    ----------
+    mean, log_scale : Tensor, any shape
+        μ and log σ of the slabs.
+    logit : Tensor or None
+        λ; None stands for ordinary Gaussian weights, which are always included.
+    prior : Prior
+        As :meth:`SlabPrior.against` returns it, with nothing left to learn.
+    compiled : bool
+        Have ``torch.compile`` join all operations into one loop over the weights. The first call then takes seconds.
+
+    Raises
+    ------
+    RuntimeError
+        If torch cannot compile here, for instance for want of a C++ compiler.
+
+    Examples
+    --------
+    >>> prior = SlabPrior(inclusion=0.5).against(torch.Size([2]))
+    >>> zero = torch.zeros(2)
+    >>> moments(zero, zero, zero, prior).divergence.item()  # the prior itself
+    0.0
+    """
+    return (_compiled() if compiled else _moments)(mean, log_scale, logit, prior)
+
+
+def _moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior) -> Moments:
+    variance = (2.0 * log_scale).exp()
+    slab = _slab(mean, log_scale, variance, prior)
+    if logit is None:
+        return Moments(mean, variance, slab.sum(dtype=torch.float64))
+    alpha, odds = logit.sigmoid(), prior.odds
+    k = alpha * (slab + logit - cast(Any, odds)) - F.softplus(logit)
+    without = F.softplus(torch.as_tensor(cast(Any, odds), dtype=torch.float64, device=mean.device))
+    divergence = k.sum(dtype=torch.float64) + without.mean() * mean.numel()
+    return Moments(alpha * mean, alpha * (variance + (1.0 - alpha) * mean.square()), divergence)
+
+
+def _slab(mean: Tensor, log_scale: Tensor, variance: Tensor, prior: Prior) -> Tensor:
+    """S of every weight."""
+    scale = cast(Any, prior.scale)
+    log_prior_scale = scale.log() if isinstance(scale, Tensor) else math.log(scale)
+    slab: Tensor = (variance + (mean - prior.mean).square()) * (0.5 / scale**2) + (log_prior_scale - 0.5) - log_scale
+    return slab
+
+
+@dataclass(frozen=True)
+class SlabStart:
+    """Where the posterior of weights starts.
+
+    Attributes
+    ----------
+    mean : float, optional
+        μ is uniform on ±`mean`. None takes given values.
+    log_scale : (float, float)
+        Mean and standard deviation of log σ.
+    logit : (float, float)
+        λ is uniform between these.
+    """
+
+    mean: float | None = None
+    log_scale: tuple[float, float] = (-6.0, 0.1)
+    logit: tuple[float, float] = (0.5, 1.5)
+
+
+class Weights(nn.Module):
+    """The posterior of the weights, or the biases, of one layer.
+
+    Parameters
+    ----------
+    values : Tensor
+        Initial means, unless `start` says otherwise.
+    prior : Prior
+        Of :meth:`SlabPrior.against`.
+    inclusion : bool
+        Give every weight an inclusion variable.
+    start : SlabStart
+        Initial values, drawn from torch's global generator, as those of other modules are.
+    """
+
+    def __init__(self, values: Tensor, prior: Prior, *, inclusion: bool, start: SlabStart) -> None:
+        super().__init__()
+        values, wide = values.detach(), start.mean
+        mean = values.clone() if wide is None else torch.empty_like(values).uniform_(-wide, wide)
+        self.mean = nn.Parameter(mean)
+        self.log_scale = nn.Parameter(torch.empty_like(values).normal_(*start.log_scale))
+        self.logit = nn.Parameter(torch.empty_like(values).uniform_(*start.logit)) if inclusion else None
+        self._plain = tuple(None if isinstance(value, Tensor) else value for value in prior)
+        for name, value in zip(prior._fields, prior, strict=True):
+            tensor = value.to(values) if isinstance(value, Tensor) else None
+            self.register_buffer(f"prior_{name}", tensor, persistent=False)
+
+    @property
+    def prior(self) -> Prior:
+        """What the weights are compared with."""
+        pairs = zip(self._plain, Prior._fields, strict=True)
+        own: list[Any] = [getattr(self, f"prior_{name}") if value is None else value for value, name in pairs]
+        return Prior(*own)
+
+    def moments(self, mean: Tensor | None = None, *, compiled: bool = False) -> Moments:
+        """Return M, V and Σ k; another mean of the slabs may be given."""
+        mean = self.mean if mean is None else mean
+        settled = self.prior.settled(mean, self.log_scale, self.logit)
+        return moments(mean, self.log_scale, self.logit, settled, compiled=compiled)
+
+    def relaxed(self, mean: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+        """Draw weights whose inclusion is a concrete variable, a number between 0 and 1, so that gradients pass.
+
+        References
+        ----------
+        C. Maddison, A. Mnih and Y. Teh, "The Concrete Distribution", ICLR 2017.
+        """
+        weight = mean + self.log_scale.exp() * torch.empty_like(mean).normal_(generator=generator)
+        if self.logit is None:
+            return weight
+        edge = torch.finfo(mean.dtype).eps
+        u = torch.empty_like(mean).uniform_(generator=generator).clamp(edge, 1.0 - edge)
+        return weight * ((self.logit + u.logit()) / temperature).sigmoid()
+
+    def drawn(self, mean: Tensor, structure: str, generator: torch.Generator | None) -> Tensor:
+        """Draw weights with drawn inclusion ("average"), or where α > ½ ("median"); what is excluded is exactly 0."""
+        weight = mean + self.log_scale.exp() * torch.empty_like(mean).normal_(generator=generator)
+        if self.logit is None:
+            return weight
+        if structure == "median":
+            return torch.where(self.logit > 0.0, weight, 0.0)
+        u = torch.empty_like(mean).uniform_(generator=generator)
+        return torch.where(u < self.logit.sigmoid(), weight, 0.0)
+
+    def point(self, mean: Tensor, structure: str) -> Tensor:
+        """Return αμ ("average"), or μ where α > ½ ("median")."""
+        if self.logit is None:
+            return mean
+        return mean * (self.logit > 0.0 if structure == "median" else self.logit.sigmoid())
+
+    def inclusion(self) -> Tensor:
+        """Return α; ones without inclusion variables."""
+        return torch.ones_like(self.mean) if self.logit is None else self.logit.detach().sigmoid()
+
+
+@functools.cache
+def _compiled() -> Callable[..., Moments]:
+    return torch.compile(_moments, dynamic=True)
+
+
+def _logit(p: float) -> float:
+    return math.log(p) - math.log1p(-p)

@@ -1,0 +1,142 @@
+"""What a page is made of: numbers and lists in words, pictures with the words that say the same, tables."""
+
+import html
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fathomless import plots
+
+__all__ = [
+    "Figure",
+    "Group",
+    "StructureSection",
+    "Table",
+    "counted",
+    "listed",
+    "measured",
+    "number",
+    "percent",
+    "picture",
+]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture as SVG, and what stands below it."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a head; the first `text` columns hold words, the others numbers."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+    text: int = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pictures and a table under one heading, or none."""
+
+    heading: str
+    figures: Sequence[Figure]
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class StructureSection:
+    """What a family shows of the posterior over structure.
+
+    Attributes
+    ----------
+    groups : sequence of Group
+        Pictures and tables of the posterior.
+    learning : sequence of Figure
+        Pictures of how it was found, beside the curves of the training.
+    note : str
+        What a reader must know of it.
+    """
+
+    groups: Sequence[Group] = ()
+    learning: Sequence[Figure] = ()
+    note: str = ""
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Write a number for people: a few significant digits, thousands separated, a true minus.
+
+    Examples
+    --------
+    >>> number(1030), number(0.07123), number(-4.7), number(1.5e-9)
+    ('1,030', '0.0712', '−4.70', '1.50 × 10⁻⁹')
+    """
+    if math.isnan(value):
+        return "not a number"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    power = int(exponent)
+    if not -4 <= power < 7:
+        raised = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return _minus(f"{mantissa} × 10{raised}")
+    return _minus(f"{value:,.{0 if float(value).is_integer() else max(0, digits - 1 - power)}f}")
+
+
+def measured(value: float, error: float | None) -> tuple[str, str]:
+    """Write a value and its standard error, both rounded where the error begins.
+
+    Examples
+    --------
+    >>> measured(4.7031, 0.3148), measured(-2.99812, 0.0481), measured(81234.0, 1234.0), measured(0.5, None)
+    (('4.70', '± 0.31'), ('−2.998', '± 0.048'), ('81,200', '± 1,200'), ('0.500', ''))
+    """
+    if error is None or not math.isfinite(error) or not math.isfinite(value) or error <= 1e-9 * abs(value):
+        return number(value), ""
+    if not 1e-3 <= max(abs(value), error) < 1e7:
+        return number(value), f"± {number(error, 2)}"
+    places = 1 - int(f"{error:.1e}".partition("e")[2])
+    shown = max(0, places)
+    return _minus(f"{round(value, places):,.{shown}f}"), f"± {round(error, places):,.{shown}f}"
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """Write a share in percent, with one decimal unless it is whole."""
+    if 0.0 < share < 5e-4:
+        return "< 0.1 %"
+    if 0.9995 < share < 1.0:
+        return "> 99.9 %"
+    percent = 100.0 * share
+    return f"{percent:.{0 if abs(percent - round(percent)) < 1e-9 else 1}f} %"
+
+
+def counted(n: int, what: str) -> str:
+    """Write "1 row", "2 rows"."""
+    return f"{n:,} {what if n == 1 else f'{what}s'}"
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """Join words: "a", "a and b", "a, b and c", "a, b, c and 5 more"."""
+    shown = list(words) if len(words) <= most else [*words[: most - 1], f"{len(words) - most + 1:,} more"]
+    return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
+
+
+def picture(name: str, draw: Callable[..., Any], *, says: str, caption: str, height: float = 3.0) -> Figure:
+    """Draw a picture, 4.4 by `height` inches, whose ink follows the page, and give it its text alternative."""
+    _, ax = plots.figure(4.4, height)
+    svg = plots.svg(draw(ax=ax), name)
+    svg = svg.replace(plots.INK, "var(--ink)").replace(plots.GRID, "var(--grid)")
+    label = f'aria-label="{html.escape(says)}"'
+    return Figure(re.sub(r"""aria-label=("[^"]*"|'[^']*')""", lambda _: label, svg, count=1), caption)

@@ -1,0 +1,530 @@
+r"""Likelihoods p(y | f): what the outputs of a network say about a target.
+
+One likelihood serves the training, through :meth:`Likelihood.log_prob`, and the prediction, through
+:meth:`Likelihood.components`. Continuous targets are meant to be standardised: the defaults of the noise are
+fractions of the standard deviation of the target.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fathomless.posterior import mixtures
+from fathomless.posterior.mixtures import Classes, Component
+from fathomless.system.errors import DataError
+
+__all__ = [
+    "Bernoulli",
+    "Categorical",
+    "FixedNoise",
+    "Gaussian",
+    "InputNoise",
+    "Laplace",
+    "LearnedNoise",
+    "Likelihood",
+    "Noise",
+    "StudentT",
+]
+
+NoiseOption = float | Literal["learned", "input"]
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_DF_START = 4.0
+_DF_LOW, _DF_HIGH = 2.05, 200.0  # a variance of 41 scale², and all but Gaussian
+
+
+class Likelihood(nn.Module, ABC):
+    """Law of a target given the outputs of a network."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> int:
+        """Columns K that the network must give."""
+
+    @property
+    @abstractmethod
+    def discrete(self) -> bool:
+        """Whether the target is a class; then ``log_prob`` is a log mass, otherwise a log density."""
+
+    @abstractmethod
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log density or mass of each row under each draw, in nats, summed over target columns.
+
+        Parameters
+        ----------
+        f : Tensor, shape (S, B, K)
+            Outputs of the drawn networks. Gradients flow to it and to the parameters of the likelihood.
+        y : Tensor
+            Targets: (B, T) for continuous ones, (B, T) of 0 and 1 for :class:`Bernoulli`, (B,) of int64 for
+            :class:`Categorical`.
+
+        Returns
+        -------
+        Tensor, shape (S, B), dtype of ``f``
+            The device is never read: values (classes out of range, NaN) are NOT checked.
+
+        Raises
+        ------
+        DataError
+            If a shape does not fit.
+        """
+
+    @abstractmethod
+    def components(self, f: Tensor) -> Component | Classes:
+        """Law of the target under each draw, detached, in float64 on the CPU, with axes (S, B, ...)."""
+
+
+class Noise(nn.Module, ABC):
+    """Splits the outputs of a network into the centre and the log scale of each target column."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """Network outputs for each target column."""
+
+    @abstractmethod
+    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the centre (S, B, T) and a log scale that broadcasts to it, from f (S, B, T * columns)."""
+
+
+class FixedNoise(Noise):
+    """A scale that is known.
+
+    Parameters
+    ----------
+    scale : float
+        In the units of the target that the network sees.
+    """
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    @property
+    def columns(self) -> int:
+        """One: the centre."""
+        return 1
+
+    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f itself and the known log scale."""
+        return f, f.new_full((), math.log(self.scale))
+
+
+class LearnedNoise(Noise):
+    r"""One scale for each target column, learned by gradient.
+
+    The parameter :math:`\rho` is the log scale, up to a floor m on the scale:
+    :math:`\sigma^2 = m^2 + e^{2 \rho}`, so :math:`\partial \log \sigma / \partial \rho = 1 - m^2 / \sigma^2`,
+    which is 1 to six digits at a thousand times the floor.
+
+    Parameters
+    ----------
+    targets : int
+        Target columns T.
+    initial : float
+        Scale at the start.
+    minimum : float
+        The floor m.
+    """
+
+    def __init__(self, targets: int, initial: float, minimum: float) -> None:
+        super().__init__()
+        self.log_minimum = math.log(minimum)
+        start = 0.5 * math.log(initial**2 - minimum**2)
+        self.raw = nn.Parameter(torch.full((targets,), start))
+
+    @property
+    def columns(self) -> int:
+        """One: the centre."""
+        return 1
+
+    def log_scale(self) -> Tensor:
+        """Log of the scale of each target column, shape (T,)."""
+        return self.log_minimum + 0.5 * F.softplus(2.0 * (self.raw - self.log_minimum))
+
+    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f itself and the learned log scales."""
+        return f, self.log_scale().to(f.dtype)
+
+
+class InputNoise(Noise):
+    r"""A scale that the network predicts for each input: f = [centres | raw log scales].
+
+    With raw output r and floor m,
+
+    .. math:: \log \sigma = \log m + \tfrac12 \left(x + \sqrt{x^2 + 4}\right), \qquad x = r + c.
+
+    This is smooth, above :math:`\log m` and close to r above it; c makes the scale ``initial`` where r = 0.
+    For r far below, the gradient falls as :math:`1 / x^2`, not exponentially as a softplus would: a network
+    that once was too sure can learn better.
+
+    Parameters
+    ----------
+    targets : int
+        Target columns T.
+    initial : float
+        Scale where the raw output is 0.
+    minimum : float
+        The floor m.
+    """
+
+    def __init__(self, targets: int, initial: float, minimum: float) -> None:
+        super().__init__()
+        self.targets = targets
+        self.log_minimum = math.log(minimum)
+        height = math.log(initial) - self.log_minimum
+        self.offset = height - 1.0 / height
+
+    @property
+    def columns(self) -> int:
+        """Two: the centre and the raw log scale."""
+        return 2
+
+    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Split f (S, B, 2 T) into centres and log scales, each (S, B, T)."""
+        loc, raw = f[..., : self.targets], f[..., self.targets :]  # (S, B, T) each
+        x = raw + self.offset
+        return loc, self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
+
+
+class Gaussian(Likelihood):
+    r"""Independent Gaussian noise on each target column.
+
+    .. math:: \log p = -\sum_t \left( \frac{e_t^2}{2 \sigma_t^2} + \log \sigma_t + \tfrac12 \log 2\pi \right)
+
+    Parameters
+    ----------
+    targets : int
+        Target columns T.
+    noise : "learned", "input" or float
+        Standard deviation: one learned for each column (:class:`LearnedNoise`), one predicted for each input
+        (:class:`InputNoise`; the network gives 2 T columns), or known.
+    initial_noise : float
+        Standard deviation at the start of training.
+    min_noise : float
+        Smooth lower bound on a learned or predicted standard deviation.
+
+    Raises
+    ------
+    DataError
+        If an option is not allowed.
+
+    Examples
+    --------
+    >>> Gaussian(noise=1.0).log_prob(torch.zeros(1, 2, 1), torch.tensor([[0.0], [2.0]]))
+    tensor([[-0.9189, -2.9189]])
+    """
+
+    def __init__(
+        self,
+        targets: int = 1,
+        noise: NoiseOption = "learned",
+        *,
+        initial_noise: float = 0.5,
+        min_noise: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.targets = _count("targets", targets, 1)
+        self.noise = _noise(targets, noise, initial_noise, min_noise)
+
+    @property
+    def outputs(self) -> int:
+        """Columns that the network must give."""
+        return self.targets * self.noise.columns
+
+    @property
+    def discrete(self) -> bool:
+        """False."""
+        return False
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log density, (S, B)."""
+        _fits(f, self.outputs, y, (self.targets,))
+        loc, log_scale = self.noise.split(f)
+        z = (y.to(f.dtype) - loc) * torch.exp(-log_scale)
+        return -(0.5 * z.square() + log_scale).sum(-1) - self.targets * _HALF_LOG_TWO_PI  # (S, B)
+
+    def components(self, f: Tensor) -> mixtures.Normal:
+        """Gaussian laws with axes (S, B, T)."""
+        _fits(f, self.outputs)
+        return mixtures.Normal(*_loc_scale(self.noise, f))
+
+
+class Laplace(Likelihood):
+    r"""Independent Laplace noise on each target column.
+
+    .. math:: \log p = -\sum_t \left( |e_t| / b_t + \log 2 b_t \right)
+
+    Parameters
+    ----------
+    targets, noise, initial_noise, min_noise
+        As for :class:`Gaussian`, for the scale b; the standard deviation is :math:`\sqrt 2\, b`.
+
+    Raises
+    ------
+    DataError
+        If an option is not allowed.
+    """
+
+    def __init__(
+        self,
+        targets: int = 1,
+        noise: NoiseOption = "learned",
+        *,
+        initial_noise: float = 0.5,
+        min_noise: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.targets = _count("targets", targets, 1)
+        self.noise = _noise(targets, noise, initial_noise, min_noise)
+
+    @property
+    def outputs(self) -> int:
+        """Columns that the network must give."""
+        return self.targets * self.noise.columns
+
+    @property
+    def discrete(self) -> bool:
+        """False."""
+        return False
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log density, (S, B)."""
+        _fits(f, self.outputs, y, (self.targets,))
+        loc, log_scale = self.noise.split(f)
+        distance = (y.to(f.dtype) - loc).abs() * torch.exp(-log_scale)
+        return -(distance + log_scale).sum(-1) - self.targets * math.log(2.0)  # (S, B)
+
+    def components(self, f: Tensor) -> mixtures.Laplace:
+        """Laplace laws with axes (S, B, T)."""
+        _fits(f, self.outputs)
+        return mixtures.Laplace(*_loc_scale(self.noise, f))
+
+
+class StudentT(Likelihood):
+    r"""Independent Student t laws, robust to outliers.
+
+    .. math:: \log p = \sum_t \log \frac{\Gamma(\frac{\nu+1}{2})}{\Gamma(\frac{\nu}{2}) \sqrt{\pi \nu}}
+              - \log \sigma_t - \frac{\nu + 1}{2} \log\left(1 + \frac{e_t^2}{\nu \sigma_t^2}\right)
+
+    Parameters
+    ----------
+    targets, noise, initial_noise, min_noise
+        As for :class:`Gaussian`, for the scale; the variance is :math:`\sigma^2 \nu / (\nu - 2)`.
+    df : float or "learned"
+        Degrees of freedom :math:`\nu > 2`. Learned ones are one for each column, start at 4 and stay between
+        2.05 and 200, since :math:`1 / \nu` is a scaled sigmoid of the parameter.
+
+    Raises
+    ------
+    DataError
+        If an option is not allowed.
+    """
+
+    raw_df: nn.Parameter | None
+
+    def __init__(
+        self,
+        targets: int = 1,
+        df: float | Literal["learned"] = 4.0,
+        noise: NoiseOption = "learned",
+        *,
+        initial_noise: float = 0.5,
+        min_noise: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.targets = _count("targets", targets, 1)
+        self.noise = _noise(targets, noise, initial_noise, min_noise)
+        learned = df == "learned"
+        self.fixed_df = math.nan if isinstance(df, str) else float(df)
+        if not learned and not 2.0 < self.fixed_df < math.inf:
+            raise DataError(
+                f"df was given as {df!r}; allowed are 'learned' and finite numbers above 2, where a variance "
+                "exists: use Gaussian in place of infinite degrees of freedom"
+            )
+        share = (1.0 / _DF_START - 1.0 / _DF_HIGH) / (1.0 / _DF_LOW - 1.0 / _DF_HIGH)
+        start = torch.full((targets,), math.log(share / (1.0 - share)))
+        self.raw_df = nn.Parameter(start) if learned else None
+
+    @property
+    def outputs(self) -> int:
+        """Columns that the network must give."""
+        return self.targets * self.noise.columns
+
+    @property
+    def discrete(self) -> bool:
+        """False."""
+        return False
+
+    def df(self) -> Tensor:
+        """Degrees of freedom, shape () if fixed and (T,) if learned."""
+        if self.raw_df is None:
+            return torch.tensor(self.fixed_df, dtype=torch.float64)
+        return 1.0 / (1.0 / _DF_HIGH + (1.0 / _DF_LOW - 1.0 / _DF_HIGH) * self.raw_df.sigmoid())
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log density, (S, B)."""
+        _fits(f, self.outputs, y, (self.targets,))
+        loc, log_scale = self.noise.split(f)
+        df, log_norm = self._tail(f)
+        z = (y.to(f.dtype) - loc) * torch.exp(-log_scale)
+        kernel = 0.5 * (df + 1.0) * torch.log1p(z.square() / df)
+        return (log_norm - log_scale - kernel).sum(-1)  # (S, B)
+
+    def components(self, f: Tensor) -> mixtures.StudentT:
+        """Student t laws with axes (S, B, T)."""
+        _fits(f, self.outputs)
+        loc, scale = _loc_scale(self.noise, f)
+        return mixtures.StudentT(loc, scale, self.df())
+
+    def _tail(self, f: Tensor) -> tuple[float | Tensor, float | Tensor]:
+        """Degrees of freedom and the log of the normalising constant."""
+        if self.raw_df is None:
+            df = self.fixed_df  # in Python's double precision: lgamma cancels badly in float32
+            return df, math.lgamma(0.5 * (df + 1.0)) - math.lgamma(0.5 * df) - 0.5 * math.log(df * math.pi)
+        nu = self.df()
+        log_norm = torch.lgamma(0.5 * (nu + 1.0)) - torch.lgamma(0.5 * nu) - 0.5 * torch.log(nu * math.pi)
+        return nu.to(f.dtype), log_norm.to(f.dtype)
+
+
+class Categorical(Likelihood):
+    """One of C classes, by a softmax of C outputs.
+
+    Parameters
+    ----------
+    classes : int
+        Number of classes C, at least 2.
+
+    Raises
+    ------
+    DataError
+        If ``classes`` is below 2.
+
+    Examples
+    --------
+    >>> Categorical(2).log_prob(torch.zeros(1, 1, 2), torch.tensor([1]))
+    tensor([[-0.6931]])
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = _count("classes", classes, 2)
+
+    @property
+    def outputs(self) -> int:
+        """Columns that the network must give: the logits of all classes."""
+        return self.classes
+
+    @property
+    def discrete(self) -> bool:
+        """True."""
+        return True
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log mass, (S, B)."""
+        _fits(f, self.outputs, y, ())
+        return f.log_softmax(-1).gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]  # (S, B)
+
+    def components(self, f: Tensor) -> Classes:
+        """Class probabilities with axes (S, B, C)."""
+        _fits(f, self.outputs)
+        return Classes(f.detach().cpu().double().log_softmax(-1))
+
+
+class Bernoulli(Likelihood):
+    """Independent binary columns, by the logistic function of one logit each.
+
+    Parameters
+    ----------
+    targets : int
+        Target columns T.
+
+    Raises
+    ------
+    DataError
+        If ``targets`` is below 1.
+    """
+
+    def __init__(self, targets: int = 1) -> None:
+        super().__init__()
+        self.targets = _count("targets", targets, 1)
+
+    @property
+    def outputs(self) -> int:
+        """Columns that the network must give: one logit for each target column."""
+        return self.targets
+
+    @property
+    def discrete(self) -> bool:
+        """True."""
+        return True
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log mass, (S, B)."""
+        _fits(f, self.outputs, y, (self.targets,))
+        target = y.to(f.dtype).expand_as(f)
+        return -F.binary_cross_entropy_with_logits(f, target, reduction="none").sum(-1)  # (S, B)
+
+    def components(self, f: Tensor) -> Classes:
+        """Probabilities of the classes 0 and 1 with axes (S, B, 2).
+
+        Raises
+        ------
+        DataError
+            For more than one column, which is no single classification.
+        """
+        _fits(f, self.outputs)
+        if self.targets != 1:
+            raise DataError(
+                f"a prediction was asked from Bernoulli with {self.targets} columns; allowed is 1: "
+                "predict each column with a likelihood of its own, or use log_prob"
+            )
+        logit = f.detach().cpu().double()  # (S, B, 1)
+        return Classes(F.logsigmoid(torch.cat([-logit, logit], -1)))  # (S, B, 2)
+
+
+def _loc_scale(noise: Noise, f: Tensor) -> tuple[Tensor, Tensor]:
+    loc, log_scale = noise.split(f.detach())
+    return loc, log_scale.detach().cpu().double().exp()
+
+
+def _fits(f: Tensor, outputs: int, y: Tensor | None = None, columns: tuple[int, ...] = ()) -> None:
+    """Check shapes only: a target that broadcasts by accident would give a wrong number, not an error."""
+    if f.ndim != 3 or f.shape[-1] != outputs:
+        raise DataError(
+            f"the network gave outputs of shape {tuple(f.shape)}; allowed is (S, B, {outputs}): "
+            "draws, rows and the columns that the likelihood asks for"
+        )
+    if y is not None and tuple(y.shape) != (f.shape[1], *columns):
+        raise DataError(
+            f"the target was given with shape {tuple(y.shape)}; allowed is {(f.shape[1], *columns)} for "
+            f"{f.shape[1]} rows: reshape it"
+        )
+
+
+def _count(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or int(value) != value or value < least:
+        raise DataError(f"{name} was given as {value!r}; allowed are whole numbers from {least}")
+    return int(value)
+
+
+def _noise(targets: int, noise: NoiseOption, initial: float, minimum: float) -> Noise:
+    if not 0.0 < minimum < initial < math.inf:
+        raise DataError(
+            f"initial_noise was given as {initial} and min_noise as {minimum}; allowed are positive "
+            "finite numbers, the first above the second"
+        )
+    if noise == "learned":
+        return LearnedNoise(targets, initial, minimum)
+    if noise == "input":
+        return InputNoise(targets, initial, minimum)
+    if isinstance(noise, str | bool) or not 0.0 < noise < math.inf:
+        raise DataError(
+            f"noise was given as {noise!r}; allowed are 'learned', 'input' and positive finite "
+            "numbers in the units of the target that the network sees"
+        )
+    return FixedNoise(float(noise))

@@ -1,0 +1,476 @@
+r"""Weighted mixtures of univariate laws, with a distribution function and its inverse.
+
+A prediction over S drawn networks is :math:`p(y) = \sum_s w_s\, p_s(y)`, one mixture for each row and
+column. :class:`Mixture` gives its moments, density, distribution function, quantiles and samples, all in
+float64 on the CPU. The parts are :class:`Normal`, :class:`Laplace` and :class:`StudentT`: symmetric
+location-scale families,
+
+.. math:: p_s(y) = \frac{1}{\sigma_s}\, g\!\left(\frac{y - \mu_s}{\sigma_s}\right), \qquad g(-z) = g(z).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import special
+from torch import Tensor
+
+from fathomless.system.errors import DataError
+
+__all__ = ["Classes", "Component", "Laplace", "Mixture", "Normal", "StudentT", "concatenate_rows"]
+
+Values = npt.ArrayLike | Tensor
+C = TypeVar("C", bound="Component")
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_ITERATIONS = 250  # enough to bisect from a bracket of 1e30 to the last bit of 1e-30
+
+
+@dataclass(frozen=True, eq=False)
+class Component(ABC):
+    """A symmetric location-scale family; a leaf gives the law of z = (y - loc) / scale.
+
+    Parameters are kept detached, in float64 on the CPU, and broadcast against each other. They are not
+    checked here, because a mixture ignores whatever a component of weight zero holds; :attr:`valid` tells.
+
+    Attributes
+    ----------
+    loc : Tensor, shape (S, ...)
+        Centre, in the units of y.
+    scale : Tensor, shape (S, ...)
+        Scale, in the units of y; positive.
+    """
+
+    loc: Tensor
+    scale: Tensor
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in fields(self)]
+        tensors = (_double(getattr(self, name)) for name in names)
+        for name, tensor in zip(names, torch.broadcast_tensors(*tensors), strict=True):
+            object.__setattr__(self, name, tensor)
+
+    @abstractmethod
+    def standard_log_prob(self, z: Tensor) -> Tensor:
+        """Log density log g(z)."""
+
+    @abstractmethod
+    def standard_cdf(self, z: Tensor) -> Tensor:
+        """Probability below z, accurate relative to itself in the lower tail."""
+
+    @abstractmethod
+    def standard_icdf(self, p: Tensor) -> Tensor:
+        """Quantile of z; minus and plus infinity at 0 and 1."""
+
+    @abstractmethod
+    def standard_variance(self) -> Tensor:
+        """Variance of z; not finite where the family has none."""
+
+    @abstractmethod
+    def standard_sample(self, generator: torch.Generator) -> Tensor:
+        """One independent z for each element of the parameters."""
+
+    @property
+    def valid(self) -> Tensor:
+        """Whether each element is a proper law with a variance; bool, shape of ``loc``."""
+        proper = self.loc.isfinite() & self.scale.isfinite() & (self.scale > 0)
+        return proper & self.standard_variance().isfinite()
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of each element."""
+        return self.loc
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of each element, in squared units of y."""
+        return self.scale.square() * self.standard_variance()
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        """Log density at y, which broadcasts against the parameters."""
+        return self.standard_log_prob(self.standardise(y)) - self.scale.log()
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """Probability below y, accurate relative to itself in the lower tail."""
+        return self.standard_cdf(self.standardise(y))
+
+    def sf(self, y: Tensor) -> Tensor:
+        """Probability above y, accurate relative to itself in the upper tail."""
+        return self.standard_cdf(-self.standardise(y))
+
+    def icdf(self, p: Tensor) -> Tensor:
+        """Quantile of each element."""
+        return self.loc + self.scale * self.standard_icdf(p)
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """One independent draw for each element of the parameters."""
+        return self.loc + self.scale * self.standard_sample(generator)
+
+    def affine(self, shift: Tensor, scale: Tensor) -> Self:
+        """Law of ``shift + scale * y``: a change of units. ``scale`` must be positive."""
+        return replace(self, loc=shift + scale * self.loc, scale=scale * self.scale)
+
+    def through(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Apply one function (an index, a gather) to every parameter."""
+        return replace(self, **{field.name: function(getattr(self, field.name)) for field in fields(self)})
+
+    def standardise(self, y: Tensor) -> Tensor:
+        """Return z = (y - loc) / scale."""
+        return (y - self.loc) / self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Normal(Component):
+    """Gaussian law; ``scale`` is its standard deviation."""
+
+    def standard_log_prob(self, z: Tensor) -> Tensor:
+        """Log density log g(z)."""
+        return -0.5 * z.square() - _HALF_LOG_TWO_PI
+
+    def standard_cdf(self, z: Tensor) -> Tensor:
+        """Probability below z."""
+        return 0.5 * torch.erfc(z * -math.sqrt(0.5))
+
+    def standard_icdf(self, p: Tensor) -> Tensor:
+        """Quantile of z."""
+        z: Tensor = torch.special.ndtri(p)
+        return z
+
+    def standard_variance(self) -> Tensor:
+        """One."""
+        return torch.ones_like(self.loc)
+
+    def standard_sample(self, generator: torch.Generator) -> Tensor:
+        """Independent standard Gaussians."""
+        return torch.randn(self.loc.shape, generator=generator, dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(Component):
+    """Laplace law g(z) = exp(-|z|) / 2; its variance is 2 scale²."""
+
+    def standard_log_prob(self, z: Tensor) -> Tensor:
+        """Log density log g(z)."""
+        return -z.abs() - math.log(2.0)
+
+    def standard_cdf(self, z: Tensor) -> Tensor:
+        """Probability below z."""
+        tail = 0.5 * torch.exp(-z.abs())
+        return torch.where(z < 0, tail, 1.0 - tail)
+
+    def standard_icdf(self, p: Tensor) -> Tensor:
+        """Quantile of z."""
+        return torch.where(p < 0.5, torch.log(2.0 * p), -torch.log(2.0 * (1.0 - p)))
+
+    def standard_variance(self) -> Tensor:
+        """Two."""
+        return torch.full_like(self.loc, 2.0)
+
+    def standard_sample(self, generator: torch.Generator) -> Tensor:
+        """Difference of two independent exponentials."""
+        pair = torch.empty((2, *self.loc.shape), dtype=torch.float64).exponential_(generator=generator)
+        return pair[0] - pair[1]
+
+
+@dataclass(frozen=True, eq=False)
+class StudentT(Component):
+    """Student's t law with ``df`` degrees of freedom; its variance is scale² df / (df - 2).
+
+    Attributes
+    ----------
+    df : Tensor
+        Degrees of freedom, broadcast against ``loc``; above 2, so that the variance exists.
+    """
+
+    df: Tensor
+
+    def standard_log_prob(self, z: Tensor) -> Tensor:
+        """Log density log g(z)."""
+        df = self.df
+        norm = torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * torch.log(df * math.pi)
+        return norm - 0.5 * (df + 1.0) * torch.log1p(z.square() / df)
+
+    def standard_cdf(self, z: Tensor) -> Tensor:
+        """Probability below z."""
+        return torch.as_tensor(special.stdtr(self.df.numpy(), z.numpy()))
+
+    def standard_icdf(self, p: Tensor) -> Tensor:
+        """Quantile of z."""
+        z = torch.as_tensor(special.stdtrit(self.df.numpy(), p.numpy()))
+        return torch.where(p <= 0, -math.inf, torch.where(p >= 1, math.inf, z))
+
+    def standard_variance(self) -> Tensor:
+        """Variance df / (df - 2), NaN where df is not above 2."""
+        return torch.where(self.df > 2, self.df / (self.df - 2.0), math.nan)
+
+    def standard_sample(self, generator: torch.Generator) -> Tensor:
+        r"""Independent draws by the polar method.
+
+        With U, V uniform on (0, 1), :math:`\sqrt{\nu (U^{-2/\nu} - 1)} \cos 2 \pi V` follows Student's law
+        for every :math:`\nu > 0`.
+
+        References
+        ----------
+        Bailey, *Polar generation of random variates with the t-distribution*, Mathematics of Computation
+        62 (1994).
+        """
+        u, v = torch.rand((2, *self.loc.shape), generator=generator, dtype=torch.float64)
+        radius = torch.sqrt(self.df * torch.expm1(-2.0 / self.df * torch.log1p(-u)))  # 1 - U is never 0
+        return radius * torch.cos(2.0 * math.pi * v)
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Class probabilities under each drawn network: the discrete counterpart of :class:`Component`.
+
+    Attributes
+    ----------
+    log_probs : Tensor of float64, shape (S, N, C)
+        Log probability of each class; ``logsumexp`` over the last axis is 0.
+    """
+
+    log_probs: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "log_probs", _double(self.log_probs))
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    r"""The laws :math:`p(y) = \sum_s w_s\, p_s(y)`, one for each element of the batch.
+
+    Arguments ``y`` and ``p`` have shape (..., *batch) or broadcast to it without changing the batch; so do
+    the results. Nothing here is differentiable, and elements of the batch are treated as independent.
+
+    Parameters
+    ----------
+    log_weight : Tensor, shape (S,)
+        Log weights; normalised here. Minus infinity removes a component, whatever it holds.
+    component : Component, parameters of shape (S, *batch)
+        The laws that are mixed; the batch is (N, T) in predictions.
+
+    Raises
+    ------
+    DataError
+        For weights that are NaN or all zero, shapes that differ, and components of positive weight that are
+        not finite, have no positive scale, or have no variance.
+
+    Examples
+    --------
+    >>> two = Mixture(torch.tensor([0.25, 0.75]).log(), Normal(torch.tensor([-1.0, 1.0]), torch.ones(2)))
+    >>> round(two.mean.item(), 6), round(two.variance.item(), 6)
+    (0.5, 1.75)
+    >>> round(two.cdf(two.icdf(0.9)).item(), 6)
+    0.9
+    """
+
+    log_weight: Tensor
+    component: Component
+
+    def __post_init__(self) -> None:
+        log_weight = _double(self.log_weight)
+        draws = len(self.component.loc) if self.component.loc.ndim else 0
+        if log_weight.shape != (draws,) or not draws:
+            raise DataError(
+                f"a mixture was given log weights of shape {tuple(log_weight.shape)} and components of shape "
+                f"{tuple(self.component.loc.shape)}; allowed are (S,) and (S, ...): give one weight for each"
+            )
+        total = torch.logsumexp(log_weight, 0)
+        if not total.isfinite():
+            raise DataError(
+                f"the log weights of a mixture sum to exp({total.item()}); allowed is any positive, "
+                "finite sum: give at least one finite log weight, and neither NaN nor plus infinity"
+            )
+        keep = log_weight > -math.inf
+        component = self.component.through(lambda t: t[keep])
+        if not component.valid.all():
+            raise DataError(
+                f"{int((~component.valid).sum())} of {component.valid.numel()} components are not "
+                "proper laws; allowed are finite centres, positive finite scales and, for Student's "
+                "t, finite degrees of freedom above 2"
+            )
+        object.__setattr__(self, "log_weight", torch.log_softmax(log_weight[keep], 0))
+        object.__setattr__(self, "component", component)
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """Weights of the components that are kept, shape (S,)."""
+        return torch.softmax(self.log_weight, 0)
+
+    @cached_property
+    def _underflow(self) -> bool:
+        return bool((self.weight == 0).any())
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Shape of the batch of mixtures."""
+        return self.component.loc.shape[1:]
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean, shape (*batch)."""
+        return self._average(self.component.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance by the law of total variance, shape (*batch), in squared units of y."""
+        spread = (self.component.mean - self.mean).square()
+        return self._average(self.component.variance + spread)
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation, shape (*batch)."""
+        return self.variance.sqrt()
+
+    def log_prob(self, y: Values) -> Tensor:
+        """Log density at y, shape (..., *batch)."""
+        axis, y = self._draw_axis, self._at(y)  # (..., 1, *batch)
+        log_weight = self._aligned(self.log_weight)  # (S, 1, ...)
+        return torch.logsumexp(log_weight + self.component.log_prob(y), axis)
+
+    def cdf(self, y: Values) -> Tensor:
+        """Probability below y, shape (..., *batch); accurate relative to itself in the lower tail."""
+        return self._average(self.component.cdf(self._at(y))).clamp_max(1.0)
+
+    def sf(self, y: Values) -> Tensor:
+        """Probability above y, shape (..., *batch); accurate relative to itself in the upper tail."""
+        return self._average(self.component.sf(self._at(y))).clamp_max(1.0)
+
+    def icdf(self, p: Values) -> Tensor:
+        r"""Quantile: the y with F(y) = p, shape (..., *batch).
+
+        The mixture's quantile lies between the smallest and the largest quantile of its components. Inside
+        this bracket Newton's method solves log F(y) = log p (for p > 1/2: log(1 - F(y)) = log(1 - p)), and
+        a bisection replaces every step that leaves the bracket or is not half of the one before.
+
+        Parameters
+        ----------
+        p : array_like
+            Probabilities in [0, 1]; 0 and 1 give minus and plus infinity.
+
+        Raises
+        ------
+        DataError
+            If a probability lies outside [0, 1] or is NaN.
+
+        Notes
+        -----
+        Exact to rounding in p. Where the density is almost zero between modes, y itself is as
+        ill-conditioned as 1 / density says.
+        """
+        asked = self._at(p)  # (..., 1, *batch)
+        if not ((asked >= 0) & (asked <= 1)).all():
+            raise DataError(
+                f"icdf was given probabilities between {asked.min().item()} and {asked.max().item()}; "
+                "allowed are 0 to 1"
+            )
+        inside = (asked > 0) & (asked < 1)
+        y = self._solve(torch.where(inside, asked, 0.5)).unsqueeze(self._draw_axis)
+        y = torch.where(inside, y, torch.where(asked > 0, math.inf, -math.inf))
+        return y.squeeze(self._draw_axis)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Draw n times, independently for each element of the batch; shape (n, *batch)."""
+        count = n * self.batch_shape.numel()
+        index = torch.multinomial(self.weight, count, replacement=True, generator=generator)
+        index = index.view(n, *self.batch_shape)
+        return self.component.through(lambda t: t.gather(0, index)).sample(generator)
+
+    def affine(self, shift: Values, scale: Values) -> "Mixture":
+        """Law of ``shift + scale * y``; both broadcast to the batch and ``scale`` is positive.
+
+        Raises
+        ------
+        DataError
+            If ``scale`` is not positive and finite, or ``shift`` not finite.
+        """
+        return Mixture(self.log_weight, self.component.affine(_double(shift), _double(scale)))
+
+    @property
+    def _draw_axis(self) -> int:
+        return -len(self.batch_shape) - 1
+
+    def _aligned(self, weight: Tensor) -> Tensor:
+        return weight.view(-1, *[1] * len(self.batch_shape))  # (S, 1, ...)
+
+    def _average(self, values: Tensor) -> Tensor:
+        """Weighted sum over draws: (..., S, *batch) to (..., *batch)."""
+        weight = self._aligned(self.weight)
+        weighted = weight * values
+        if self._underflow:  # a weight below the smallest float silences even a value that overflows
+            weighted = torch.where(weight > 0, weighted, 0.0)
+        return weighted.sum(self._draw_axis)
+
+    def _at(self, y: Values) -> Tensor:
+        """Broadcast an argument to the batch and open the axis of draws: (..., 1, *batch)."""
+        y, batch = _double(y), self.batch_shape
+        try:
+            shape = np.broadcast_shapes(y.shape, batch)  # torch's loads a system of computer algebra first
+        except ValueError:
+            shape = ()
+        if shape[len(shape) - len(batch) :] != batch:
+            raise DataError(
+                f"a mixture with batch {tuple(batch)} was given values of shape {tuple(y.shape)}; "
+                f"allowed is any shape that ends with, or broadcasts to, {tuple(batch)}"
+            )
+        return y.expand(shape).unsqueeze(self._draw_axis)
+
+    def _solve(self, p: Tensor) -> Tensor:
+        """Safeguarded Newton for 0 < p < 1, from (..., 1, *batch) to (..., *batch)."""
+        axis = self._draw_axis
+        quantiles = self.component.icdf(p)  # (..., S, *batch)
+        low, high = quantiles.amin(axis), quantiles.amax(axis)  # (..., *batch)
+        y = torch.minimum(torch.maximum(self._average(quantiles), low), high)
+        sign = torch.where(p <= 0.5, 1.0, -1.0)  # which tail is followed
+        side = sign.squeeze(axis)
+        target = torch.log(torch.where(p <= 0.5, p, 1.0 - p)).squeeze(axis)
+        rounding = 4e-15 * (1.0 - target)  # a logarithm near the target is not known any better
+        last = high - low
+        active = torch.ones_like(y, dtype=torch.bool)
+        for _ in range(_ITERATIONS):
+            z = self.component.standardise(y.unsqueeze(axis))  # (..., S, *batch)
+            tail = self._average(self.component.standard_cdf(sign * z))
+            density = self._average(self.component.standard_log_prob(z).exp() / self.component.scale)
+            excess = side * (tail.log() - target)  # increases with y
+            low, high = torch.where(excess < 0, y, low), torch.where(excess < 0, high, y)
+            newton = y - excess * tail / density
+            active &= (excess.abs() > rounding) & (newton != y) & (high > low)
+            safe = (newton > low) & (newton < high) & ((newton - y).abs() < 0.5 * last)
+            proposal = torch.where(safe, newton, low + 0.5 * (high - low))
+            last = (proposal - y).abs()
+            y = torch.where(active, proposal, y)
+            active &= last > 4e-16 * y.abs()
+            if not active.any():
+                break
+        return y
+
+
+def concatenate_rows(components: Sequence[C]) -> C:
+    """Join components of one family along the axis after the draws: S stays, N adds up.
+
+    Raises
+    ------
+    DataError
+        If the families or the numbers of draws differ.
+    """
+    first = components[0]
+    alike = {(type(c), len(c.loc), tuple(c.loc.shape[2:])) for c in components}
+    if len(alike) > 1:
+        raise DataError(
+            f"{len(components)} components were given that differ in family, draws or columns; allowed are "
+            "chunks of rows of one prediction: make every chunk with the same draws and the same likelihood"
+        )
+    names = [field.name for field in fields(first)]
+    return replace(first, **{name: torch.cat([getattr(c, name) for c in components], 1) for name in names})
+
+
+def _double(values: Values) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach().cpu().to(torch.float64)
+    return torch.as_tensor(values, dtype=torch.float64)

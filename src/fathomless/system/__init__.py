@@ -1,0 +1,1 @@
+"""What everything may use: errors, random numbers, progress, memory, files, citations. Imports nothing of ours."""

@@ -1,0 +1,427 @@
+"""Findings: silent on healthy fits and on calibrated forecasts, loud on sick ones."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from sklearn import datasets as bundled
+
+from fathomless.app import doctor
+from fathomless.app.doctor import Finding, examine
+from fathomless.data import readers
+from fathomless.data.frames import frame
+from fathomless.data.targets import TargetScale
+from fathomless.estimators.evaluation import Evaluation, Score, evaluate
+from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.families.depth.laws import FixedDepth
+from fathomless.posterior.model import Structure
+from fathomless.system.errors import ConvergenceWarning
+
+Array = npt.NDArray[Any]
+Estimator = UnboundedDepthClassifier | UnboundedDepthRegressor
+
+# fits are sick on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
+
+def sine(n: int, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (n, 1))
+    return X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+def line(n: int, noise: float = 1.0, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3))
+    return X, X.sum(1) + noise * rng.normal(size=n)
+
+
+def spiral(n: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(0)
+    angle, y = np.sqrt(rng.uniform(0.05, 1.0, n)) * 3.0 * np.pi, rng.integers(0, 2, n)
+    arms = np.column_stack([angle * np.cos(angle + np.pi * y), angle * np.sin(angle + np.pi * y)])
+    return arms / 5.0 + 0.1 * rng.normal(size=(n, 2)), y
+
+
+def regressor(**options: Any) -> UnboundedDepthRegressor:
+    return UnboundedDepthRegressor(**{"width": 8, "random_state": 0, **options})
+
+
+def classifier(**options: Any) -> UnboundedDepthClassifier:
+    return UnboundedDepthClassifier(**{"width": 8, "random_state": 0, **options})
+
+
+def looked_over(estimator: Estimator, X: Any, y: Array, new: tuple[Any, Array] | None = None) -> dict[str, Finding]:
+    """Fit, evaluate and examine as the command line does; return the findings by their titles."""
+    estimator.fit(X, y)
+    held = estimator.held_out_
+    kept = np.setdiff1d(np.arange(len(y)), held)
+    rows = X if isinstance(X, np.ndarray) else X.iloc
+    found = [evaluate(estimator, rows[held], y[held], name="held-out rows")] if len(held) else []
+    found += [evaluate(estimator, *new, name="new.csv")] if new else []
+    training = evaluate(estimator, rows[kept], y[kept], name="training rows")
+    return {finding.title: finding for finding in examine(estimator, found, training=training, rows=len(y))}
+
+
+def problems(findings: Mapping[str, Finding]) -> dict[str, Finding]:
+    return {title: finding for title, finding in findings.items() if finding.severity == "problem"}
+
+
+# ------------------------------------------------------------------------------------------- healthy fits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("estimator", "load"),
+    [
+        (UnboundedDepthClassifier, bundled.load_iris),
+        (UnboundedDepthClassifier, bundled.load_breast_cancer),
+        (UnboundedDepthRegressor, bundled.load_diabetes),
+    ],
+    ids=["iris", "breast_cancer", "diabetes"],
+)
+def test_default_fits_of_well_known_data_have_no_problem(estimator: Any, load: Any) -> None:
+    assert not problems(looked_over(estimator(random_state=0), *load(return_X_y=True)))
+
+
+@pytest.mark.slow
+def test_a_default_fit_of_a_sine_is_healthy_but_for_its_depth() -> None:
+    findings = looked_over(UnboundedDepthRegressor(random_state=0), *sine(300))
+    assert list(findings) == ["Depth was still on its way when the training stopped"]
+    assert not problems(findings)
+
+
+@pytest.mark.slow
+def test_a_default_fit_of_a_table_of_categories_is_healthy(data_folder: Path) -> None:
+    table = readers.read_table(data_folder / "tabular" / "adult.csv.xz")
+    some = np.random.default_rng(0).permutation(len(table["income"]))[:4000]
+    X = frame({name: values[some] for name, values in table.items() if name not in ("income", "split")})
+    assert not problems(looked_over(UnboundedDepthClassifier(random_state=0), X, table["income"][some]))
+
+
+# ---------------------------------------------------------------------------------------------- sick fits
+
+
+def test_three_epochs_are_a_short_training() -> None:
+    findings = looked_over(regressor(epochs=3), *sine(100))
+    assert "3 steps in 3 epochs" in findings["The training was short"].detail
+    assert "Raise epochs (now 3)" in findings["The training was short"].remedy
+    assert set(problems(findings)) >= {"The training was short", "Depth has not moved"}
+
+
+def test_a_depth_that_learns_too_slowly_has_not_moved() -> None:
+    findings = looked_over(regressor(structure_rate=1e-4, epochs=200), *sine(120))
+    assert list(problems(findings)) == ["Depth has not moved"]
+    assert "structure_rate (now 0.0001)" in findings["Depth has not moved"].remedy
+
+
+def test_a_depth_that_still_moves_has_not_come_to_rest() -> None:
+    estimator = regressor(epochs=60, batch_size=16, initial_depth=8.0, structure_rate=2.0, schedule="constant")
+    with pytest.warns(ConvergenceWarning, match="not come to rest"):
+        findings = looked_over(estimator, *line(120))
+    assert "Raise epochs (now 60) or structure_rate (now 2)" in findings["Depth has not come to rest"].remedy
+    estimator.n_iter_ = 50  # had it been stopped there, it would be advice
+    titles = {finding.title: finding.severity for finding in examine(estimator, [])}
+    assert titles["Depth was still on its way when the training stopped"] == "advice"
+    assert "Depth has not come to rest" not in titles
+
+
+def test_a_spiral_with_one_layer_is_at_its_upper_bound() -> None:
+    findings = looked_over(classifier(max_depth=1, epochs=200), *spiral(200))
+    assert findings["Depth is at its upper bound"].severity == "problem"
+    assert findings["Depth is at its upper bound"].remedy == "Raise max_depth (now 1)."
+
+
+def test_a_law_that_ends_is_an_upper_bound() -> None:
+    estimator = classifier(depth_law="categorical", epochs=5).fit(*spiral(100))
+    with torch.no_grad():
+        for k, p in enumerate(estimator.model_.law_parameters):
+            p.fill_(float(k == 9) * 3.0)
+    found = {finding.title: finding for finding in examine(estimator, [])}
+    assert "now one that ends at 9" in found["Depth is at its upper bound"].remedy
+    with torch.no_grad():
+        estimator.model_.law_parameters[4].fill_(6.0)
+    assert "Depth is at its upper bound" not in {finding.title for finding in examine(estimator, [])}
+
+
+def test_a_line_that_must_have_two_layers_is_at_its_lower_bound() -> None:
+    estimator = regressor(min_depth=2, initial_depth=0.06, epochs=20).fit(*line(80))
+    found = {finding.title: finding for finding in examine(estimator, [])}
+    assert found["Depth is at its lower bound"].severity == "advice"
+    assert found["Depth is at its lower bound"].remedy == "Lower min_depth (now 2)."
+    estimator = regressor(initial_depth=0.06, epochs=20).fit(*line(80))
+    assert "Depth is at its lower bound" not in {finding.title for finding in examine(estimator, [])}
+
+
+@pytest.mark.parametrize("law", [2, FixedDepth((1, 3), (0.4, 0.6))], ids=["int", "FixedDepth"])
+def test_nothing_is_said_of_a_depth_that_was_given(law: Any) -> None:
+    findings = looked_over(regressor(depth_law=law, max_depth=3, epochs=100), *line(80))
+    assert not [title for title in findings if "epth" in title]
+
+
+def test_nothing_is_said_of_the_depth_of_a_family_without_one() -> None:
+    estimator = regressor(structure_rate=1e-4, epochs=20).fit(*line(80))
+    estimator.model_ = torch.nn.Linear(1, 1)  # type: ignore[assignment]
+    estimator.structure_ = Structure("graph", ("a",), (1.0,))
+    estimator.history_ = [{k: v for k, v in row.items() if k != "mean_depth"} for row in estimator.history_]
+    assert not [finding.title for finding in examine(estimator, []) if "epth" in finding.title]
+
+
+def test_a_training_that_ends_while_scores_rise_ended_too_soon() -> None:
+    findings = looked_over(regressor(epochs=15, schedule="constant", learning_rate=1e-3), *line(2000, 0.1))
+    assert findings["The training ended too soon"].remedy == "Raise epochs (now 15)."
+    assert findings["The training ended too soon"].severity == "problem"
+
+
+def test_little_patience_stops_early() -> None:
+    estimator = classifier(patience=2)
+    findings = looked_over(estimator, *bundled.make_moons(300, noise=0.5, random_state=0))
+    number = len(estimator.history_)
+    assert number < 20
+    assert f"and {number} validation scores" in findings["The training stopped early"].detail
+    assert "patience (now 2)" in findings["The training stopped early"].remedy
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(600, 3)), rng.normal(size=600)
+    y = y if task == "regression" else y > 0.0
+    estimator: Estimator = regressor(epochs=300) if task == "regression" else classifier(epochs=300)
+    findings = looked_over(estimator, X[:300], y[:300], (X[300:], y[300:]))
+    assert "No better than a constant prediction on new.csv" in problems(findings)
+
+
+def test_labels_learned_by_heart_are_overfitted() -> None:
+    rng = np.random.default_rng(0)
+    X, new = rng.normal(size=(150, 4)), rng.normal(size=(300, 4))
+    estimator = classifier(width=32, depth_law=2, weight_prior=10.0, epochs=400, patience=None, validation_fraction=0.0)
+    findings = looked_over(estimator, X, rng.integers(0, 2, 150), (new, rng.integers(0, 2, 300)))
+    assert set(problems(findings)) == {
+        "Overfitted",
+        "No better than a constant prediction on new.csv",
+        "Not calibrated on new.csv",
+    }
+    assert "Raise validation_fraction (now 0); lower weight_prior (now 10)" in findings["Overfitted"].remedy
+    assert "too sure" in findings["Not calibrated on new.csv"].detail
+    assert findings["No rows were held out"].remedy == "Raise validation_fraction (now 0) to 0.1."
+
+
+def test_rows_from_elsewhere_are_told_from_overfitting() -> None:
+    X, y = line(300, seed=1)
+    findings = looked_over(regressor(epochs=300), *line(300), new=(X + 3.0, y))
+    assert "The rows of new.csv are unlike those of the training" in problems(findings)
+    assert "Overfitted" not in findings
+    assert "too narrow" in findings["Not calibrated on new.csv"].detail
+    assert "Not calibrated on held-out rows" not in findings
+    assert not problems(looked_over(regressor(epochs=300), *line(300), new=line(300, seed=1)))
+
+
+@pytest.mark.parametrize("noise", ["learned", "input", 0.001])
+def test_a_target_without_noise_is_at_the_floor(noise: Any) -> None:
+    findings = looked_over(regressor(depth_law=0, epochs=600, noise=noise), *line(200, noise=0.0))
+    assert ("The noise is at its floor" in findings) == (noise == "learned")  # "input" does not get there so soon
+    if noise == "learned":
+        assert "set noise (now 'learned') to a number" in findings["The noise is at its floor"].remedy
+
+
+def test_noise_that_depends_on_the_input_can_be_at_the_floor_too() -> None:
+    X, y = line(80)
+    estimator = regressor(noise="input", epochs=20).fit(X, y)
+    found = evaluate(estimator, X, y, name="rows")
+    assert "The noise is at its floor" not in {finding.title for finding in examine(estimator, [found])}
+    assert isinstance(estimator.target_, TargetScale)
+    least = np.full_like(found.arrays["noise"], (2e-3 * estimator.target_.scale[0]) ** 2)
+    low = dataclasses.replace(found, arrays={**found.arrays, "noise": least})
+    assert "The noise is at its floor" in {finding.title for finding in examine(estimator, [low])}
+
+
+def test_few_rows_many_features_and_rare_classes_are_told() -> None:
+    rng = np.random.default_rng(0)
+    findings = looked_over(classifier(epochs=120), rng.normal(size=(20, 30)), np.arange(20) % 3 == 0)
+    assert {title for title, finding in findings.items() if finding.severity == "advice"} == {
+        "No rows were held out",
+        "Fewer rows than features",
+        "Classes with few rows",
+    }
+    assert "Of fewer than 60 rows none are" in findings["No rows were held out"].detail
+    assert (
+        "20 rows were given, and their columns are encoded as 30 features"
+        in findings["Fewer rows than features"].detail
+    )
+    assert "1 of 2 classes have fewer than 10 rows, at least 7: 'True'" in findings["Classes with few rows"].detail
+
+
+def test_numbers_of_rows_and_classes_may_be_given() -> None:
+    estimator = classifier(epochs=120).fit(*spiral(100))
+    titles = {finding.title for finding in examine(estimator, [], rows=1, classes={"0": 9, "1": 10})}
+    assert titles >= {"Fewer rows than features", "Classes with few rows"}
+    assert not {"Fewer rows than features", "Classes with few rows"} & {
+        finding.title for finding in examine(estimator, [])
+    }
+
+
+def test_problems_come_first_and_every_finding_has_its_words() -> None:
+    findings = examine(regressor(epochs=3, max_depth=1).fit(*line(20)), [], rows=2)
+    severities = [finding.severity for finding in findings]
+    assert severities == sorted(severities, reverse=True)
+    assert set(severities) == {"advice", "problem"}
+    for finding in findings:
+        assert finding.title
+        assert finding.detail.endswith(".")
+        assert finding.remedy.endswith(".")
+
+
+# --------------------------------------------------------------------------------------------- thresholds
+
+
+def classified(p: Array, hit: Array) -> Evaluation:
+    """Evaluate forecasts of the top class with probabilities p above one half."""
+    X = np.column_stack([p, 1.0 - p])
+    rows = len(p)
+    which = np.clip(np.ceil(p * 15).astype(int) - 1, 0, 14)
+    count = np.bincount(which, minlength=15)
+    held = count > 0
+    confidence, accuracy = (np.bincount(which, w, 15)[held] / count[held] for w in (p, hit))
+    ece = float(np.abs(confidence - accuracy) @ count[held] / rows)
+    return Evaluation(
+        name="held-out rows",
+        task="classification",
+        rows=rows,
+        scores={"ece": Score(ece, None)},
+        baseline={},
+        labels=("a", "b"),
+        targets=("y",),
+        arrays={"probs": X},
+        calibration={"confidence": confidence, "accuracy": accuracy, "count": count[held]},
+        confusion=None,
+    )
+
+
+def predicted(pit: Array) -> Evaluation:
+    """Evaluate forecasts of numbers whose distribution functions at the truth are `pit`, (N, T)."""
+    levels = np.arange(1, 20) / 20
+    inside = np.stack([(np.abs(pit - 0.5) <= level / 2).mean(0) for level in levels])
+    bins = np.stack([np.histogram(column, 20, (0.0, 1.0))[0] for column in pit.T], 1)
+    return Evaluation(
+        name="held-out rows",
+        task="regression",
+        rows=len(pit),
+        scores={},
+        baseline={},
+        labels=(),
+        targets=tuple(f"t{k}" for k in range(pit.shape[1])),
+        arrays={},
+        calibration={"pit": bins, "levels": levels, "coverage": inside},
+        confusion=None,
+    )
+
+
+@pytest.mark.parametrize("rows", [15, 40, 150, 2000, 50_000])
+def test_calibrated_forecasts_of_numbers_are_rarely_accused(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    runs = 800 if rows <= 2000 else 100
+    accused = sum(doctor._interval_calibration(predicted(rng.random((rows, 1)))) is not None for _ in range(runs))
+    assert accused <= 0.01 * runs
+
+
+@pytest.mark.parametrize("rows", [15, 150, 2000])
+def test_calibrated_forecasts_of_classes_are_rarely_accused(rows: int) -> None:
+    rng, accused, runs = np.random.default_rng(rows), 0, 400
+    for run in range(runs):
+        p = 0.5 + 0.5 * (rng.beta(3.0, 1.0, rows) if run % 2 else rng.random(rows))
+        accused += doctor._class_calibration(classified(p, rng.random(rows) < p)) is not None
+    assert accused <= 0.005 * runs + 4.5 * (0.005 * runs) ** 0.5  # one in two hundred are accused
+
+
+def test_the_calibration_error_that_chance_gives_is_that_of_simulated_rows() -> None:
+    rng = np.random.default_rng(0)
+    p = 0.5 + 0.5 * rng.random(300)
+    drawn = [classified(p, rng.random(300) < p) for _ in range(2000)]
+    errors = np.array([found.scores["ece"].value for found in drawn])
+    confidence, count = drawn[0].calibration["confidence"], drawn[0].calibration["count"]
+    hits = rng.binomial(count, confidence, (2000, len(count)))
+    ours = np.abs(hits / count - confidence) @ count / 300
+    for level in (0.5, 0.9, 0.99):
+        assert np.quantile(ours, level) == pytest.approx(np.quantile(errors, level), rel=0.08)
+
+
+@pytest.mark.parametrize(("share", "word"), [(0.8, "narrow"), (0.99, "wide")])
+def test_intervals_that_miss_their_level_are_found(share: float, word: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        pit = np.where(rng.random(600) < share, 0.05 + 0.9 * rng.random(600), 0.05 * rng.random(600))
+        pit = np.where(rng.random(600) < 0.5, pit, 1.0 - pit)
+        off = doctor._interval_calibration(predicted(np.column_stack([rng.random(600), pit])))
+        assert off is not None
+        assert f"of t1, which are too {word}" in off[1]
+        assert "t0" not in off[1]
+
+
+def test_a_bias_is_found_where_the_coverage_is_right() -> None:
+    rng = np.random.default_rng(0)
+    pit = np.where(rng.random(800) < 0.9, 0.05 + 0.9 * rng.random(800) ** 0.6, rng.choice([0.01, 0.99], 800))
+    off = doctor._interval_calibration(predicted(pit[:, None]))
+    assert off is not None
+    assert "off a uniform law" in off[1]
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_classes_that_miss_their_confidence_by_a_tenth_are_found(sign: float) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        p = 0.6 + 0.3 * rng.random(2000)
+        off = doctor._class_calibration(classified(p, rng.random(2000) < p + sign * 0.1))
+        assert off is not None
+        assert ("too unsure" if sign > 0 else "too sure") in off[1]
+
+
+def test_what_is_certain_but_small_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    p = 0.5 + 0.5 * rng.random(400_000)
+    assert doctor._class_calibration(classified(p, rng.random(400_000) < p - 0.01)) is None
+    pit = rng.random((400_000, 1))
+    assert doctor._interval_calibration(predicted(np.where(pit < 0.5, pit, pit**1.02))) is None
+
+
+def scored(name: str, value: float, error: float, constant: float = -1.0) -> Evaluation:
+    pit = np.random.default_rng(0).random((400, 1))
+    scores, baseline = ({"log_likelihood": Score(v, error)} for v in (value, constant))
+    return dataclasses.replace(
+        predicted(pit), name=name, scores=scores, baseline=baseline, arrays={"noise": np.ones((9, 1))}
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "overfitted"),
+    [
+        (-0.1, 0.01, False),  # almost as good
+        (-0.6, 0.2, False),  # far off, and so is its error
+        (-0.45, 0.01, False),  # certain, and half of the gain is kept
+        (-0.6, 0.05, True),
+    ],
+)
+def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error: float, overfitted: bool) -> None:
+    estimator = regressor(epochs=120).fit(*line(80))
+    training = scored("training rows", 0.0, 0.01)
+    held_out = scored("held-out rows", value, error)
+    found = examine(estimator, [held_out], training=training)
+    assert ("Overfitted" in {finding.title for finding in found}) == overfitted
+    assert "Overfitted" not in {
+        finding.title for finding in examine(estimator, [scored("held-out rows", value, error)])
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "title"),
+    [(-1.01, "No better than a constant"), (-0.95, "Hardly better than a constant"), (-0.8, None)],
+)
+def test_a_gain_over_the_constant_prediction_must_be_beyond_its_error(value: float, title: str | None) -> None:
+    estimator = regressor(epochs=120).fit(*line(80))
+    found = [finding.title for finding in examine(estimator, [scored("new.csv", value, 0.05)])]
+    assert [t for t in found if "constant" in t] == ([f"{title} prediction on new.csv"] if title else [])

@@ -1,0 +1,686 @@
+"""Unbounded depth: section 8 of the method's specification, items 5 to 18, by name."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fathomless.data.rows import Rows
+from fathomless.families.depth.convergence import unsettled
+from fathomless.families.depth.laws import (
+    Clip,
+    ClippedPoisson,
+    FixedDepth,
+    FreeCategorical,
+    PoissonPrior,
+    QuantilePoisson,
+    StickBreaking,
+    Taper,
+    UniformPrior,
+)
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.objective import evidence
+from fathomless.inference.run import Run
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP, ConvNet, SequenceTransformer, TabularTransformer
+from fathomless.nn.layers import WeightPrior, weight_decay
+from fathomless.posterior.likelihoods import Categorical, Gaussian
+from fathomless.posterior.model import Draws
+from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
+
+LAWS = {
+    "soft": ClippedPoisson(2.2),
+    "hard": QuantilePoisson(2.2),
+    "two_sided": ClippedPoisson(4.0, Clip(0.05, 0.95)),
+    "taper": ClippedPoisson(2.2, Taper()),
+    "stick_breaking": StickBreaking(2.0),
+    "categorical": FreeCategorical(5),
+    "point": FixedDepth((3,)),
+}
+NET = MLP(inputs=2, outputs=3, width=6)
+
+
+def build(law: str = "soft", **options: object) -> UnboundedDepth:
+    options = {"dtype": torch.float64, "prior": PoissonPrior(0.8), "seed": 1, **options}
+    return UnboundedDepth(NET.layer, NET.head, law=LAWS[law], **options)  # type: ignore[arg-type]
+
+
+def data(n: int = 64) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(5)
+    x = torch.randn(n, 2, generator=g, dtype=torch.float64)
+    return x, (x[:, 0] * x[:, 1] > 0).long() + (x[:, 0] > 1).long()
+
+
+def decay(module: nn.Module) -> Tensor:
+    return 0.5 * sum((p**2).sum() for p in module.parameters())  # type: ignore[return-value]
+
+
+def move_to(model: UnboundedDepth, eta: float) -> None:
+    with torch.no_grad():
+        for p in model.law_parameters:
+            p.fill_(eta)
+    model.grow()
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("min_depth", [0, 1, 3])
+@pytest.mark.parametrize("head_divergence", ["own", "bundled"])
+def test_divergence_of_weights_is_the_sum_over_depths(law: str, min_depth: int, head_divergence: str) -> None:
+    """Σ_ℓ q(ℓ) Σ_{k≤ℓ} KL_k + heads = Σ_k S_k KL_k + heads; a head is charged q(ℓ), or with all deeper ones."""
+    net = MLP(2, 3, 6)
+    head = (lambda depth: nn.Linear(2 if depth == 0 else 6, 3)) if min_depth == 0 else net.head
+    model = UnboundedDepth(
+        net.layer, head, law=LAWS[law], min_depth=min_depth, head_divergence=head_divergence, dtype=torch.float64
+    )
+    q = model.depth_posterior()
+    expected = 0.0
+    for depth, mass in q.items():
+        layers = sum(decay(model.layers[str(k)]).item() for k in range(1, depth + 1))
+        charged = [k for k in q if k <= depth] if head_divergence == "bundled" else [depth]
+        expected += mass * (layers + sum(decay(model.heads[str(k)]).item() for k in charged))
+    got = model.draw(torch.zeros(4, 2, dtype=torch.float64)).divergence["weights"]
+    assert got.item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_readout_is_charged_once_and_layers_by_their_survival() -> None:
+    model = build(readout=lambda: nn.Linear(3, 3))
+    q = model.depth_posterior()
+    usage = model.usage()
+    assert float(usage["readout.weight"]) == pytest.approx(1.0)
+    for k in range(1, model.depth + 1):
+        assert float(usage[f"layers.{k}.0.weight"]) == pytest.approx(sum(p for depth, p in q.items() if depth >= k))
+        assert float(usage[f"heads.{k}.weight"]) == pytest.approx(q[k])
+
+
+@pytest.mark.parametrize("law", [name for name in LAWS if name != "point"])
+def test_gradients_equal_autograd_of_the_whole_objective(law: str) -> None:
+    """The closed forms (decay vector, law's Jacobian) against a bound that is written out and differentiated."""
+    model, likelihood, (x, y) = build(law), Categorical(3), data()
+    e = evidence(model.draw(x), likelihood, y, size=len(x))
+    e.elbo.backward()
+    got = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+
+    eta = model._eta().detach().requires_grad_()
+    with torch.no_grad():
+        q0, dq = model.law.atoms(eta, model._support)
+    q = q0 + (dq @ (eta - eta.detach()))  # a value of q whose derivative is the Jacobian
+    log_q = q.clamp(min=1e-12).log()
+    log_prior = model.prior.log_prob(torch.tensor(model._support, dtype=torch.float64))
+    h, total, layers = x, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for depth in range(1, model.depth + 1):
+        h = model.layers[str(depth)](h)
+        layers = layers + decay(model.layers[str(depth)])
+        if depth - 1 in model._support:
+            i = model._support.index(depth - 1)
+            ll = F.log_softmax(model.heads[str(depth)](h), -1).gather(1, y[:, None]).sum()
+            G = ll - layers - decay(model.heads[str(depth)])
+            total = total + q[i] * (G + log_prior[i] - log_q[i])
+    assert e.elbo.item() == pytest.approx(total.item(), rel=1e-10)
+    total.backward()
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            assert torch.allclose(got[name], p.grad, rtol=1e-8, atol=1e-10), name
+    law_gradient = torch.stack([got[name] for name in model.structure_parameters()])
+    # d(q log q) also gives Σ ∂q = 0
+    assert eta.grad is not None
+    assert torch.allclose(law_gradient, eta.grad, rtol=1e-7, atol=1e-8)
+
+
+def test_a_point_mass_trains_bit_for_bit_like_an_ordinary_network() -> None:
+    x, y = data(256)
+    x = x.float()
+    model = build("point", dtype=torch.float32)
+    plain = model.point_depth(4)
+    training = Training(epochs=5, batch_size=64, schedule="constant", structure_every=1)
+    order = Run(model, Categorical(3), training, seed=3).order
+    fit(model, Categorical(3), Rows(x, y), training=training, seed=3)
+    optimizer = torch.optim.Adam(plain.parameters(), lr=5e-3, eps=1e-10, fused=True)
+    plain.train()
+    for _ in range(5):
+        rows = torch.randperm(256, generator=order)
+        for batch in rows.split(64):
+            f = plain(x[batch])
+            log_p = f.log_softmax(1).gather(1, y[batch, None])[:, 0]
+            loss = -log_p.sum() / 64 + (0.5 / 256) * sum((p**2).sum() for p in plain.parameters())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for a, b in zip(plain.parameters(), model.point_depth(4).parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_categorical_law_with_a_shared_head_is_a_depth_uncertainty_network() -> None:
+    x, y = data()
+    net = MLP(2, 3, 6)
+    model = UnboundedDepth(
+        net.layer,
+        lambda depth: nn.Identity(),
+        readout=lambda: nn.Linear(6, 3),
+        law=FreeCategorical(5),
+        prior=UniformPrior(5),
+        dtype=torch.float64,
+    )
+    with torch.no_grad():
+        for i, p in enumerate(model.law_parameters):
+            p.fill_(0.3 * i)
+    got = evidence(model.draw(x), Categorical(3), y, size=len(x), temperature=1.0)
+    alpha = torch.softmax(torch.tensor([0.3 * i for i in range(5)], dtype=torch.float64), 0)
+    h, expected = x, -(alpha * (alpha * 5).log()).sum()
+    assert model.readout is not None
+    penalty = decay(model.readout)
+    for depth in range(5):
+        layer = model.layers[str(depth + 1)]
+        h = layer(h)
+        expected = expected - alpha[depth] * F.cross_entropy(model.readout(h), y, reduction="sum")
+        penalty = penalty + alpha[depth:].sum() * decay(layer)
+    assert got.elbo.item() == pytest.approx((expected - penalty).item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_one_pass_gives_every_finite_network(law: str) -> None:
+    model, (x, _) = build(law), data()
+    draws = model.draw(x)
+    for depth, f in zip(model.depth_posterior(), draws.f, strict=True):
+        assert torch.allclose(model.point_depth(depth)(x), f, atol=1e-12)
+
+
+def test_equal_minibatches_average_to_the_full_batch() -> None:
+    x, y = data(60)
+    values, gradients = [], []
+    for batch in torch.arange(60).split(15):
+        model = build()
+        e = evidence(model.draw(x[batch]), Categorical(3), y[batch], size=60)
+        e.elbo.backward()
+        values.append(e.elbo.item())
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    model = build()
+    e = evidence(model.draw(x), Categorical(3), y, size=60)
+    e.elbo.backward()
+    assert sum(values) / 4 == pytest.approx(e.elbo.item(), rel=1e-10)
+    full = [p.grad for p in model.parameters() if p.grad is not None]
+    for i, g in enumerate(full):
+        assert torch.allclose(sum(row[i] for row in gradients) / 4, g, atol=1e-9)
+
+
+def test_row_weights_count_as_repetitions() -> None:
+    x, y = data(8)
+    model, weight = build(), torch.tensor([1.0, 2.0, 0.0, 1.0, 3.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    repeated = torch.arange(8).repeat_interleave(weight.long())
+    a = evidence(model.draw(x), Categorical(3), y, size=8, weight=weight).elbo
+    b = evidence(model.draw(x[repeated]), Categorical(3), y[repeated], size=len(repeated)).elbo
+    assert a.item() == pytest.approx(b.item(), rel=1e-12)
+
+
+def test_objective_is_continuous_where_a_layer_enters() -> None:
+    x, y = data()
+    model = build("soft")
+    likelihood = Categorical(3)
+
+    def elbo(eta: float) -> tuple[float, int]:
+        move_to(model, eta)
+        return evidence(model.draw(x), likelihood, y, size=len(x)).elbo.item(), model.depth
+
+    low, high = 0.5, 4.0
+    shallow = elbo(low)[1]
+    while high - low > 1e-9:  # the raw rate at which the next layer enters
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if elbo(middle)[1] == shallow else (low, middle)
+    before, after = elbo(low), elbo(high)
+    assert after[1] == before[1] + 1
+    assert after[0] == pytest.approx(before[0], abs=1e-4)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_identity_growth_preserves_the_function(residual: bool) -> None:
+    net = MLP(2, 3, 6, residual=residual)
+    model = UnboundedDepth(net.layer, net.head, law=LAWS["soft"], growth="identity", dtype=torch.float64)
+    x, _ = data()
+    old = model.depth
+    move_to(model, 4.0)
+    f = dict(zip(model.depth_posterior(), model.draw(x).f, strict=True))
+    assert model.depth > old
+    for depth in range(old + 1, model.depth + 1):
+        assert torch.equal(f[depth], f[old])
+
+
+def test_identity_growth_is_refused_where_it_has_no_meaning() -> None:
+    for net in (MLP(2, 3, 6, activation="tanh"), MLP(2, 3, 6, activation="gelu")):
+        with pytest.raises(DataError, match="identity"):
+            UnboundedDepth(net.layer, net.head, growth="identity")
+
+
+def test_identity_growth_leaves_layers_that_learn() -> None:
+    """Zeros in front of a ReLU would have no gradient for ever."""
+    for net, x in (
+        (MLP(2, 3, 6, residual=True), data()[0].float()),
+        (ConvNet(base=4, size=16, outputs=3, norm="group", stages=(30, 5)), torch.randn(64, 3, 16, 16)),
+        (TabularTransformer(2, 3, width=8, heads=2), data()[0].float()),
+    ):
+        model = UnboundedDepth(net.layer, net.head, growth="identity", law=ClippedPoisson(1.0))
+        old = model.depth
+        move_to(model, 4.0)
+        evidence(model.draw(x), Categorical(3), data()[1], size=64).elbo.backward()
+        for depth in range(old + 1, model.depth + 1):
+            gradients = [p.grad for p in model.layers[str(depth)].parameters()]
+            assert any(g is not None and float(g.abs().max()) > 1e-8 for g in gradients)
+
+
+def test_initial_weights_do_not_depend_on_when_a_layer_is_made_or_on_evaluations() -> None:
+    x, _ = data()
+    early, late = build("soft"), build("soft")
+    move_to(early, 6.0)
+    for eta in (2.5, 0.1, 3.9):
+        late.draw(x)
+        torch.rand(3)  # the global stream must not matter, and must not be touched
+        move_to(late, eta)
+    move_to(late, 6.0)
+    state = early.state_dict()
+    assert state.keys() == late.state_dict().keys()
+    assert all(torch.equal(state[name], value) for name, value in late.state_dict().items())
+
+
+def test_building_leaves_the_global_random_stream_alone() -> None:
+    before = torch.get_rng_state()
+    move_to(build("soft"), 8.0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+@pytest.mark.parametrize("to_none", [True, False])
+def test_layers_at_rest_stay_bit_for_bit(kind: str, to_none: bool) -> None:
+    model, (x, y) = build("soft"), data()
+    move_to(model, 4.0)
+    weights = [p for name, p in model.named_parameters() if not name.startswith("law")]
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.Adam(weights, lr=0.01)
+        if kind == "adam"
+        else torch.optim.SGD(weights, lr=0.01, momentum=0.9, weight_decay=0.1)
+    )
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=to_none)
+        (-evidence(model.draw(x), Categorical(3), y, size=64).elbo / 64).backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    deep = model.depth
+    move_to(model, 0.5)
+    resting = [p for k in range(model.depth + 1, deep + 1) for p in model.layers[str(k)].parameters()]
+    kept = [p.clone() for p in resting]
+    states = [{k: v.clone() for k, v in optimizer.state[p].items()} for p in resting]
+    for _ in range(5):
+        step()
+    for p, value, state in zip(resting, kept, states, strict=True):
+        assert torch.equal(p, value)
+        assert p.grad is None
+        assert all(torch.equal(v, optimizer.state[p][k]) for k, v in state.items())
+    move_to(model, 4.0)
+    step()
+    assert not torch.equal(resting[0], kept[0])  # awake again
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_state_is_loaded_by_name_at_any_depth(law: str) -> None:
+    """Also into a model that is deeper, and into one that is shallower than what was created."""
+    x, _ = data()
+    model = build(law)
+    move_to(model, 2.5)
+    move_to(model, 0.3)
+    for eta in (0.1, 5.0):
+        other = build(law, seed=9)
+        move_to(other, eta)
+        other.restore(model.layout())
+        other.load_state_dict(model.state_dict())
+        a, b = model.draw(x), other.draw(x)
+        assert torch.equal(a.f, b.f)
+        assert torch.equal(a.log_weight, b.log_weight)
+        assert other.layout() == model.layout()
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.05, 0.3, 0.9])
+@pytest.mark.parametrize("law", LAWS)
+def test_compression_stays_within_eps_in_total_variation(law: str, eps: float) -> None:
+    model, (x, _) = build(law), data()
+    small = model.compress(eps)
+
+    @torch.no_grad()
+    def probabilities(m: UnboundedDepth) -> Tensor:
+        draws = m.draw(x)
+        return (draws.log_weight.exp()[:, None, None] * draws.f.softmax(-1)).sum(0)
+
+    p, q = probabilities(model), probabilities(small)
+    assert torch.allclose(p.sum(1), torch.ones(64, dtype=torch.float64))
+    assert float(0.5 * (p - q).abs().sum(1).max()) <= eps + 1e-12
+    assert len(small.layers) == small.depth <= model.depth
+    assert set(map(int, small.heads)) == set(small.depth_posterior())
+    again = copy.deepcopy(small)
+    again.restore(small.layout())
+    assert torch.equal(again.draw(x).f, small.draw(x).f)
+
+
+def test_early_exit_gives_the_class_of_the_full_mixture() -> None:
+    x, y = data(500)
+    model = build("soft")
+    fit(model, Categorical(3), Rows(x, y), training=Training(epochs=30, batch_size=64), seed=0)
+    draws = model.draw(x)
+    full = (draws.log_weight.exp()[:, None, None] * draws.f.softmax(-1)).sum(0).argmax(-1)
+    label, depth = model.classify_early(x)
+    assert torch.equal(label, full)
+    assert int(depth.min()) < model.depth
+    assert int(depth.max()) <= model.depth
+
+
+def test_joined_linear_heads_equal_the_weighted_sum() -> None:
+    for min_depth in (0, 1):
+        model, (x, _) = build("soft", min_depth=min_depth), data()
+        draws = model.draw(x)
+        mean = (draws.log_weight.exp()[:, None, None] * draws.f).sum(0)
+        assert torch.allclose(model.mean_network()(x), mean, atol=1e-12)
+
+
+def test_deployment_refuses_what_it_cannot_do() -> None:
+    model = build("soft", weights="meanfield")
+    x, _ = data()
+    for call in (model.mean_network, lambda: model.classify_early(x), lambda: model.point_depth(1)):
+        with pytest.raises(DepthError, match="drawn"):
+            call()
+    with pytest.raises(DepthError, match="depth 40"):
+        build().point_depth(40)
+    with pytest.raises(DataError, match="eps"):
+        build().compress(1.0)
+
+
+@torch.no_grad()
+def test_mean_field_bound_matches_monte_carlo_and_is_below_the_importance_weighted_bound() -> None:
+    """E log p(y, w)/q(w) by our own draws; the importance-weighted bound E log mean_n p(y, w)/q(w) lies above it."""
+    g = torch.Generator().manual_seed(0)
+    x, y = data(20)
+    model = UnboundedDepth(
+        NET.layer, NET.head, law=FixedDepth((0,)), weights="meanfield", weight_scale=0.3, dtype=torch.float64
+    )
+    n, parts = 4000, [model.layers["1"], model.heads["1"]]
+    log_ratio = torch.zeros(n, dtype=torch.float64)  # log p(w) − log q(w)
+    drawn: list[dict[str, Tensor]] = []
+    for part in parts:
+        weights = {}
+        for (name, mean), log_scale in zip(part.module.named_parameters(), part.log_scale, strict=True):
+            q = torch.distributions.Normal(mean, log_scale.exp())
+            w = mean + log_scale.exp() * torch.randn(n, *mean.shape, generator=g, dtype=torch.float64)
+            log_ratio += (torch.distributions.Normal(0.0, 1.0).log_prob(w) - q.log_prob(w)).flatten(1).sum(1)
+            weights[name] = w
+        drawn.append(weights)
+    h = torch.vmap(lambda w: torch.func.functional_call(parts[0].module, w, (x,)))(drawn[0])
+    f = torch.vmap(lambda w, h: torch.func.functional_call(parts[1].module, w, (h,)))(drawn[1], h)
+    log_p = Categorical(3).log_prob(f, y).sum(1) + log_ratio  # (n,)
+    draws = model.draw(x, n, g)
+    reported = float(evidence(draws, Categorical(3), y, size=20).elbo) + float(draws.divergence["depth"])
+    error = float(log_p.std()) / n**0.5
+    assert reported == pytest.approx(float(log_p.mean()), abs=5.0 * error)
+    weighted = (log_p.view(-1, 50).logsumexp(1) - math.log(50)).mean()
+    assert float(weighted) > reported + 5.0 * error
+
+
+def test_exact_posterior_over_depth_on_a_conjugate_chain() -> None:
+    """Layers are fixed maps, each head is one weight with Gaussian noise: evidence and posterior are closed forms."""
+    g = torch.Generator().manual_seed(2)
+    n, noise, depths = 12, 0.7, 4
+    x = torch.randn(n, 1, generator=g, dtype=torch.float64)
+    y = (x**2 - 1.0) * 0.9 + noise * torch.randn(n, 1, generator=g, dtype=torch.float64)
+
+    class Fixed(nn.Module):
+        def forward(self, h: Tensor) -> Tensor:
+            return torch.sin(1.7 * h) + 0.3 * h**2
+
+    model = UnboundedDepth(
+        lambda k: Fixed(),
+        lambda k: nn.Linear(1, 1, bias=False),
+        law=FreeCategorical(depths),
+        prior=PoissonPrior(1.0),
+        min_depth=0,
+        weights="meanfield",
+        dtype=torch.float64,
+    )
+    likelihood = Gaussian(noise=noise)
+    log_evidence, h = [], x
+    for depth in range(depths):
+        h = Fixed()(h) if depth else h
+        precision = 1.0 + float((h**2).sum()) / noise**2
+        mean = float((h * y).sum()) / noise**2 / precision
+        with torch.no_grad():
+            model.heads[str(depth)].module.weight.fill_(mean)
+            model.heads[str(depth)].log_scale[0].fill_(-0.5 * math.log(precision))
+        covariance = noise**2 * torch.eye(n, dtype=torch.float64) + h @ h.T
+        law = torch.distributions.MultivariateNormal(torch.zeros(n, dtype=torch.float64), covariance)
+        log_evidence.append(float(law.log_prob(y[:, 0])))
+    log_joint = torch.tensor(log_evidence) + PoissonPrior(1.0).log_prob(torch.arange(float(depths)))
+    exact = torch.softmax(log_joint.double(), 0)
+    with torch.no_grad():
+        for p, value in zip(model.law_parameters, exact.log(), strict=True):
+            p.fill_(value)
+    values, gradients = [], []
+    for _ in range(400):
+        model.zero_grad()
+        e = evidence(model.draw(x, 8, g), likelihood, y, size=n)
+        e.elbo.backward()
+        values.append(e.elbo.item())
+        gradients.append([p.grad.item() for p in model.law_parameters])  # type: ignore[union-attr]
+    value, slope = torch.tensor(values, dtype=torch.float64), torch.tensor(gradients, dtype=torch.float64)
+    error = float(value.std()) / 20.0
+    assert float(value.mean()) == pytest.approx(float(log_joint.double().logsumexp(0)), abs=4.0 * error)
+    assert bool((slope.mean(0).abs() < 4.0 * slope.std(0) / 20.0 + 1e-12).all())  # stationary at the exact posterior
+    with torch.no_grad():
+        model.law_parameters[0].add_(0.7)
+    wrong = [evidence(model.draw(x, 8, g), likelihood, y, size=n).elbo.item() for _ in range(400)]
+    assert sum(wrong) / 400 < float(value.mean()) - 4.0 * error
+
+
+def test_gradient_of_the_noise_is_the_closed_form() -> None:
+    """d ELBO / d log σ = N (E_q e²/σ² − 1)."""
+    x, _ = data()
+    y = x[:, :1] * 2.0
+    net = MLP(2, 1, 6)
+    model = UnboundedDepth(net.layer, net.head, dtype=torch.float64)
+    likelihood = Gaussian(noise="learned", min_noise=1e-6).double()
+    evidence(model.draw(x), likelihood, y, size=64).elbo.backward()
+    draws = model.draw(x)
+    sigma = likelihood.noise.log_scale().exp().item()  # type: ignore[operator, union-attr]
+    squares = (draws.log_weight.exp()[:, None, None] * (draws.f - y) ** 2).sum(0)
+    expected = ((squares / sigma**2 - 1.0).sum()).item()
+    raw = next(likelihood.parameters())
+    assert raw.grad is not None
+    assert float(raw.grad.sum()) == pytest.approx(expected, rel=1e-6)
+
+
+def test_depth_stays_below_max_depth_with_a_warning() -> None:
+    model = build("soft", max_depth=7)
+    with pytest.warns(ConvergenceWarning, match="max_depth=7"):
+        move_to(model, 20.0)
+    assert model.depth == len(model.layers) == 7
+    assert sum(model.depth_posterior().values()) == pytest.approx(1.0)
+
+
+def test_growth_obeys_its_rate_limit() -> None:
+    model = build("soft")
+    with torch.no_grad():
+        model.law_parameters[0].fill_(20.0)
+    before = len(model.layers)
+    assert model.grow(limit=2) == 4  # with their heads
+    assert len(model.layers) == model.depth == before + 2
+    assert sum(model.depth_posterior().values()) == pytest.approx(1.0)
+
+
+def test_a_task_without_structure_keeps_the_network_shallow() -> None:
+    x, y = data()
+    model = build("soft")
+    fit(
+        model,
+        Categorical(3),
+        Rows(x, torch.zeros_like(y)),
+        training=Training(epochs=400, structure_rate=4.0, structure_every=1),
+        seed=0,
+    )
+    assert model.structure().statistics["mean_depth"] < 2.0
+    assert model.depth <= 4
+
+
+def test_a_prior_that_ends_inside_the_support_is_refused() -> None:
+    with pytest.raises(DepthError, match="no mass"):
+        build("soft", prior=UniformPrior(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": "mcmc"}, "weights='mcmc'"),
+        ({"min_depth": -1}, "min_depth=-1"),
+        ({"max_depth": 0}, "max_depth=0"),
+        ({"head_divergence": "all"}, "head_divergence"),
+        ({"growth": "fast"}, "growth"),
+    ],
+)
+def test_options_that_are_not_allowed_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        build(**options)
+
+
+@pytest.mark.parametrize(
+    ("net", "x"),
+    [
+        (ConvNet(base=4, size=16, outputs=2), torch.randn(3, 3, 16, 16)),
+        (ConvNet(base=4, size=28, channels=1, outputs=2, norm="group"), torch.randn(3, 1, 28, 28)),
+        (ConvNet(base=4, outputs=2, stem_counts=True), torch.randn(3, 3, 32, 32)),
+        (TabularTransformer(5, 2, width=8, heads=2), torch.randn(3, 5)),
+        (SequenceTransformer(11, 2, length=7, width=8, heads=2), torch.randint(11, (3, 7))),
+        (SequenceTransformer(4, 2, length=7, tokens=False, width=8, heads=2), torch.randn(3, 7, 4)),
+        (MLP(5, 2, activation="gelu", residual=True), torch.randn(3, 5)),
+    ],
+    ids=lambda value: repr(value)[:60] if not isinstance(value, Tensor) else "",
+)
+@pytest.mark.parametrize("weights", ["map", "meanfield"])
+def test_every_architecture_trains_and_grows(net: MLP | ConvNet, x: Tensor, weights: str) -> None:
+    model = UnboundedDepth(net.layer, net.head, law=ClippedPoisson(1.0), weights=weights)
+    y = torch.tensor([0, 1, 1])
+    run = fit(model, Categorical(2), Rows(x, y), training=Training(epochs=4, structure_every=1, structure_rate=60.0))
+    assert all(math.isfinite(row["elbo"]) for row in run.history)
+    assert run.history[-1]["deepest"] != run.history[0]["deepest"] or len(model.layers) > 4
+    draws = model.draw(x, 2, torch.Generator().manual_seed(0))
+    assert draws.f.shape[1:] == (3, 2)
+    assert draws.log_weight.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
+    assert len(draws.structure) == len(draws.f)
+
+
+def test_the_paper_s_image_architecture_has_its_shapes() -> None:
+    """Stages of 3, 5 and endless blocks with 256, 512 and 1,024 channels; head inputs 4,096, 2,048, 1,024."""
+    for stem_counts, first in ((False, 1), (True, 2)):
+        net = ConvNet(stem_counts=stem_counts)
+        inputs = {k: net.head(k)[2].in_features for k in range(1, 13)}  # type: ignore[index, union-attr]
+        expected = {k: 4096 if k < first + 3 else 2048 if k < first + 8 else 1024 for k in range(1, 13)}
+        assert inputs == expected
+
+
+def test_draws_are_frozen_and_weigh_one() -> None:
+    model, (x, _) = build("soft", weights="meanfield"), data()
+    draws = model.draw(x, 5, torch.Generator().manual_seed(1))
+    assert isinstance(draws, Draws)
+    assert draws.f.shape == (5 * len(model._support), 64, 3)
+    assert torch.logsumexp(draws.log_weight, 0).item() == pytest.approx(0.0, abs=1e-12)
+    with pytest.raises(AttributeError):
+        draws.f = draws.f  # type: ignore[misc]
+
+
+def test_weighing_follows_the_parameters() -> None:
+    """What is kept between training steps must not outlive a change of η."""
+    model, (x, y) = build("soft"), data()
+
+    def weights() -> list[float]:
+        return model.draw(x).log_weight.tolist()
+
+    model.law_parameters[0].requires_grad_(False)
+    seen = [weights()]
+    with torch.no_grad():
+        model.law_parameters[0].add_(0.05)
+        model.grow()
+    seen.append(weights())
+    model.load_state_dict(model.state_dict() | {"law_parameters.0": torch.tensor(1.9, dtype=torch.float64)})
+    seen.append(weights())
+    model.eval()
+    with torch.no_grad():
+        model.law_parameters[0].add_(0.05)
+    seen.append(weights())
+    assert len({tuple(row) for row in seen}) == 4
+    with torch.inference_mode():
+        model.draw(x)
+    model.train()
+    evidence(model.draw(x), Categorical(3), y, size=64).elbo.backward()
+
+
+@pytest.mark.parametrize("law", ["soft", "hard", "two_sided", "taper"])
+def test_the_least_depth_is_no_trap(law: str) -> None:
+    """However far down a step threw η, a look leaves a second depth, whose gradient leads back up."""
+    model, (x, y) = build(law, min_depth=0), data()
+    move_to(model, -40.0)
+    assert len(model.depth_posterior()) >= 2
+    with torch.no_grad():
+        model.heads["1"].weight.copy_(model.heads["0"].weight.new_zeros(model.heads["1"].weight.shape))
+        model.heads["0"].weight.fill_(30.0)  # depth 0 is hopeless
+        model.heads["0"].bias.copy_(torch.tensor([60.0, -60.0, 60.0], dtype=torch.float64))
+    evidence(model.draw(x), Categorical(3), y, size=64).elbo.backward()
+    gradient = model.law_parameters[0].grad
+    assert gradient is not None
+    assert gradient.item() > 1.0
+
+
+def test_the_prior_can_follow_the_shape_of_a_layer() -> None:
+    """s² is scale² 2/fan-in for matrices and 1 for vectors; mean-field and point estimates pay for the same prior."""
+    prior = WeightPrior(2.0, fan_in=True)
+    model = build("point", weight_prior=prior)
+    expected = 0.0
+    for part in [*(model.layers[str(k)] for k in range(1, 5)), model.heads["4"]]:
+        for p in part.parameters():
+            variance = 4.0 * 2.0 / p.shape[1] if p.ndim == 2 else 1.0
+            expected += 0.5 * float((p.detach() ** 2).sum()) / variance
+    assert model.draw(data()[0]).divergence["weights"].item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_decay_is_summed_in_double_precision() -> None:
+    big = torch.full((2_000_000,), 0.01)
+    assert weight_decay([big, big[:100]], torch.tensor([2_000_000, 100]))[0].item() == pytest.approx(100.0, rel=1e-6)
+
+
+def test_moving_to_another_precision_keeps_the_model_whole() -> None:
+    x, y = data()
+    model = build("soft", dtype=torch.float32)
+    expected = evidence(model.draw(x.float()), Categorical(3), y, size=64).elbo.item()
+    model.double()
+    assert model.dtype is torch.float64
+    assert evidence(model.draw(x), Categorical(3), y, size=64).elbo.item() == pytest.approx(expected, rel=1e-4)
+    move_to(model, 4.0)
+    assert {p.dtype for p in model.layers.parameters()} == {torch.float64}
+
+
+def test_usage_is_what_the_likelihood_sees_also_with_bundled_heads() -> None:
+    model = build("soft", head_divergence="bundled")
+    for depth, q in model.depth_posterior().items():
+        assert float(model.usage()[f"heads.{depth}.weight"]) == pytest.approx(q)
+
+
+def test_only_a_path_in_one_direction_is_unsettled() -> None:
+    rate = [0.5 * (1.0 + math.cos(math.pi * i / 30)) for i in range(30)]
+
+    def rows(depths: list[float]) -> list[dict[str, float]]:
+        return [
+            {"epoch": i + 1, "learning_rate": r, "mean_depth": d}
+            for i, (r, d) in enumerate(zip(rate, depths, strict=True))
+        ]
+
+    assert unsettled(rows([2.0 + 0.05 * i for i in range(30)])) > 2.0
+    assert unsettled(rows([9.0 - 0.05 * i for i in range(30)])) < -2.0
+    assert unsettled(rows([4.0 + 0.3 * (-1) ** i for i in range(30)])) == 0.0
+    assert unsettled(rows([4.0 + min(i, 15) * 0.2 for i in range(30)])) == 0.0
+    assert unsettled([]) == 0.0

@@ -1,0 +1,267 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import distributions
+
+from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, StudentT
+from fathomless.system.errors import DataError
+
+CONTINUOUS = [Gaussian, Laplace, StudentT]
+NOISES = ["learned", "input", 0.3]
+
+
+def batch(likelihood, s=4, b=6, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    f = torch.randn(s, b, likelihood.outputs, generator=g, dtype=torch.float64)
+    y = torch.randn(b, likelihood.targets, generator=g, dtype=torch.float64)
+    return f, y
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("targets", [1, 3])
+def test_gaussian_log_prob_matches_torch_and_scipy(noise, targets):
+    likelihood = Gaussian(targets, noise).double()
+    f, y = batch(likelihood)
+    law = likelihood.components(f)
+    ours = likelihood.log_prob(f, y)
+    assert ours.shape == (4, 6)
+    torch.testing.assert_close(ours, distributions.Normal(law.loc, law.scale).log_prob(y).sum(-1))
+    np.testing.assert_allclose(ours.detach(), stats.norm(law.loc, law.scale).logpdf(y).sum(-1), rtol=1e-10)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("targets", [1, 3])
+def test_laplace_log_prob_matches_torch_and_scipy(noise, targets):
+    likelihood = Laplace(targets, noise).double()
+    f, y = batch(likelihood)
+    law = likelihood.components(f)
+    ours = likelihood.log_prob(f, y)
+    torch.testing.assert_close(ours, distributions.Laplace(law.loc, law.scale).log_prob(y).sum(-1))
+    np.testing.assert_allclose(ours.detach(), stats.laplace(law.loc, law.scale).logpdf(y).sum(-1), rtol=1e-10)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("df", [2.5, 30.0, "learned"])
+@pytest.mark.parametrize("targets", [1, 3])
+def test_student_log_prob_matches_torch_and_scipy(noise, df, targets):
+    likelihood = StudentT(targets, df, noise).double()
+    f, y = batch(likelihood)
+    law = likelihood.components(f)
+    ours = likelihood.log_prob(f, y)
+    theirs = distributions.StudentT(law.df, law.loc, law.scale).log_prob(y).sum(-1)
+    torch.testing.assert_close(ours, theirs)
+    expected = stats.t(law.df, law.loc, law.scale).logpdf(y).sum(-1)
+    np.testing.assert_allclose(ours.detach(), expected, rtol=1e-10)
+
+
+def test_categorical_log_prob_matches_torch_and_scipy():
+    f = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.tensor([0, 4, 2, 2, 1, 3])
+    ours = Categorical(5).log_prob(f, y)
+    torch.testing.assert_close(ours, distributions.Categorical(logits=f).log_prob(y))
+    probs = Categorical(5).components(f).log_probs.exp()
+    np.testing.assert_allclose(ours[1, 1], stats.multinomial(1, probs[1, 1].numpy()).logpmf(np.eye(5)[4]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+def test_bernoulli_log_prob_matches_torch_and_scipy(targets):
+    likelihood = Bernoulli(targets)
+    f, y = batch(likelihood)
+    y = (y > 0).long()
+    ours = likelihood.log_prob(f, y)
+    torch.testing.assert_close(ours, distributions.Bernoulli(logits=f).log_prob(y.double()).sum(-1))
+    np.testing.assert_allclose(ours, stats.bernoulli(f.sigmoid().numpy()).logpmf(y).sum(-1), rtol=1e-10)
+
+
+def test_bernoulli_prediction_is_its_mass():
+    f, y = batch(Bernoulli())
+    y = (y > 0).double()
+    probs = Bernoulli().components(f).log_probs
+    picked = torch.where(y.squeeze(-1) > 0, probs[..., 1], probs[..., 0])
+    torch.testing.assert_close(picked, Bernoulli().log_prob(f, y))
+
+
+@pytest.mark.parametrize("family", CONTINUOUS)
+@pytest.mark.parametrize("noise", NOISES)
+def test_components_are_the_law_that_is_trained(family, noise):
+    likelihood = family(2, noise=noise).double()
+    f, y = batch(likelihood)
+    law = likelihood.components(f)
+    assert law.loc.shape == law.scale.shape == (4, 6, 2)
+    assert law.loc.dtype == torch.float64
+    assert not law.scale.requires_grad
+    torch.testing.assert_close(law.log_prob(y).sum(-1), likelihood.log_prob(f, y).detach())
+
+
+def test_gradient_of_learned_log_noise_is_known():
+    """d/d log sigma of sum_n E_s log p = N (E e^2 / sigma^2 - 1), for draws s of equal weight."""
+    likelihood = Gaussian(noise="learned", initial_noise=0.4).double()
+    f, y = batch(likelihood, s=3, b=50)
+    likelihood.log_prob(f, y).mean(0).sum().backward()
+    expected = 50 * ((y - f).square().mean() / 0.4**2 - 1)
+    floor = 1 - 1e-3**2 / 0.4**2  # d log sigma / d parameter
+    assert likelihood.noise.raw.grad.item() == pytest.approx(expected.item() * floor, rel=1e-6)
+
+
+@pytest.mark.parametrize("family", CONTINUOUS)
+def test_initial_noise_is_kept(family):
+    for noise in ("learned", "input"):
+        likelihood = family(2, noise=noise, initial_noise=0.7).double()
+        scale = likelihood.components(torch.zeros(1, 3, likelihood.outputs)).scale
+        torch.testing.assert_close(scale, torch.full((1, 3, 2), 0.7, dtype=torch.float64), atol=1e-6, rtol=0)
+
+
+@settings(deadline=None)
+@given(raw=st.floats(-300, 300), family=st.sampled_from(CONTINUOUS))
+def test_predicted_noise_is_above_its_floor_and_never_stops_learning(raw, family):
+    likelihood = family(noise="input", min_noise=1e-4)
+    f = torch.tensor([[[0.0, raw]]], requires_grad=True)
+    log_scale = likelihood.noise.split(f)[1]
+    assert log_scale.item() >= math.log(1e-4)
+    log_scale.sum().backward()
+    assert f.grad[..., 1].item() > 1e-6
+    assert likelihood.log_prob(f.detach(), torch.tensor([[0.5]])).isfinite().all()
+
+
+@settings(deadline=None)
+@given(raw=st.floats(-50, 20))
+def test_learned_noise_is_above_its_floor(raw):
+    likelihood = Gaussian(min_noise=1e-2)
+    torch.nn.init.constant_(likelihood.noise.raw, raw)
+    sd = likelihood.noise.log_scale().exp().item()
+    assert sd == pytest.approx(math.hypot(math.exp(raw), 1e-2), rel=1e-4)
+
+
+def test_learned_degrees_of_freedom_start_at_four_and_keep_a_variance():
+    likelihood = StudentT(2, "learned")
+    torch.testing.assert_close(likelihood.df(), torch.tensor([4.0, 4.0]))
+    for raw, expected in ((-1e4, 200.0), (1e4, 2.05)):
+        torch.nn.init.constant_(likelihood.raw_df, raw)
+        torch.testing.assert_close(likelihood.df(), torch.full((2,), expected))
+
+
+def test_degrees_of_freedom_are_learned_from_the_tail():
+    data = torch.tensor(stats.t(3.0).rvs(400, random_state=0))[:, None]
+    likelihood = StudentT(1, "learned", initial_noise=2.0).double()
+    optimiser = torch.optim.LBFGS(likelihood.parameters(), max_iter=50)
+
+    def loss():
+        optimiser.zero_grad()
+        value = -likelihood.log_prob(torch.zeros(1, 400, 1, dtype=torch.float64), data).mean()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    df, _, scale = stats.t.fit(data.numpy().ravel(), floc=0.0)
+    assert likelihood.df().item() == pytest.approx(df, rel=1e-2)
+    assert likelihood.noise.log_scale().exp().item() == pytest.approx(scale, rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        *(family(noise=noise) for family in CONTINUOUS for noise in NOISES),
+        StudentT(df="learned"),
+        Bernoulli(),
+    ],
+    ids=repr,
+)
+def test_log_prob_keeps_the_dtype_of_f(likelihood, dtype):
+    f = torch.zeros(2, 3, likelihood.outputs, dtype=dtype, requires_grad=True)
+    out = likelihood.log_prob(f, torch.zeros(3, 1, dtype=torch.float64))
+    assert out.dtype == dtype
+    out.sum().backward()
+    assert f.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("family", CONTINUOUS)
+def test_gradients_match_finite_differences(family):
+    likelihood = family(2, noise="input").double()
+    f, y = batch(likelihood, s=2, b=3)
+    assert torch.autograd.gradcheck(lambda f: likelihood.log_prob(f, y), (f.requires_grad_(),))
+
+
+def test_known_noise_has_no_parameter_and_survives_a_cast():
+    likelihood = Gaussian(noise=0.1)
+    assert not list(likelihood.parameters())
+    law = likelihood.components(torch.zeros(1, 1, 1, dtype=torch.float64))
+    assert law.scale.item() == pytest.approx(0.1, rel=1e-15)
+
+
+def test_learned_noise_is_in_the_state():
+    first, second = StudentT(2, "learned"), StudentT(2, "learned", initial_noise=0.9)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first.noise.raw, second.noise.raw)
+    assert set(first.state_dict()) == {"noise.raw", "raw_df"}
+
+
+def test_outputs_say_what_the_network_must_give():
+    assert Gaussian(3).outputs == 3
+    assert Gaussian(3, "input").outputs == 6
+    assert Categorical(7).outputs == 7
+    assert Bernoulli(2).outputs == 2
+    assert [likelihood.discrete for likelihood in (Gaussian(), Categorical(2), Bernoulli())] == [
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Gaussian(0),
+        lambda: Gaussian(1.5),
+        lambda: Gaussian(True),
+        lambda: Gaussian(noise=-1.0),
+        lambda: Gaussian(noise=0.0),
+        lambda: Gaussian(noise=math.nan),
+        lambda: Gaussian(noise=math.inf),
+        lambda: Gaussian(noise=True),
+        lambda: Gaussian(noise="constant"),
+        lambda: Laplace(noise=-1.0),
+        lambda: Gaussian(initial_noise=1e-4),
+        lambda: Gaussian(min_noise=0.0),
+        lambda: StudentT(df=2.0),
+        lambda: StudentT(df=math.inf),
+        lambda: StudentT(df=math.nan),
+        lambda: StudentT(df="free"),
+        lambda: Categorical(1),
+        lambda: Bernoulli(0),
+    ],
+)
+def test_bad_options_are_refused(make):
+    with pytest.raises(DataError, match="was given as"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "f", "y"),
+    [
+        (Gaussian(), (2, 3, 2), (3, 1)),
+        (Gaussian(), (3, 1), (3, 1)),
+        (Gaussian(), (2, 3, 1), (3,)),
+        (Gaussian(2), (2, 3, 2), (3, 1)),
+        (Gaussian(noise="input"), (2, 3, 1), (3, 1)),
+        (StudentT(), (2, 3, 1), (4, 1)),
+        (Laplace(), (2, 3, 1), (1, 1)),
+        (Bernoulli(), (2, 3, 1), (3,)),
+        (Categorical(3), (2, 3, 3), (3, 1)),
+        (Categorical(3), (2, 3, 4), (3,)),
+    ],
+    ids=repr,
+)
+def test_shapes_that_do_not_fit_are_refused(likelihood, f, y):
+    with pytest.raises(DataError, match="allowed is"):
+        likelihood.log_prob(torch.zeros(f), torch.zeros(y, dtype=torch.int64))
+
+
+def test_prediction_of_several_binary_columns_is_refused():
+    with pytest.raises(DataError, match="2 columns"):
+        Bernoulli(2).components(torch.zeros(1, 1, 2))

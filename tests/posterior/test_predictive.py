@@ -1,0 +1,377 @@
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, StudentT
+from fathomless.posterior.model import Draws
+from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
+from fathomless.system.errors import DataError, DivergenceError
+
+STRUCTURES = [1, 1, 2, 2, 2, 7]
+
+
+def draws_for(likelihood, n=4, structure=STRUCTURES, seed=0, dtype=torch.float64) -> Draws:
+    g = torch.Generator().manual_seed(seed)
+    s = len(structure)
+    f = torch.randn(s, n, likelihood.outputs, generator=g, dtype=dtype)
+    log_weight = torch.randn(s, generator=g, dtype=dtype).log_softmax(0)
+    return Draws(f, log_weight, torch.tensor(structure), {})
+
+
+def regression(likelihood=None, **options) -> ContinuousPredictive:
+    likelihood = likelihood or Gaussian(2, 0.5)
+    return predictive(draws_for(likelihood), likelihood, **options)
+
+
+def classification(classes=3, **options) -> ClassPredictive:
+    likelihood = Categorical(classes)
+    return predictive(draws_for(likelihood), likelihood, **options)
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    return stats.entropy(p, axis=-1)
+
+
+# Regression
+
+
+def test_regression_matches_the_brute_force_mixture():
+    draws = draws_for(Gaussian(2, 0.5))
+    p = regression()
+    w, f = draws.log_weight.exp().numpy(), draws.f.numpy()
+    mean = np.einsum("s,snt->nt", w, f)
+    np.testing.assert_allclose(p.mean, mean, rtol=1e-12)
+    np.testing.assert_allclose(p.variance, np.einsum("s,snt->nt", w, f**2 + 0.25) - mean**2, rtol=1e-12)
+    y = np.linspace(-1, 1, 8).reshape(4, 2)
+    np.testing.assert_allclose(p.cdf(y), np.einsum("s,snt->nt", w, stats.norm(f, 0.5).cdf(y)), rtol=1e-12)
+    np.testing.assert_allclose(p.sf(y), np.einsum("s,snt->nt", w, stats.norm(f, 0.5).sf(y)), rtol=1e-12)
+    torch.testing.assert_close(p.cdf(p.icdf(0.3)), torch.full((4, 2), 0.3, dtype=torch.float64))
+
+
+def test_log_prob_is_joint_over_columns():
+    draws = draws_for(Gaussian(2, 0.5))
+    y = np.linspace(-1, 1, 8).reshape(4, 2)
+    each = stats.norm(draws.f.numpy(), 0.5).pdf(y).prod(-1)  # (S, N)
+    expected = np.log(np.einsum("s,sn->n", draws.log_weight.exp().numpy(), each))
+    np.testing.assert_allclose(regression().log_prob(y), expected, rtol=1e-12)
+    marginal = regression().mixture.log_prob(y).sum(-1)
+    assert (marginal - torch.tensor(expected)).abs().min() > 1e-3  # the columns depend on each other
+
+
+def test_joint_density_integrates_to_one():
+    p = predictive(draws_for(Gaussian(2, 0.5), n=1), Gaussian(2, 0.5))
+
+    def density(a: float, b: float) -> float:
+        return p.log_prob([[a, b]]).exp().item()
+
+    grid = np.linspace(-7, 7, 57)  # the trapezoidal rule converges exponentially for smooth, decaying functions
+    values = [[density(a, b) for a in grid] for b in grid]
+    mass = integrate.trapezoid(integrate.trapezoid(values, grid), grid)
+    assert mass == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(noise="learned"), Laplace(noise="input"), StudentT(noise=0.7)])
+def test_density_in_original_units_integrates_to_one(likelihood):
+    p = predictive(draws_for(likelihood, n=1), likelihood, shift=100.0, scale=20.0, squeeze=True)
+    points = sorted(p.component.loc.flatten().tolist())
+    mass, error = integrate.quad(
+        lambda y: p.log_prob([y]).exp().item(), points[0] - 2e3, points[-1] + 2e3, points=points, limit=400
+    )
+    inside = p.cdf(points[-1] + 2e3) - p.cdf(points[0] - 2e3)
+    assert mass == pytest.approx(inside.item(), abs=1e-7 + 10 * error)
+
+
+def test_change_of_units_moves_prediction_and_density():
+    plain, moved = regression(), regression(shift=[10.0, -1.0], scale=[2.0, 0.1])
+    shift, scale = torch.tensor([10.0, -1.0]), torch.tensor([2.0, 0.1], dtype=torch.float64)
+    torch.testing.assert_close(moved.mean, shift + scale * plain.mean)
+    torch.testing.assert_close(moved.std, scale * plain.std)
+    torch.testing.assert_close(moved.uncertainty().structure, scale**2 * plain.uncertainty().structure)
+    y = torch.zeros(4, 2, dtype=torch.float64)
+    torch.testing.assert_close(moved.log_prob(shift + scale * y), plain.log_prob(y) - scale.log().sum())
+
+
+def test_intervals_and_quantiles_hold_their_probability():
+    p = regression()
+    low, high = p.interval(0.9)
+    torch.testing.assert_close(p.cdf(high) - p.cdf(low), torch.full((4, 2), 0.9, dtype=torch.float64))
+    quantiles = p.quantiles([0.05, 0.5, 0.95])
+    assert quantiles.shape == (3, 4, 2)
+    torch.testing.assert_close(quantiles[0], low)
+    torch.testing.assert_close(quantiles[2], high)
+
+
+def test_samples_follow_the_joint_law():
+    p, n = regression(), 40_000
+    y = p.sample(n, torch.Generator().manual_seed(0))
+    assert y.shape == (n, 4, 2)
+    error = (y.mean(0) - p.mean).abs() / (p.std / math.sqrt(n))
+    assert error.max() < 4.5
+    # columns, and rows, share the network: their covariance is that of the means
+    f, w = p.component.loc, p.log_weight.exp()
+    centred = f - p.mean
+    for left, right in (((0, 0), (0, 1)), ((1, 0), (3, 1))):
+        expected = (w * centred[:, *left] * centred[:, *right]).sum()
+        products = (y[:, *left] - p.mean[left]) * (y[:, *right] - p.mean[right])
+        assert (products.mean() - expected).abs() < 4.5 * products.std() / math.sqrt(n)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), Laplace(2), StudentT(2, noise="input")])
+def test_law_of_total_variance_is_exact(likelihood):
+    draws = draws_for(likelihood)
+    p = predictive(draws, likelihood)
+    u = p.uncertainty()
+    torch.testing.assert_close(u.noise + u.weights + u.structure, u.total, rtol=1e-12, atol=0)
+    torch.testing.assert_close(u.total, p.variance, rtol=1e-12, atol=0)
+    w, m = p.log_weight.exp().numpy(), p.component.mean.numpy()
+    groups = np.array(STRUCTURES)
+    weights, structure = np.zeros_like(m[0]), np.zeros_like(m[0])
+    for g in set(STRUCTURES):
+        share, inside = w[groups == g].sum(), m[groups == g]
+        conditional = w[groups == g] / share
+        center = np.einsum("s,snt->nt", conditional, inside)
+        weights += share * np.einsum("s,snt->nt", conditional, (inside - center) ** 2)
+        structure += share * (center - np.einsum("s,snt->nt", w, m)) ** 2
+    np.testing.assert_allclose(u.weights, weights, rtol=1e-10)
+    np.testing.assert_allclose(u.structure, structure, rtol=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), Categorical(3)])
+def test_a_single_structure_leaves_nothing_to_structure(likelihood):
+    u = predictive(draws_for(likelihood, structure=[5] * 6), likelihood).uncertainty()
+    assert (u.structure == 0).all()
+    assert (u.weights > 0).all()
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), Categorical(3)])
+def test_one_draw_for_each_structure_leaves_nothing_to_weights(likelihood):
+    u = predictive(draws_for(likelihood, structure=[3, 1, 2, 9]), likelihood).uncertainty()
+    assert (u.weights == 0).all()
+    assert (u.structure > 0).all()
+
+
+def test_one_target_can_go_without_its_axis():
+    wide, flat = regression(Gaussian(noise=0.5)), regression(Gaussian(noise=0.5), squeeze=True)
+    y = torch.linspace(-1, 1, 4, dtype=torch.float64)
+    for name in ("mean", "variance", "std"):
+        assert torch.equal(getattr(wide, name).squeeze(-1), getattr(flat, name))
+    assert torch.equal(wide.cdf(y[:, None]).squeeze(-1), flat.cdf(y))
+    assert torch.equal(wide.sf(0.2).squeeze(-1), flat.sf(0.2))
+    assert torch.equal(wide.icdf(0.2).squeeze(-1), flat.icdf(0.2))
+    assert torch.equal(wide.log_prob(y[:, None]), flat.log_prob(y))
+    assert flat.quantiles([0.1, 0.9]).shape == (2, 4)
+    assert flat.sample(7, torch.Generator().manual_seed(0)).shape == (7, 4)
+    assert flat.uncertainty().total.shape == flat.uncertainty().noise.shape == (4,)
+    assert flat.cdf(y.expand(3, 4)).shape == (3, 4)
+
+
+@pytest.mark.parametrize("y", [torch.zeros(4), torch.zeros(4, 1), torch.zeros(3, 2), torch.zeros(2, 4, 2)])
+def test_log_prob_refuses_targets_of_another_shape(y):
+    with pytest.raises(DataError, match=r"\(4, 2\)"):
+        regression().log_prob(y)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, math.nan])
+def test_intervals_of_no_probability_are_refused(level):
+    with pytest.raises(DataError, match="level"):
+        regression().interval(level)
+
+
+# Classification
+
+
+def test_class_probabilities_are_averaged_not_logits():
+    draws, p = draws_for(Categorical(3)), classification()
+    w, each = draws.log_weight.exp(), draws.f.softmax(-1)
+    torch.testing.assert_close(p.probs, torch.einsum("s,snc->nc", w, each))
+    torch.testing.assert_close(p.probs.sum(-1), torch.ones(4, dtype=torch.float64))
+    torch.testing.assert_close(p.log_probs.exp(), p.probs)
+    assert torch.equal(p.mode, p.probs.argmax(-1))
+    torch.testing.assert_close(p.log_prob([0, 2, 1, 1]), p.log_probs[[0, 1, 2, 3], [0, 2, 1, 1]])
+    np.testing.assert_allclose(p.entropy(), entropy(p.probs.numpy()), rtol=1e-12)
+
+
+def test_tiny_class_probabilities_keep_their_digits():
+    f = torch.tensor([[[0.0, -2000.0]], [[0.0, -1000.0]]], dtype=torch.float64)
+    p = predictive(Draws(f, torch.tensor([0.5, 0.5]).log(), torch.tensor([0, 1]), {}), Categorical(2))
+    assert p.log_prob([1]).item() == pytest.approx(-1000.0 + math.log(0.5), rel=1e-12)
+    assert p.entropy().item() == 0.0
+    assert p.uncertainty().total.isfinite().all()
+
+
+def test_entropy_parts_match_brute_force():
+    p = classification()
+    u = p.uncertainty()
+    w, each = p.log_weight.exp().numpy(), p.log_p.exp().numpy()
+    groups = np.array(STRUCTURES)
+    noise = np.einsum("s,sn->n", w, entropy(each))
+    inside = np.zeros(4)
+    for g in set(STRUCTURES):
+        share = w[groups == g].sum()
+        inside += share * entropy(np.einsum("s,snc->nc", w[groups == g] / share, each[groups == g]))
+    np.testing.assert_allclose(u.noise, noise, rtol=1e-12)
+    np.testing.assert_allclose(u.weights, inside - noise, rtol=1e-10)
+    np.testing.assert_allclose(u.structure, entropy(p.probs.numpy()) - inside, rtol=1e-10)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    structure=st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    sharpness=st.floats(0, 200),
+)
+def test_entropy_parts_are_non_negative_and_add_up(seed, structure, sharpness):
+    draws = draws_for(Categorical(4), structure=structure, seed=seed)
+    p = predictive(Draws(sharpness * draws.f, 5 * draws.log_weight, draws.structure, {}), Categorical(4))
+    u = p.uncertainty()
+    for part in (u.noise, u.weights, u.structure):
+        assert (part >= 0).all()
+    torch.testing.assert_close(u.noise + u.weights + u.structure, u.total, rtol=0, atol=1e-13)
+    torch.testing.assert_close(u.total, p.entropy(), rtol=0, atol=1e-13)
+
+
+def test_bernoulli_is_two_classes():
+    draws = draws_for(Bernoulli())
+    p = predictive(draws, Bernoulli())
+    expected = torch.einsum("s,sn->n", draws.log_weight.exp(), draws.f.squeeze(-1).sigmoid())
+    torch.testing.assert_close(p.probs, torch.stack([1 - expected, expected], -1))
+
+
+def test_labels_are_used_everywhere():
+    p = classification(labels=["cat", "dog", "owl"])
+    assert p.predict().tolist() == [["cat", "dog", "owl"][i] for i in p.mode.tolist()]
+    torch.testing.assert_close(p.log_prob(["owl", "cat", "dog", "dog"]), classification().log_prob([2, 0, 1, 1]))
+    assert set(p.sample(20, torch.Generator().manual_seed(0)).ravel().tolist()) == {"cat", "dog", "owl"}
+    with pytest.raises(DataError, match="'fish'"):
+        p.log_prob(["fish", "cat", "cat", "cat"])
+    with pytest.raises(DataError, match=r"\(4,\)"):
+        p.log_prob(["cat"])
+
+
+def test_class_samples_follow_the_probabilities():
+    p, n = classification(), 20_000
+    y = p.sample(n, torch.Generator().manual_seed(1))
+    assert y.shape == (n, 4)
+    share = torch.tensor(np.stack([(y == c).mean(0) for c in range(3)], -1))
+    assert ((share - p.probs).abs() / (p.probs * (1 - p.probs) / n).sqrt()).max() < 4.5
+
+
+# Both
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), StudentT(2), Categorical(3)])
+def test_chunks_of_rows_join_to_the_whole(likelihood):
+    draws = draws_for(likelihood, n=7)
+    whole = predictive(draws, likelihood)
+    chunks = [
+        predictive(Draws(draws.f[:, rows], draws.log_weight, draws.structure, {}), likelihood)
+        for rows in (slice(0, 3), slice(3, 4), slice(4, 7))
+    ]
+    joined = concatenate(chunks)
+    assert type(joined) is type(whole)
+    assert len(joined) == 7
+    for name in ("noise", "weights", "structure", "total"):
+        torch.testing.assert_close(getattr(joined.uncertainty(), name), getattr(whole.uncertainty(), name))
+
+
+def test_chunks_of_different_predictions_are_refused():
+    first = regression()
+    others = [
+        classification(),
+        predictive(draws_for(Gaussian(2, 0.5), seed=1), Gaussian(2, 0.5)),
+        predictive(draws_for(Laplace(2, 0.5)), Laplace(2, 0.5)),
+        regression(Gaussian(noise=0.5)),
+    ]
+    for other in others:
+        with pytest.raises(DataError, match="allowed are chunks"):
+            concatenate([first, other])
+    with pytest.raises(DataError, match="allowed are chunks"):
+        concatenate([classification(labels=["a", "b", "c"]), classification()])
+    with pytest.raises(DataError, match="allowed are chunks"):
+        concatenate([regression(Gaussian(noise=0.5)), regression(Gaussian(noise=0.5), squeeze=True)])
+    with pytest.raises(DataError, match="one or more"):
+        concatenate([])
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), Categorical(3)])
+def test_draws_without_weight_are_dropped_whatever_they_hold(likelihood):
+    draws = draws_for(likelihood)
+    f, log_weight = draws.f.clone(), draws.log_weight.clone()
+    f[2], log_weight[2] = math.nan, -math.inf
+    p = predictive(Draws(f, log_weight, draws.structure, {}), likelihood)
+    assert len(p.log_weight) == 5
+    assert p.log_weight.logsumexp(0).abs() < 1e-12
+    assert p.uncertainty().total.isfinite().all()
+
+
+def test_networks_that_diverged_are_refused():
+    draws = draws_for(Gaussian())
+    f = draws.f.clone()
+    f[2, 0] = math.inf
+    with pytest.raises(DivergenceError, match="1 of 6"):
+        predictive(Draws(f, draws.log_weight, draws.structure, {}), Gaussian())
+    for log_weight in ([0.0, math.nan, 0.0, 0.0, 0.0, 0.0], [-math.inf] * 6):
+        broken = Draws(draws.f, torch.tensor(log_weight), draws.structure, {})
+        with pytest.raises(DivergenceError, match="weights sum"):
+            predictive(broken, Gaussian())
+
+
+def test_predictions_are_double_and_detached():
+    likelihood = Gaussian(noise="input")
+    draws = draws_for(likelihood, dtype=torch.float32)
+    p = predictive(Draws(draws.f.requires_grad_(), draws.log_weight, draws.structure, {}), likelihood)
+    for value in (p.mean, p.log_prob(torch.zeros(4, 1)), p.icdf(0.5), p.uncertainty().weights):
+        assert value.dtype == torch.float64
+        assert not value.requires_grad
+
+
+def test_predictions_are_frozen_and_short_to_read():
+    p = regression()
+    assert repr(p) == "ContinuousPredictive(rows=4, draws=6, structures=3)"
+    assert repr(classification()) == "ClassPredictive(rows=4, draws=6, structures=3)"
+    assert len(repr(p.uncertainty())) < 110
+    with pytest.raises(AttributeError):
+        p.squeeze = True
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("make", [regression, classification])
+def test_samples_repeat_with_the_generator(make, seed):
+    first, second = (torch.as_tensor(make().sample(5, torch.Generator().manual_seed(seed))) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "options"),
+    [
+        (Gaussian(2), {"labels": ["a", "b"]}),
+        (Gaussian(2), {"squeeze": True}),
+        (Gaussian(2), {"shift": [1.0, 2.0, 3.0]}),
+        (Gaussian(2), {"shift": math.nan}),
+        (Gaussian(2), {"scale": 0.0}),
+        (Gaussian(2), {"scale": [1.0, -1.0]}),
+        (Categorical(3), {"labels": ["a", "b"]}),
+        (Categorical(3), {"labels": ["a", "b", "b"]}),
+        (Categorical(3), {"shift": 1.0}),
+        (Categorical(3), {"squeeze": True}),
+    ],
+)
+def test_options_that_do_not_belong_are_refused(likelihood, options):
+    with pytest.raises(DataError, match="allowed"):
+        predictive(draws_for(likelihood), likelihood, **options)
+
+
+def test_targets_may_be_a_series_or_a_read_only_array():
+    """As the folds of a cross-validation give them: with an index that does not begin at 0."""
+    p = regression(Gaussian(1, 0.5), squeeze=True)
+    y = np.linspace(-1.0, 1.0, 4)
+    fixed = y.copy()
+    fixed.setflags(write=False)
+    for given_ in (pd.Series(y, index=[7, 3, 9, 1]), fixed, y.tolist()):
+        assert torch.equal(p.log_prob(given_), p.log_prob(y))

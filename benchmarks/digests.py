@@ -39,7 +39,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
         {"posterior": "flow"},
         {"posterior": "slab"},
         {"posterior": "mnf"},
-        {"posterior": "relaxed", "structure": "median"},
+        {"posterior": "relaxed", "predict_by": "median"},
         {"n_restarts": 2, "restarts": "average", "validation_fraction": 0.2},
         {"prior_inclusion": "learned", "weight_prior": "learned", "architecture": "skip"},
     ],

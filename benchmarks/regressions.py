@@ -20,7 +20,7 @@ from speed import ROWS, posterior, unbounded
 from fathomless import UnboundedDepthClassifier
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.batched import Member, Runs
+from fathomless.inference.batched import BatchedRun, BatchedRuns
 from fathomless.inference.batched import _epoch as many_epoch
 from fathomless.inference.stacked import Stack
 from fathomless.inference.training import Training
@@ -47,7 +47,7 @@ def test_epoch_of_one_network(benchmark: BenchmarkFixture, depth: int) -> None:
 def test_epoch_of_networks_side_by_side(benchmark: BenchmarkFixture, number: int) -> None:
     net, law, training = MLP(2, 2, 32), posterior(7, "poisson"), Training(epochs=10**6, structure_rate=1e-9)
     models = [UnboundedDepth(net.layer, net.head, law=law, seed=seed) for seed in range(number)]
-    runs = Runs([Member(model, Categorical(2), training, seed) for seed, model in enumerate(models)])
+    runs = BatchedRuns([BatchedRun(model, Categorical(2), training, seed) for seed, model in enumerate(models)])
     rows = Stack.of("training", [Rows(*data())] * number, number)
     benchmark(many_epoch, runs, rows)
 

@@ -28,8 +28,8 @@ from fathomless.inference import svi
 from fathomless.inference.run import Run
 from fathomless.inference.training import Training
 from fathomless.nn.bayesian import bayesian
-from fathomless.nn.layers import SpikeSlab
 from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.posterior.likelihoods import Categorical
 
 STEPS, REPETITIONS = 5, 15

@@ -28,10 +28,10 @@ from torch import nn
 
 from fathomless import UnboundedDepthClassifier
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import ClippedPoisson, DepthLaw, StickBreaking
+from fathomless.families.depth.laws import DepthLaw, StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
-from fathomless.inference.batched import Member, Runs
+from fathomless.inference.batched import BatchedRun, BatchedRuns
 from fathomless.inference.batched import _epoch as many_epoch
 from fathomless.inference.run import Run
 from fathomless.inference.stacked import Stack
@@ -69,7 +69,7 @@ def floor(x: torch.Tensor, y: torch.Tensor, depth: int) -> Callable[[], object]:
 
 def posterior(depth: int, law: str) -> DepthLaw:
     """Return the member of a family whose support ends at a depth."""
-    make = ClippedPoisson if law == "poisson" else StickBreaking
+    make = TruncatedPoisson if law == "poisson" else StickBreaking
     net, rate = MLP(2, 2, 2), 0.02
     while UnboundedDepth(net.layer, net.head, law=make(rate)).depth < depth:
         rate *= 1.02
@@ -122,8 +122,10 @@ def many() -> None:
         for number in (1, 8, 32):
             models = [UnboundedDepth(net.layer, net.head, law=law, seed=seed) for seed in range(number)]
             trainings = [Training(epochs=10**6, structure_rate=1e-9)] * number
-            members = [Member(m, Categorical(2), t, i) for i, (m, t) in enumerate(zip(models, trainings, strict=True))]
-            runs, rows = Runs(members), Stack.of("training", [Rows(x, y)] * number, number)
+            members = [
+                BatchedRun(m, Categorical(2), t, i) for i, (m, t) in enumerate(zip(models, trainings, strict=True))
+            ]
+            runs, rows = BatchedRuns(members), Stack.of("training", [Rows(x, y)] * number, number)
             pairs = [(clock(bare), clock(lambda: many_epoch(runs, rows)) / number) for _ in range(40)][10:]  # noqa: B023
             ratios = sorted(mine / theirs for theirs, mine in pairs)
             base = statistics.median(theirs for theirs, _ in pairs)

@@ -5,6 +5,7 @@ import numpy as np
 
 from fathomless import UnboundedDepthRegressor, plots
 from fathomless.data import datasets
+from fathomless.families.depth.plots import depth_posterior
 
 X, y = datasets.heteroscedastic(400, seed=0)
 reg = UnboundedDepthRegressor(noise="input", epochs=400, random_state=0).fit(X, y)
@@ -13,4 +14,4 @@ x = np.linspace(-0.05, 1.05, 200)
 levels = [0.05, 0.25, 0.5, 0.75, 0.95]
 page, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), layout="constrained", width_ratios=(3, 2))
 plots.functions(x, reg.predict_dist(x[:, None]).quantiles(levels), levels, X=X[:, 0], y=y, ax=left)
-plots.depth_posterior(reg.depth_posterior_, ax=right)
+depth_posterior(reg.depth_posterior_, ax=right)

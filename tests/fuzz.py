@@ -35,7 +35,7 @@ SECONDS = 60  # that one case may take
 NASTY: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 7, 10**6, 10**9, 2**63, 10**30, 0.5, -0.0, 1e-300, 1e300),
     *("", "x", "NaN", "0", "../../x", "__import__('os').system('touch pwned')", "os.system", "\x00", "é🜂", "a" * 5000),
-    *([], [1], [[]], {}, {"class": "Taper", "fields": {}}, {"function": True}),
+    *([], [1], [[]], {}, {"class": "SmoothTruncation", "fields": {}}, {"function": True}),
     {"class": "os.system", "fields": {"command": "touch pwned"}},
 ]
 CELLS = [

@@ -358,7 +358,10 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"weight_prior": "wide"}, "weight_prior='wide' was given; a finite number is allowed"),
         ({"temperature": 0.0}, "temperature=0.0 was given; a positive, finite number is allowed"),
         ({"weight_draws": 0}, "weight_draws=0 was given"),
-        ({"likelihood": "poisson"}, "likelihood='poisson' was given; allowed are 'gaussian', 'student_t', 'laplace'"),
+        (
+            {"likelihood": "poisson"},
+            "likelihood='poisson' was given; allowed are 'gaussian', 'student_t' and 'laplace'",
+        ),
         ({"noise": "loud"}, "noise.*'loud'"),
         ({"noise": -0.1}, r"noise.*-0\.1"),
         ({"epochs": 0}, "epochs=0 was given; at least 1 is needed"),
@@ -542,7 +545,7 @@ def test_a_model_of_a_newer_version_is_refused(folder: Path) -> None:
         lambda meta: meta["options"].update(width="wide"),
         lambda meta: meta["options"].update(of_the_future=1),
         lambda meta: meta["options"].update(depth_law={"class": "os.system", "fields": {"command": "true"}}),
-        lambda meta: meta["options"].update(depth_law={"class": "ClippedPoisson", "fields": {"rate": "x"}}),
+        lambda meta: meta["options"].update(depth_law={"class": "TruncatedPoisson", "fields": {"rate": "x"}}),
         lambda meta: meta["layout"].update(layers=1),
         lambda meta: meta["layout"].update(support=[]),
         lambda meta: meta["layout"].update(heads="all"),
@@ -592,7 +595,7 @@ def test_an_option_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
         pass
 
     fitted = regressor(depth_prior=Mine(0.5)).fit(numbers(), numbers()[:, 0])
-    with pytest.raises(DataError, match="an option of type Mine cannot be saved; allowed are plain values and Clip"):
+    with pytest.raises(DataError, match="type Mine cannot be saved; allowed are plain values and HardTruncation"):
         fitted.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
 

@@ -1,17 +1,15 @@
 """fathomless: Bayesian neural networks whose structure is a random variable.
 
-Public names are those of the families (:mod:`fathomless.families.registry`). They are resolved on first use; importing
-the package runs nothing and does not import torch.
+Public names are those of the families (:mod:`fathomless.families.registry`), :func:`load` and ``__version__``. They are
+resolved on first use; importing the package runs nothing and does not import torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fathomless.families.registry import BUILT_IN
-from fathomless.families.registry import load as load
 from fathomless.system.version import __version__ as __version__
 
-if TYPE_CHECKING:  # type checkers do not run the registry
+if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.families.baselines.estimator import (
         DeepEnsembleClassifier as DeepEnsembleClassifier,
     )
@@ -44,20 +42,30 @@ if TYPE_CHECKING:  # type checkers do not run the registry
     )
     from fathomless.families.depth.estimator import UnboundedDepthClassifier as UnboundedDepthClassifier
     from fathomless.families.depth.estimator import UnboundedDepthRegressor as UnboundedDepthRegressor
+    from fathomless.families.registry import load as load
     from fathomless.families.sparse.estimator import SparseBayesClassifier as SparseBayesClassifier
     from fathomless.families.sparse.estimator import SparseBayesRegressor as SparseBayesRegressor
 
-_PLACES = {name: place for family in BUILT_IN for name, place in family.estimators.items()}
 
-__all__ = sorted([*_PLACES, "__version__", "load"])
+def _places() -> dict[str, str]:
+    """Return where each public name is, as the registry says."""
+    from fathomless.families.registry import BUILT_IN
+
+    places = {name: place for family in BUILT_IN for name, place in family.estimators.items()}
+    return {**places, "load": "fathomless.families.registry:load"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'fathomless' has no attribute {name!r}; public names are {', '.join(__all__)}")
-    module, _, own = _PLACES[name].partition(":")
+    if name == "__all__":
+        return sorted([*_places(), "__version__"])
+    if name.startswith("__"):  # of Python's own, which nobody should wait for
+        raise AttributeError(f"module 'fathomless' has no attribute {name!r}")
+    places = _places()
+    if name not in places:
+        raise AttributeError(f"module 'fathomless' has no attribute {name!r}; public names are {', '.join(__dir__())}")
+    module, _, own = places[name].partition(":")
     return getattr(import_module(module), own)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_places(), "__version__"])

@@ -28,7 +28,6 @@ from commands import Call, Said
 from fathomless.app import report, runs
 from fathomless.app.cli import main
 from fathomless.data import files as tables
-from fathomless.estimators import saving as options
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.families.registry import references
@@ -647,9 +646,9 @@ def test_the_format_of_a_table_does_not_matter(call: Call, monkeypatch: pytest.M
         assert model_of("other") == expected, data
         if data != "-":
             assert predicted(call, *words, data=data).equals(found), data
-    card = runs.read_card("other")
-    assert card is not None
-    assert (card.source, card.bytes) == ("standard input", len(plain))
+    manifest = runs.read_manifest("other")
+    assert manifest is not None
+    assert (manifest.source, manifest.bytes) == ("standard input", len(plain))
 
 
 def test_the_format_of_predictions_does_not_matter(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -676,9 +675,9 @@ def test_names_of_files_need_not_be_text(call: Call) -> None:
     except OSError:
         pytest.skip("this file system takes text alone")
     fit(call, data=name)
-    card = runs.read_card("run")
-    assert card is not None
-    assert card.source == name
+    manifest = runs.read_manifest("run")
+    assert manifest is not None
+    assert manifest.source == name
     assert call("evaluate", "run", name).code == 0
     assert call("report", "run").code == 0
     assert call("predict", "run", name).code == 0
@@ -751,10 +750,10 @@ def test_what_was_done_to_the_table_is_noted(call: Call) -> None:
     said = fit(call, data=write("odd.csv", houses(**changes)))
     assert "note: 2 rows without a target were left out\n" in said.err
     assert "note: left out, since they hold no value: 'blank'\n" in said.err
-    card = runs.read_card("run")
-    assert card is not None
-    assert card.rows == N - 2
-    assert len(card.notes) == 3
+    manifest = runs.read_manifest("run")
+    assert manifest is not None
+    assert manifest.rows == N - 2
+    assert len(manifest.notes) == 3
 
 
 def test_a_quiet_fit_says_nothing(call: Call) -> None:
@@ -919,7 +918,7 @@ def test_the_version_is_told(call: Call) -> None:
 
 
 def test_the_demo_runs_through(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "epochs", lambda steps: 4)
+    monkeypatch.setattr("fathomless.estimators.variational.automatic_epochs", lambda steps: 4)
     said = call("demo", "--out", "there/demo")
     assert said.code == 0
     assert re.findall(r"^\$ fathomless (\w+)", said.out, re.MULTILINE) == ["fit", "predict", "evaluate", "report"]

@@ -12,14 +12,15 @@ import torch
 from sklearn import datasets as bundled
 
 from fathomless.app import doctor
-from fathomless.app.doctor import Finding, examine
+from fathomless.app.doctor import examine
 from fathomless.data import readers
 from fathomless.data.frames import frame
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.evaluation import Evaluation, Score, evaluate
+from fathomless.estimators.findings import Finding
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.families.depth.laws import FixedDepth
-from fathomless.posterior.model import Structure
+from fathomless.posterior.structure import GraphPosterior
 from fathomless.system.errors import ConvergenceWarning
 
 Array = npt.NDArray[Any]
@@ -167,7 +168,7 @@ def test_nothing_is_said_of_a_depth_that_was_given(law: Any) -> None:
 def test_nothing_is_said_of_the_depth_of_a_family_without_one() -> None:
     estimator = regressor(structure_rate=1e-4, epochs=20).fit(*line(80))
     estimator.model_ = torch.nn.Linear(1, 1)  # type: ignore[assignment]
-    estimator.structure_ = Structure("graph", ("a",), (1.0,))
+    estimator.structure_ = GraphPosterior(kind="graph")
     estimator.history_ = [{k: v for k, v in row.items() if k != "mean_depth"} for row in estimator.history_]
     assert not [finding.title for finding in examine(estimator, []) if "epth" in finding.title]
 

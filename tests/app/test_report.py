@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.app.doctor import Finding
 from fathomless.app.report import Page, render
 from fathomless.estimators.evaluation import evaluate
+from fathomless.estimators.findings import Finding
 from fathomless.nn.architectures import MLP
 from fathomless.plots.page import measured, number
 from fathomless.system.errors import ConvergenceWarning

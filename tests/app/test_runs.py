@@ -86,8 +86,8 @@ def paused(call: Call, *words: Any, at: int = 8) -> Said:
         return call(*words)
 
 
-def card(**changes: Any) -> runs.Card:
-    plain = runs.Card(
+def manifest(**changes: Any) -> runs.RunManifest:
+    plain = runs.RunManifest(
         command=("fathomless", "fit", "data.csv"),
         estimator="UnboundedDepthRegressor",
         source="data.csv",
@@ -137,7 +137,7 @@ def test_the_card_says_what_was_asked(call: Call) -> None:
     write_table("more.csv", key=[f"k{i}" for i in range(N)], w=[2] * N, junk=[0.5] * N)
     words = ["--key", "key", "--weight", "w", "--drop", "junk", "--seed", "3", "--noise", "0.5", "--no-calibrate"]
     call("fit", "more.csv", "--target", "price", "--out", "run", "--epochs", "1", "--width", "4", *words, "--overwrite")
-    found = runs.read_card("run")
+    found = runs.read_manifest("run")
     assert found is not None
     source = tables.read("more.csv")
     assert (found.source, found.sha256, found.bytes, found.rows) == ("more.csv", source.sha256, source.bytes, N)
@@ -167,19 +167,20 @@ def test_the_same_command_gives_the_same_bytes(call: Call) -> None:
         assert one.meta == other.meta
 
 
-# --------------------------------------------------------------------------------------------------- the card
+# --------------------------------------------------------------------------------------------------- the manifest
 
 
 def test_a_card_is_read_back_as_it_was_written() -> None:
     for one in (
-        card(),
-        card(key="k", weight="w", notes=("a note",), source="caf\udce9.csv", targets=("y", "ü\n\u2028")),
+        manifest(),
+        manifest(key="k", weight="w", notes=("a note",), source="caf\udce9.csv", targets=("y", "ü\n\u2028")),
     ):
-        assert runs.Card.from_json(io.read_json(io.write_text("run.json", one.to_json())), Path("run.json")) == one
+        read = io.read_json(io.write_text("run.json", one.to_json()))
+        assert runs.RunManifest.from_json(read, Path("run.json")) == one
 
 
 @given(
-    st.sampled_from(sorted(asdict(card()))),
+    st.sampled_from(sorted(asdict(manifest()))),
     st.one_of(
         st.none(),
         st.booleans(),
@@ -190,13 +191,13 @@ def test_a_card_is_read_back_as_it_was_written() -> None:
     ),
 )
 def test_an_altered_card_is_refused_or_still_a_card(name: str, value: Any) -> None:
-    found = json.loads(card().to_json())
+    found = json.loads(manifest().to_json())
     harmless = (name in ("key", "weight") and value is None) or (name == "options" and isinstance(value, dict))
     if harmless:
-        assert runs.Card.from_json({**found, name: value}, Path("run.json")).to_json()
+        assert runs.RunManifest.from_json({**found, name: value}, Path("run.json")).to_json()
     else:
         with pytest.raises(FileError, match=r"run.json was altered; restore it from a backup or fit again"):
-            runs.Card.from_json({**found, name: value}, Path("run.json"))
+            runs.RunManifest.from_json({**found, name: value}, Path("run.json"))
 
 
 @pytest.mark.parametrize("found", [None, [], "text", 3, {}, {"command": []}], ids=str)
@@ -204,16 +205,16 @@ def test_what_is_no_card_is_refused(found: Any) -> None:
     with pytest.raises(
         FileError, match=r"run.json is not what fathomless wrote there; restore it from a backup or fit"
     ):
-        runs.Card.from_json(found, Path("run.json"))
+        runs.RunManifest.from_json(found, Path("run.json"))
 
 
 def test_a_card_that_lacks_a_field_or_has_one_too_many_is_refused() -> None:
-    whole = json.loads(card().to_json())
+    whole = json.loads(manifest().to_json())
     for name in whole:
         with pytest.raises(FileError, match="is not what fathomless wrote"):
-            runs.Card.from_json({key: value for key, value in whole.items() if key != name}, Path("run.json"))
+            runs.RunManifest.from_json({key: value for key, value in whole.items() if key != name}, Path("run.json"))
     with pytest.raises(FileError, match="is not what fathomless wrote"):
-        runs.Card.from_json({**whole, "more": 1}, Path("run.json"))
+        runs.RunManifest.from_json({**whole, "more": 1}, Path("run.json"))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_a_card_that_lacks_a_field_or_has_one_too_many_is_refused() -> None:
     ids=str,
 )
 def test_what_makes_runs_differ_is_told_in_words(changes: dict[str, Any], words: list[str]) -> None:
-    assert card().differences(card(**changes)) == words
+    assert manifest().differences(manifest(**changes)) == words
 
 
 # ------------------------------------------------------------------------------------------- beginning, going on
@@ -414,7 +415,7 @@ def test_a_resumed_run_keeps_its_threads(call: Call) -> None:
         interrupted(patch, 16, lambda: threads.append(torch.get_num_threads()))
         assert call(*FIT, "--resume").code == 0
     assert threads == [2]
-    found = runs.read_card("run")
+    found = runs.read_manifest("run")
     assert found is not None
     assert found.threads == 2
 
@@ -454,7 +455,7 @@ def test_a_run_that_is_overwritten_keeps_its_old_model_until_the_new_one_is_ther
     old = predictions(call)
     assert paused(call, *new, "--overwrite").code == 130
     assert predictions(call) == old
-    found = runs.read_card("run")
+    found = runs.read_manifest("run")
     assert found is not None
     assert found.seed == 0
     assert call("report", "run").code == 0
@@ -598,18 +599,18 @@ def test_a_folder_that_holds_nothing_is_empty(call: Call) -> None:
     Path("nothing").mkdir()
     for folder in ("nothing", "nowhere"):
         assert runs.state(folder) == "empty"
-        assert runs.read_card(folder) is None
+        assert runs.read_manifest(folder) is None
         with pytest.raises(FileError):
             runs.load(folder)
 
 
 def test_a_card_is_begun_once(call: Call) -> None:
-    assert runs.begin("run", card(), resume=False, overwrite=False) == Path("run/checkpoint")
+    assert runs.begin("run", manifest(), resume=False, overwrite=False) == Path("run/checkpoint")
     with pytest.raises(DataError, match="run holds an unfinished run already; add --resume to go on with it"):
-        runs.begin("run", card(), resume=False, overwrite=False)
-    assert runs.begin("run", card(source="moved"), resume=True, overwrite=False) == Path("run/checkpoint")
-    assert runs.read_card("run") is None
-    assert runs.read_card("run", latest=True) == card()
+        runs.begin("run", manifest(), resume=False, overwrite=False)
+    assert runs.begin("run", manifest(source="moved"), resume=True, overwrite=False) == Path("run/checkpoint")
+    assert runs.read_manifest("run") is None
+    assert runs.read_manifest("run", latest=True) == manifest()
 
 
 # -------------------------------------------------------------------------------------------- names of evaluations

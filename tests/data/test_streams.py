@@ -20,7 +20,7 @@ from fathomless.app import runs
 from fathomless.app.cli import main
 from fathomless.data import streams
 from fathomless.data.frames import fit_schema
-from fathomless.data.rows import Rows, Stream, joined
+from fathomless.data.rows import Rows, Stream, concatenate
 from fathomless.data.schema import Moments
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
@@ -100,7 +100,7 @@ def test_parts_come_in_order_and_keep_weights() -> None:
     assert [row for part in stream.parts(3) for row in part.y.tolist()] == list(range(12))
     assert (len(stream), stream.count, len(stream.first)) == (12, 12.0, 5)
     weighted = Rows(torch.zeros(2, 1), torch.zeros(2), torch.tensor([1.0, 2.0]))
-    assert joined([weighted, weighted]).count == 6.0
+    assert concatenate([weighted, weighted]).count == 6.0
 
 
 @given(rows=st.integers(1, 5000), fraction=st.floats(0.0, 0.99), seed=st.integers(0, 5))

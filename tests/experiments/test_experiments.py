@@ -34,13 +34,13 @@ from fathomless.experiments.results import (
     summed_up,
 )
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
-from fathomless.families.depth.laws import ClippedPoisson
+from fathomless.families.depth.laws import TruncatedPoisson
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.training import schedule
 from fathomless.nn.architectures import SequenceTransformer
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError, PausedError
-from fathomless.system.rng import lent_globally
+from fathomless.system.rng import seeded_globals
 
 NAMES = [experiment.name for experiment in experiments.EXPERIMENTS]
 EXPECTED: dict[str, Any] = io.read_json(Path(experiments.__file__).parent / "expected.json")
@@ -256,7 +256,7 @@ def test_the_preset_of_the_paper_fixes_the_noise(smoke: Callable[[str], Result])
 def test_augmented_images_are_crops_and_flips_of_the_padded_image() -> None:
     x = torch.randint(1, 256, (40, 3, 6, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     pixels = cifar.Pixels(padding=2).train()
-    with lent_globally(0):
+    with seeded_globals(0):
         shifted = pixels._shifted(x)
     padded = torch.nn.functional.pad(x, (2, 2, 2, 2))
     flipped = 0
@@ -287,7 +287,7 @@ def test_a_training_on_images_that_was_paused_goes_on_to_the_same_bytes(data_fol
     chosen = cifar.setup("smoke", "default", accelerator=False)
     chosen = dataclasses.replace(chosen, images=40, training=dataclasses.replace(chosen.training, epochs=3))
     rows = cifar._loaded(datasets.load("cifar10", data_folder), chosen, torch.device("cpu"))["deer_car"][0]
-    law = ClippedPoisson(2.0)
+    law = TruncatedPoisson(2.0)
     whole = cifar.train(rows, chosen, law, seed=1)
     keeper = Checkpoint(tmp_path, 0.0)
     with pytest.raises(PausedError):
@@ -338,7 +338,7 @@ def test_on_an_accelerator_images_train_in_mixed_precision_and_channels_last(dat
     short = dataclasses.replace(chosen.training, epochs=2)
     chosen = dataclasses.replace(chosen, base=16, tasks=("deer_car",), training=short)
     train, test = cifar._loaded(datasets.load("cifar10", data_folder), chosen, torch.device("cuda"))["deer_car"]
-    run = cifar.train(train, chosen, ClippedPoisson(2.0), seed=0)
+    run = cifar.train(train, chosen, TruncatedPoisson(2.0), seed=0)
     assert next(run.model.layers["1"][1].parameters()).is_contiguous(memory_format=torch.channels_last)
     assert cifar.evaluated(run, test)[0] > 0.7
 
@@ -374,8 +374,8 @@ def test_a_case_is_a_block_of_rows_and_its_logits_are_those_of_the_rows(data_fol
     np.testing.assert_array_equal(x[:, :6], found.X[:, :6])
     np.testing.assert_allclose(x[:, 6:].std(0, ddof=1), 1.0)
     rows = logistic._rows(x, found.y.astype(np.float64), 400)
-    model = logistic.network(None, logistic.PROTOCOLS["paper"], seed=0).eval().predict_by("average", point=True)
-    weight, bias = model.sparse_layers()[0][1].point_weights()
+    model = logistic.network(None, logistic.PROTOCOLS["paper"], seed=0).eval().set_prediction("average", use_means=True)
+    weight, bias = model.sparse_layers()[0][1].mean_weights()
     whole = torch.tensor(x).float() @ weight[0] + bias
     torch.testing.assert_close(model.draw(rows.x).f[0], whole.reshape(5, 400))
     assert torch.equal(rows.y.flatten(), torch.tensor(found.y).float())
@@ -390,7 +390,7 @@ def test_rows_of_an_image_are_the_steps_of_a_sequence() -> None:
     x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
     ours, theirs = [], []
     for blocks, kept in ((whole, ours), (plain, theirs)):
-        with lent_globally(0):
+        with seeded_globals(0):
             kept += [blocks.layer(1), blocks.head(1)]
     h = theirs[0](x.reshape(5, 4, 4))
     torch.testing.assert_close(ours[0](x), h)

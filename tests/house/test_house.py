@@ -16,8 +16,14 @@ APART = {"posterior", "nn", "data", "plots"}  # side by side: none imports anoth
 OWNERS = {
     "safetensors": {"system.io"},
     "tqdm": {"system.progress"},
-    "sklearn": {"data.frames", "estimators.base", "estimators.tasks", "families.sparse.estimator"},
-    "narwhals": {"data.frames", "estimators.base", "estimators.tasks"},
+    "sklearn": {
+        "data.frames",
+        "estimators.preparation",
+        "estimators.base",
+        "estimators.tasks",
+        "families.sparse.estimator",
+    },
+    "narwhals": {"data.frames", "estimators.preparation", "estimators.tasks"},
     "scipy": {"posterior.mixtures", "posterior.metrics"},
     "PIL": {"data.readers"},
     "matplotlib": {"plots.canvas"},

@@ -1,6 +1,7 @@
 """The training loop: what a step may do, what a run can survive, what it reports."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,18 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import ClippedPoisson, StickBreaking
+from fathomless.families.depth.laws import StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
 from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.run import Run
+from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training, schedule
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.progress import Progress, Terminal
+from trainings import state_of
 
 
 def rows(n: int = 128, dtype: torch.dtype = torch.float32) -> Rows:
@@ -49,7 +51,7 @@ class _Syncs(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("law", [ClippedPoisson(), StickBreaking()], ids=repr)
+@pytest.mark.parametrize("law", [TruncatedPoisson(), StickBreaking()], ids=repr)
 @pytest.mark.parametrize("weights", ["map", "meanfield"])
 @pytest.mark.parametrize("moving", [True, False])
 def test_the_step_reads_nothing_back_from_the_device(law: Any, weights: str, moving: bool) -> None:
@@ -72,13 +74,20 @@ def test_the_detector_finds_a_read() -> None:
     assert syncs.found == ["_local_scalar_dense"]
 
 
-def bytes_of(run: Run) -> dict[str, bytes]:
-    return {name: value.detach().numpy().tobytes() for name, value in run.tensors().items()}
+def bytes_of(fitted: Fitted) -> dict[str, bytes]:
+    state = {**fitted.model.state_dict(), **fitted.likelihood.state_dict()}
+    return {name: value.detach().numpy().tobytes() for name, value in state.items()}
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of all that a checkpoint holds."""
+    tensors, meta = Checkpoint(folder).found() or ({}, {})
+    return {**{name: value.numpy().tobytes() for name, value in tensors.items()}, "meta": json.dumps(meta).encode()}
 
 
 @pytest.mark.parametrize("weights", ["map", "meanfield"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-@pytest.mark.parametrize("law", [ClippedPoisson(), StickBreaking()], ids=repr)
+@pytest.mark.parametrize("law", [TruncatedPoisson(), StickBreaking()], ids=repr)
 def test_a_run_resumed_from_any_checkpoint_ends_in_the_same_bytes(
     tmp_path: Path, weights: str, optimizer: str, law: Any
 ) -> None:
@@ -94,7 +103,7 @@ def test_a_run_resumed_from_any_checkpoint_ends_in_the_same_bytes(
         patience=6,
     )
 
-    def run(callbacks: tuple[Any, ...] = (), resume: Any = None) -> Run:
+    def run(callbacks: tuple[Any, ...] = (), resume: Any = None) -> Fitted:
         likelihood, seeded = Categorical(2), model(law=law, weights=weights, seed=4)
         return fit(seeded, likelihood, data, valid, training=training, seed=9, callbacks=callbacks, resume=resume)
 
@@ -105,10 +114,14 @@ def test_a_run_resumed_from_any_checkpoint_ends_in_the_same_bytes(
 
     whole = run((keep,))
     assert len({row["deepest"] for row in whole.history}) > 1  # the network changed its depth on the way
-    for i in range(next(folders)):
-        resumed = run(resume=Checkpoint(tmp_path / str(i)).found())
+    count = next(folders)
+    for i in range(count):
+        again = tmp_path / f"again-{i}"
+        resumed = run((Checkpoint(again, seconds=0.0),), resume=Checkpoint(tmp_path / str(i)).found())
         assert bytes_of(resumed) == bytes_of(whole)
         assert resumed.history == whole.history
+        if i < count - 1:  # the last one was at the end already
+            assert kept(again) == kept(tmp_path / str(count - 1))
 
 
 def test_checkpoints_of_another_run_and_damaged_ones_are_refused(tmp_path: Path) -> None:
@@ -131,18 +144,20 @@ def test_the_best_validation_state_is_restored() -> None:
     valid = Rows(valid.x, labels)
     run = fit(model(), Categorical(2), data, valid, training=Training(epochs=150, schedule="constant"), seed=0)
     scores = [row["validation_log_likelihood"] for row in run.history]
-    assert run.best.score == max(scores)
+    assert run.score == max(scores)
     assert scores[-1] < max(scores)
-    assert svi.score(run, valid) == pytest.approx(max(scores), abs=1e-9)
+    again = Run(run.model, run.likelihood, Training(), seed=0)
+    assert svi.score(again, valid) == pytest.approx(max(scores), abs=1e-9)
 
 
 def test_patience_stops_the_run() -> None:
     hard = rows(30)
     hard = Rows(hard.x, 1 - hard.y)
-    run = fit(model(), Categorical(2), rows(40), hard, training=Training(epochs=500, patience=4), seed=0)
+    run = state_of(fit, model(), Categorical(2), rows(40), hard, training=Training(epochs=500, patience=4), seed=0)
     assert run.epoch < 500
     assert run.best.since == 4
     assert run.epoch == run.best.epoch + 4
+    assert run.result().stopped
 
 
 def test_history_adds_up() -> None:
@@ -182,12 +197,12 @@ def test_a_divergence_names_the_first_tensor_that_is_not_finite() -> None:
 def test_sgd_divides_by_usage_so_that_new_parts_learn() -> None:
     """With the survival preconditioner a deep layer's gradient does not carry its small weight."""
     data = rows()
-    m = model(law=ClippedPoisson(0.4), dtype=torch.float64)
+    m = model(law=TruncatedPoisson(0.4), dtype=torch.float64)
     data = Rows(data.x.double(), data.y)
     run = Run(m, Categorical(2), Training(optimizer="sgd"), seed=0)
     run.optimizer.param_groups[0]["lr"] = 0.0
     svi._step(run, data, len(data))
-    usage = m.usage()
+    usage = m.use_probability()
     name = f"heads.{m.depth}.weight"
     conditioned = dict(m.named_parameters())[name].grad
     assert conditioned is not None
@@ -205,7 +220,7 @@ def test_sgd_divides_by_usage_so_that_new_parts_learn() -> None:
 def test_structure_waits_during_its_delay_and_obeys_its_growth_limit() -> None:
     training = Training(epochs=6, structure_rate=200.0, structure_every=1, structure_delay=3, max_growth=1)
     data = rows()
-    run = fit(model(law=ClippedPoisson(1.0), prior=None), Categorical(2), data, training=training)
+    run = fit(model(law=TruncatedPoisson(1.0), prior=None), Categorical(2), data, training=training)
     depth = [row["mean_depth"] for row in run.history]
     assert depth[0] == depth[1] == depth[2]
     assert depth[3] != depth[2]
@@ -219,7 +234,7 @@ def test_new_parameters_join_the_groups_that_schedules_know() -> None:
     with torch.no_grad():
         m.law_parameters[0].fill_(6.0)
     m.grow()
-    run.adopt()
+    run.register_parameters()
     assert len(run.optimizer.param_groups) == 2
     owned = {id(p) for group in run.optimizer.param_groups for p in group["params"]}
     assert {id(p) for p in m.parameters()} <= owned
@@ -319,7 +334,7 @@ def test_sgd_survives_growth(momentum: float) -> None:
     with torch.no_grad():
         m.law_parameters[0].add_(2.0)
     assert m.grow() > 0
-    run.adopt()
+    run.register_parameters()
     svi._step(run, data, len(data))
     newest = m.layers[str(m.depth)]
     assert all(p.grad is not None for p in newest.parameters())
@@ -329,7 +344,7 @@ def test_dropout_in_a_user_s_layer_resumes_in_the_same_bytes(tmp_path: Path) -> 
     """Dropout reads torch's global stream; the loop lends it one that starts anew with every epoch."""
     net = MLP(2, 2, 8)
 
-    def run(**options: Any) -> Run:
+    def run(**options: Any) -> Fitted:
         m = UnboundedDepth(lambda k: nn.Sequential(*net.layer(k), nn.Dropout(0.3)), net.head, seed=1)
         torch.rand(torch.randint(9, ()).item() + 1)  # what the program drew before must not matter
         return fit(m, Categorical(2), rows(), training=Training(epochs=6, batch_size=32), seed=2, **options)

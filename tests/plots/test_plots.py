@@ -16,6 +16,8 @@ from matplotlib.colors import to_hex, to_rgb
 from scipy import stats
 
 from fathomless import plots
+from fathomless.families.depth import plots as depth_plots
+from fathomless.families.sparse import plots as sparse_plots
 from fathomless.plots import canvas
 from fathomless.system.errors import DataError
 
@@ -77,10 +79,10 @@ NETWORK = [[[1.0, 0.0, -0.5], [0.0, 0.0, 0.8], [0.0, 0.0, 0.0]], [[0.7, -1.2, 0.
 SKIP = [[[1.0, 0.0]], [[0.5, 0.0, -2.0]]]
 
 PLAIN = {
-    "inclusion_probabilities": lambda ax: plots.inclusion_probabilities(INCLUSION, ax=ax),
-    "active_network": lambda ax: plots.active_network(NETWORK, inputs="abc", outputs=["yes", "no"], ax=ax),
-    "depth_posterior": lambda ax: plots.depth_posterior(law(1, 8, 3.5), prior=law(1, 8, 2.0), ax=ax),
-    "depth_path": lambda ax: plots.depth_path(history(60), ax=ax),
+    "inclusion_probabilities": lambda ax: sparse_plots.inclusion_probabilities(INCLUSION, ax=ax),
+    "active_network": lambda ax: sparse_plots.active_network(NETWORK, inputs="abc", outputs=["yes", "no"], ax=ax),
+    "depth_posterior": lambda ax: depth_plots.depth_posterior(law(1, 8, 3.5), prior=law(1, 8, 2.0), ax=ax),
+    "depth_path": lambda ax: depth_plots.depth_path(history(60), ax=ax),
     "learning_curves": lambda ax: plots.learning_curves(history(60), rows=1000, ax=ax),
     "reliability": lambda ax: plots.reliability([0.4, 0.6, 0.9], [0.3, 0.6, 0.85], [20, 40, 300], ax=ax),
     "pit_histogram": lambda ax: plots.pit_histogram([40, 22, 18, 20, 17, 19, 16, 21, 5, 22], ax=ax),
@@ -92,19 +94,19 @@ PLAIN = {
     "predicted_against_observed": lambda ax: plots.predicted_against_observed(Y, MEAN, ax=ax),
 }
 HARD = {
-    "one weight": lambda ax: plots.inclusion_probabilities({"only": [1.0]}, ax=ax),
-    "many layers": lambda ax: plots.inclusion_probabilities({str(i): [0.1 * i] for i in range(9)}, ax=ax),
-    "a network that sees its inputs twice": lambda ax: plots.active_network(
+    "one weight": lambda ax: sparse_plots.inclusion_probabilities({"only": [1.0]}, ax=ax),
+    "many layers": lambda ax: sparse_plots.inclusion_probabilities({str(i): [0.1 * i] for i in range(9)}, ax=ax),
+    "a network that sees its inputs twice": lambda ax: sparse_plots.active_network(
         SKIP, inputs=["size", LONG], outputs=["price"], skip=True, ax=ax
     ),
-    "a network without weights": lambda ax: plots.active_network([[[0.0]]], inputs="a", outputs="b", ax=ax),
-    "depths 0 to 40": lambda ax: plots.depth_posterior(law(0, 40, 22), prior=law(0, 40, 10), ax=ax),
-    "one depth": lambda ax: plots.depth_posterior({3: 1.0}, ax=ax),
-    "two depths": lambda ax: plots.depth_posterior({3: 0.5, 4: 0.5}, ax=ax),
-    "depth after one epoch": lambda ax: plots.depth_path(history(1), ax=ax),
-    "depth at rest": lambda ax: plots.depth_path([{"epoch": e, "mean_depth": 3.0} for e in range(5)], ax=ax),
-    "spread of the depth": lambda ax: plots.depth_path([row | {"std_depth": 0.6} for row in history(30)], ax=ax),
-    "depth over 2000 epochs": lambda ax: plots.depth_path(history(2000), ax=ax),
+    "a network without weights": lambda ax: sparse_plots.active_network([[[0.0]]], inputs="a", outputs="b", ax=ax),
+    "depths 0 to 40": lambda ax: depth_plots.depth_posterior(law(0, 40, 22), prior=law(0, 40, 10), ax=ax),
+    "one depth": lambda ax: depth_plots.depth_posterior({3: 1.0}, ax=ax),
+    "two depths": lambda ax: depth_plots.depth_posterior({3: 0.5, 4: 0.5}, ax=ax),
+    "depth after one epoch": lambda ax: depth_plots.depth_path(history(1), ax=ax),
+    "depth at rest": lambda ax: depth_plots.depth_path([{"epoch": e, "mean_depth": 3.0} for e in range(5)], ax=ax),
+    "spread of the depth": lambda ax: depth_plots.depth_path([row | {"std_depth": 0.6} for row in history(30)], ax=ax),
+    "depth over 2000 epochs": lambda ax: depth_plots.depth_path(history(2000), ax=ax),
     "curves of one epoch": lambda ax: plots.learning_curves(history(1), rows=1000, ax=ax),
     "curves of 2000 epochs": lambda ax: plots.learning_curves(history(2000), rows=1000, ax=ax),
     "curves without validation": lambda ax: plots.learning_curves(history(20, valid=False), ax=ax),
@@ -144,7 +146,8 @@ def drawn(name: str):
 
 def test_every_picture_is_tried_here():
     others = {"figure", "svg", "GRID", "INK"}
-    assert set(plots.__all__) - others == set(PLAIN)
+    families = {*depth_plots.__all__, *sparse_plots.__all__}
+    assert {*plots.__all__, *families} - others == set(PLAIN)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -175,7 +178,8 @@ def test_settings_and_backend_stay_as_they_are():
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_function_documents_itself_with_a_picture(name):
-    text = inspect.getdoc(getattr(plots, name))
+    home = next(module for module in (plots, depth_plots, sparse_plots) if name in module.__all__)
+    text = inspect.getdoc(getattr(home, name))
     for part in ("Parameters\n---", "Returns\n---", "Raises\n---", "Examples\n---", ".. plot::\n\n    >>> "):
         assert part in text
 
@@ -271,7 +275,7 @@ def test_a_picture_of_2000_rows_is_small():
 def test_svg_writes_a_figure_of_others_without_background():
     page, (left, right) = plt.subplots(1, 2)
     plots.coverage(LEVELS, LEVELS, ax=left)
-    plots.depth_posterior({1: 1.0}, ax=right)
+    depth_plots.depth_posterior({1: 1.0}, ax=right)
     text = plots.svg(right)
     assert plots.svg(page) == text
     assert "#ffffff" not in text
@@ -361,7 +365,7 @@ def band(ax, label: str):
 
 
 def test_depth_posterior_draws_the_probabilities():
-    ax = plots.depth_posterior({4: 0.5, 2: 0.2, 3: 0.3}, prior={5: 0.1, 1: 0.4}, ax=fresh())
+    ax = depth_plots.depth_posterior({4: 0.5, 2: 0.2, 3: 0.3}, prior={5: 0.1, 1: 0.4}, ax=fresh())
     assert bars(ax) == pytest.approx([2, 0.2, 3, 0.3, 4, 0.5])
     assert lines(ax)["prior"].tolist() == [[1, 5], [0.4, 0.1]]
     assert ax.get_xlim()[0] < 1
@@ -383,11 +387,11 @@ def test_layers_and_epochs_have_whole_ticks(name):
 
 def test_depth_path_draws_the_history():
     rows = [{"epoch": 2, "mean_depth": 1.5, "deepest": 3.0, "std_depth": 0.5}, {"epoch": 4, "mean_depth": 2.5}]
-    ax = plots.depth_path(rows, ax=fresh())
+    ax = depth_plots.depth_path(rows, ax=fresh())
     assert lines(ax)["mean"].tolist() == [[2, 4], [1.5, 2.5]]
     np.testing.assert_array_equal(lines(ax)["deepest network"], [[2, 4], [3.0, np.nan]])
     assert band(ax, "± 1 sd")[2.0] == (1.0, 2.0)
-    assert set(lines(plots.depth_path(rows[1:], ax=fresh()))) == {"mean"}
+    assert set(lines(depth_plots.depth_path(rows[1:], ax=fresh()))) == {"mean"}
 
 
 def test_learning_curves_draw_the_bound_and_its_parts():
@@ -624,14 +628,14 @@ def test_what_is_given_stays_as_it_is():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plots.depth_posterior({}), "depths of the posterior was given with shape"),
-        (lambda: plots.depth_posterior({1: 0.5}), "sum to 0.5; allowed are whole depths and a sum of 1"),
-        (lambda: plots.depth_posterior({1: 1.5, 2: -0.5}), "values from -0.5 to 1.5"),
-        (lambda: plots.depth_posterior({1.5: 1.0}), "depths from 1.5"),
-        (lambda: plots.depth_posterior({1: 1.0}, prior={1: 0.7, 2: 0.7}), "at most 1"),
-        (lambda: plots.depth_path([]), "a history without rows"),
-        (lambda: plots.depth_path([{"epoch": 1}]), "1 rows without 'mean_depth'"),
-        (lambda: plots.depth_path([{"epoch": 1, "mean_depth": np.nan}]), "1 NaN or infinite"),
+        (lambda: depth_plots.depth_posterior({}), "depths of the posterior was given with shape"),
+        (lambda: depth_plots.depth_posterior({1: 0.5}), "sum to 0.5; allowed are whole depths and a sum of 1"),
+        (lambda: depth_plots.depth_posterior({1: 1.5, 2: -0.5}), "values from -0.5 to 1.5"),
+        (lambda: depth_plots.depth_posterior({1.5: 1.0}), "depths from 1.5"),
+        (lambda: depth_plots.depth_posterior({1: 1.0}, prior={1: 0.7, 2: 0.7}), "at most 1"),
+        (lambda: depth_plots.depth_path([]), "a history without rows"),
+        (lambda: depth_plots.depth_path([{"epoch": 1}]), "1 rows without 'mean_depth'"),
+        (lambda: depth_plots.depth_path([{"epoch": 1, "mean_depth": np.nan}]), "1 NaN or infinite"),
         (lambda: plots.learning_curves([{"epoch": 1, "elbo": "high", "log_likelihood": 1.0}]), "not a number"),
         (lambda: plots.learning_curves(history(2), rows=0), "rows=0 was given"),
         (lambda: plots.learning_curves([history(1)[0] | {"divergence_depth": "high"}]), "divergence_depth was given"),

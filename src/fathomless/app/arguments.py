@@ -243,7 +243,7 @@ def _add_option(group: Any, declared: Mapping[str, "Field[Any]"], text: str) -> 
         tuple(dict.fromkeys(value for each in declared.values() for value in each.metadata[key]))
         for key in ("names", "special")
     )
-    flag = "--" + (option.metadata["flag"] or option.name.replace("_", "-"))
+    flag = "--" + option.name.replace("_", "-")
     text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("`", "").rstrip(".")
     text = f"{text} {_defaults(declared)}".replace("%", "%%")
     common: dict[str, Any] = {"dest": f"option_{option.name}", "default": argparse.SUPPRESS, "help": text}

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fathomless.app.arguments import parser
 from fathomless.families import registry
+from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError, FileError, PausedError
 
 if TYPE_CHECKING:
     from fathomless.app.inputs import Input
-    from fathomless.app.runs import Card
+    from fathomless.app.runs import RunManifest
     from fathomless.estimators.evaluation import Evaluation
     from fathomless.inference.distributed import Ranks
     from fathomless.inference.run import Run
@@ -182,14 +183,14 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
     if given.data == "-" and group.count > 1:
         raise DataError(f"{group.count} processes cannot share the standard input (-); give the name of a file")
     writable(out)
-    asked = {f.name: vars(given)[f.name] for f in fields(inputs.Asked) if f.name != "targets"}
-    fit = _Fit(given, inputs.read(inputs.Asked(targets=given.target, **asked)), out, group)
-    checkpoint = runs.begin(out, fit.card, resume=given.resume, overwrite=given.overwrite)
+    asked = {f.name: vars(given)[f.name] for f in fields(inputs.FitRequest) if f.name != "targets"}
+    fit = _Fit(given, inputs.read(inputs.FitRequest(targets=given.target, **asked)), out, group)
+    checkpoint = runs.begin(out, fit.manifest, resume=given.resume, overwrite=given.overwrite)
     if checkpoint is None:
         if not group.rank:
             _note(f"the run in {out} is finished already; --overwrite would do it again")
         return 0
-    for note in fit.card.notes if not given.quiet else ():
+    for note in fit.manifest.notes if not given.quiet else ():
         _note(note)
     with _pausing(fit.signals, out, _again(given, group)):
         estimator = fit.estimator(checkpoint)
@@ -197,7 +198,7 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
         fit.signals.training = False
         if group.rank:
             return 0
-        evaluation, findings = runs.finish(out, fit.card, estimator, fit.table.take)
+        evaluation, findings = runs.finish(out, fit.manifest, estimator, fit.table.take)
     if given.log_json:
         _json(event="finished", run=str(out), structure=estimator.structure_.summary, scores=_scores(evaluation))
     elif not given.quiet:
@@ -217,7 +218,6 @@ class _Fit:
         import torch
 
         from fathomless.app import runs
-        from fathomless.estimators.saving import check
 
         self.given, self.table, self.out, self.signals = given, table, out, _Signals(silent=group.rank > 0)
         family = registry.families()[given.structure]
@@ -228,17 +228,17 @@ class _Fit:
         if foreign := sorted(set(self.options) - set(declared)):
             raise DataError(_foreign(foreign[0], given.structure))
         for name, value in self.options.items():  # now, before a run begins
-            check(name, value, **declared[name].metadata)
+            checks.option(name, value, **declared[name].metadata)
         if table.task not in family.tasks:
             raise DataError(
                 f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
             )
         self.kind: Any = registry.estimator_class(family.tasks[table.task])
-        before = runs.read_card(out, latest=True) if given.resume else None
+        before = runs.read_manifest(out, latest=True) if given.resume else None
         usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
         threads = given.threads or (before.threads if before else usual)
         torch.set_num_threads(threads)
-        self.card: Card = runs.Card(
+        self.manifest: RunManifest = runs.RunManifest(
             command=("fathomless", *_asked(given.words)),
             estimator=self.kind.__name__,
             source=table.name,
@@ -351,14 +351,14 @@ def _predict(given: argparse.Namespace) -> int:
     from fathomless.data import files as tables
     from fathomless.data.targets import ClassLabels
 
-    estimator, card = runs.load(given.folder)
-    _set_threads(given.threads or (card.threads if card else None))
+    estimator, manifest = runs.load(given.folder)
+    _set_threads(given.threads or (manifest.threads if manifest else None))
     if given.interval and isinstance(estimator.target_, ClassLabels):
         raise DataError("--interval was given, which is for numbers; the target is a class")
     if given.unseen:
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
-    key = given.key or (card.key if card else None)
-    targets, levels, unused, done = card.targets if card else (), given.interval or [0.9], None, 0
+    key = given.key or (manifest.key if manifest else None)
+    targets, levels, unused, done = manifest.targets if manifest else (), given.interval or [0.9], None, 0
     source = tables.batches(
         given.data, columns.kinds(estimator.schema_), delimiter=given.delimiter, decimal=given.decimal
     )
@@ -399,22 +399,22 @@ def _evaluate(given: argparse.Namespace) -> int:
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.evaluation import evaluate
 
-    estimator, card = runs.load(given.folder)
-    _set_threads(given.threads or (card.threads if card else None))
-    if card is None:
+    estimator, manifest = runs.load(given.folder)
+    _set_threads(given.threads or (manifest.threads if manifest else None))
+    if manifest is None:
         raise DataError(f"{given.folder} was saved from Python, which keeps no name of its target; evaluate it there")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
-    kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(card.targets, labels)}
+    kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(manifest.targets, labels)}
     pieces = tables.batches(given.data, kinds, delimiter=given.delimiter, decimal=given.decimal)
-    frame, notes = columns.answered(columns.joined(pieces), card.targets)
+    frame, notes = columns.answered(columns.joined(pieces), manifest.targets)
     for note in notes:
         _note(note)
     name = "standard input" if given.data == "-" else Path(given.data).name
     if name in runs.OWN:  # and not in their place
         name = f"./{name}"
     X = columns.features(frame, estimator.schema_)
-    y = columns.answers(frame.select(card.targets), "regression" if labels is None else "classification")
-    found = evaluate(estimator, X, y, name=name, targets=card.targets)
+    y = columns.answers(frame.select(manifest.targets), "regression" if labels is None else "classification")
+    found = evaluate(estimator, X, y, name=name, targets=manifest.targets)
     runs.keep_evaluation(given.folder, found)
     if given.json:
         _json(

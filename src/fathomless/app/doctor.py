@@ -3,11 +3,8 @@
 Every rule is a small function of what is public about a fit. None trains anything, and none proves that a fit is good.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,19 +12,16 @@ from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation
-from fathomless.families.depth.convergence import unsettled
-from fathomless.families.depth.laws import FixedDepth, FreeCategorical
-from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.training import automatic_epochs, automatic_structure_rate
+from fathomless.estimators.findings import Case, Finding
+from fathomless.families.registry import family_of
 from fathomless.posterior.likelihoods import InputNoise, LearnedNoise
 
-__all__ = ["Finding", "examine"]
+__all__ = ["examine"]
 
 _FEW_ROWS = 60  # below which the estimators hold out none
 _FEW_IN_CLASS = 10
 _FEW_STEPS = 100  # Adam moves a weight by at most the learning rate in each
 _FEW_SCORES = 20
-_STILL = 0.1  # layers that the mean depth goes, back and forth, in any training that moves it at all
 _ERRORS = 3.0  # standard errors that count as more than chance
 _KOLMOGOROV = 1.95  # its distance times root N exceeds this with probability 0.001
 _SIMULATIONS = 4000
@@ -36,81 +30,6 @@ _MATERIAL = 0.02  # shares, and nats per row and target, below which a differenc
 _LARGE = 0.05
 _HELD_OUT = "held-out rows"
 _OTHER_KIND = "See how they differ (units, time, place, the way they were chosen), and train on rows like them."
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that whoever uses a fit should know.
-
-    Attributes
-    ----------
-    severity : {"problem", "advice"}
-        Whether results are worse, or less to be trusted, than they look; or could be better.
-    title : str
-        In a few words.
-    detail : str
-        What was seen, with numbers.
-    remedy : str
-        What to do, naming options and what they are now.
-    """
-
-    severity: str
-    title: str
-    detail: str
-    remedy: str
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A fit and what is known of it."""
-
-    estimator: Estimator
-    evaluations: Sequence[Evaluation]
-    training: Evaluation | None
-    rows: int | None
-    classes: Mapping[str, int]
-    given: Mapping[str, Any]  # options of the estimator
-
-    @property
-    def history(self) -> list[dict[str, float]]:
-        return self.estimator.history_
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return round(self.history[-1]["step"] / self.history[-1]["epoch"])
-
-    @property
-    def epochs(self) -> int:
-        """Epochs that were planned."""
-        epochs = self.given["epochs"]
-        return automatic_epochs(self.steps_per_epoch) if epochs == "auto" else int(epochs)
-
-    @property
-    def structure_rate(self) -> float:
-        rate = self.given["structure_rate"]
-        return automatic_structure_rate(self.epochs * self.steps_per_epoch) if rate == "auto" else float(rate)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the training ended before the epochs that were planned."""
-        return self.estimator.n_iter_ < self.epochs
-
-    @property
-    def scores(self) -> list[float]:
-        """Validation scores, in order."""
-        key = "validation_log_likelihood"
-        return [row[key] for row in self.history if key in row]
-
-    @property
-    def judged(self) -> Sequence[Evaluation]:
-        """Evaluations on rows that the network did not learn, or else on those that it did."""
-        return self.evaluations or [evaluation for evaluation in (self.training,) if evaluation is not None]
-
-    def now(self, name: str) -> str:
-        """Name an option with its value."""
-        value = {"epochs": self.epochs, "structure_rate": self.structure_rate}.get(name, self.given[name])
-        shown = f"{value:.2g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)
-        return f"{name} (now {shown})"
 
 
 def examine(
@@ -126,7 +45,7 @@ def examine(
     Parameters
     ----------
     estimator : Estimator
-        Fitted. Rules about depth are for families that have one.
+        Fitted. Rules about its structure are those of its family.
     evaluations : sequence of Evaluation
         Of rows that the network was not trained on: held out, or new.
     training : Evaluation, optional
@@ -156,15 +75,17 @@ def examine(
         rows = training.rows if rows is None else rows
         if classes is None and training.confusion is not None:
             classes = dict(zip(training.labels, training.confusion.sum(1).tolist(), strict=True))
-    case = _Case(estimator, tuple(evaluations), training, rows, classes or {}, estimator.get_params(deep=False))
-    found = [finding for rule in _RULES for finding in rule(case)]
+    case = Case(estimator, tuple(evaluations), training, rows, classes or {}, estimator.get_params(deep=False))
+    family = family_of(estimator)
+    own = [] if family.findings is None else [family.find(family.findings)]
+    found = [finding for rule in (*_RULES, *own) for finding in rule(case)]
     return tuple(sorted(found, key=lambda finding: finding.severity != "problem"))
 
 
 # ------------------------------------------------------------------------------------------- the training
 
 
-def _short(case: _Case) -> Iterator[Finding]:
+def _short(case: Case) -> Iterator[Finding]:
     steps = int(case.history[-1]["step"])
     if steps < _FEW_STEPS:
         yield Finding(
@@ -175,7 +96,7 @@ def _short(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _rising(case: _Case) -> Iterator[Finding]:
+def _rising(case: Case) -> Iterator[Finding]:
     scores = case.scores
     before = scores[: math.floor(0.8 * len(scores))]
     if case.stopped or not before:
@@ -190,7 +111,7 @@ def _rising(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _hasty(case: _Case) -> Iterator[Finding]:
+def _hasty(case: Case) -> Iterator[Finding]:
     scores = case.scores
     best = int(np.argmax(scores)) + 1 if scores else 0
     if case.stopped and scores and (len(scores) < _FEW_SCORES or best <= 2):
@@ -204,89 +125,10 @@ def _hasty(case: _Case) -> Iterator[Finding]:
         )
 
 
-# ---------------------------------------------------------------------------------------------- the depth
-
-
-def _free_depth(case: _Case) -> UnboundedDepth | None:
-    """Return the network if its depth was learned."""
-    model = case.estimator.model_
-    return model if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth) else None
-
-
-def _depth_on_its_way(case: _Case) -> Iterator[Finding]:
-    way = unsettled(case.history) if _free_depth(case) is not None else 0.0
-    if not way:
-        return
-    pace = (
-        f"In the end its mean was {case.history[-1]['mean_depth']:.1f} and went almost always in one direction; at the "
-        f"pace of the last half, another training would take it by {way:+.1f} layers."
-    )
-    if case.stopped:
-        natural = (
-            " or set structure_optimizer='natural' (now 'adam')" if case.given["structure_optimizer"] == "adam" else ""
-        )
-        yield Finding(
-            "advice",
-            "Depth was still on its way when the training stopped",
-            f"{pace} The scores of the held-out rows no longer rose.",
-            f"If the depth itself matters, raise {case.now('structure_rate')}{natural}.",
-        )
-    else:
-        yield Finding(
-            "problem",
-            "Depth has not come to rest",
-            f"{pace} What is reported says how fast it was learned, not what the data ask for.",
-            f"Raise {case.now('epochs')} or {case.now('structure_rate')}.",
-        )
-
-
-def _depth_not_moved(case: _Case) -> Iterator[Finding]:
-    if _free_depth(case) is None:
-        return
-    depths = [row["mean_depth"] for row in case.history]
-    path = sum(abs(b - a) for a, b in itertools.pairwise(depths))
-    if path < _STILL:
-        yield Finding(
-            "problem",
-            "Depth has not moved",
-            f"Its mean stayed within {path:.2g} layers of {depths[0]:.2g}, where it began; the data had no say in it.",
-            f"Raise {case.now('structure_rate')} or {case.now('epochs')}.",
-        )
-
-
-def _depth_at_its_bound(case: _Case) -> Iterator[Finding]:
-    model = _free_depth(case)
-    if model is None:
-        return
-    posterior = model.depth_posterior()
-    likely = max(posterior, key=lambda depth: posterior[depth])
-    ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {case.now('max_depth')}.")]
-    if isinstance(model.law, FreeCategorical):
-        end = model.min_depth + model.law.size - 1
-        ends.append((end, f"Choose another depth_law (now one that ends at {end}), such as 'poisson'."))
-    end, remedy = min(ends, default=(-1, ""))
-    if likely == end and posterior[end] > 0.3:
-        yield Finding(
-            "problem",
-            "Depth is at its upper bound",
-            f"{posterior[end]:.0%} of its posterior lie on {end}, the greatest depth that is allowed; the data may ask "
-            "for more.",
-            remedy,
-        )
-    least = posterior.get(model.min_depth, 0.0)
-    if model.min_depth > 0 and least > 0.9:
-        yield Finding(
-            "advice",
-            "Depth is at its lower bound",
-            f"{least:.0%} of its posterior lie on {model.min_depth}, the least depth that is allowed.",
-            f"Lower {case.now('min_depth')}.",
-        )
-
-
 # ---------------------------------------------------------------------------------------------- the rows
 
 
-def _nothing_held_out(case: _Case) -> Iterator[Finding]:
+def _nothing_held_out(case: Case) -> Iterator[Finding]:
     by_choice = case.given["validation_fraction"] == type(case.estimator).validation_fraction == 0.0  # of the family
     if by_choice or case.estimator.validation_score_ is not None:
         return
@@ -300,7 +142,7 @@ def _nothing_held_out(case: _Case) -> Iterator[Finding]:
     )
 
 
-def _few_for_the_columns(case: _Case) -> Iterator[Finding]:
+def _few_for_the_columns(case: Case) -> Iterator[Finding]:
     width = case.estimator.schema_.width
     if case.rows is not None and case.rows < width:
         yield Finding(
@@ -311,7 +153,7 @@ def _few_for_the_columns(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _few_in_a_class(case: _Case) -> Iterator[Finding]:
+def _few_in_a_class(case: Case) -> Iterator[Finding]:
     rare = {label: count for label, count in case.classes.items() if count < _FEW_IN_CLASS}
     if rare:
         yield Finding(
@@ -326,7 +168,7 @@ def _few_in_a_class(case: _Case) -> Iterator[Finding]:
 # -------------------------------------------------------------------------------------------- the scores
 
 
-def _no_better_than_constant(case: _Case) -> Iterator[Finding]:
+def _no_better_than_constant(case: Case) -> Iterator[Finding]:
     for found in case.judged:
         ours, theirs = found.scores["log_likelihood"], found.baseline["log_likelihood"]
         gain = ours.value - theirs.value
@@ -343,7 +185,7 @@ def _no_better_than_constant(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _overfitted(case: _Case) -> Iterator[Finding]:
+def _overfitted(case: Case) -> Iterator[Finding]:
     if case.training is None:
         return
     kept = case.training.scores["log_likelihood"]
@@ -365,12 +207,12 @@ def _overfitted(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _of_the_same_kind(case: _Case, found: Evaluation) -> bool:
+def _of_the_same_kind(case: Case, found: Evaluation) -> bool:
     """Whether rows must be taken for the same kind as those of the training, for want of a comparison."""
     return found.name == _HELD_OUT or all(other.name != _HELD_OUT for other in case.evaluations)
 
 
-def _against_overfitting(case: _Case) -> str:
+def _against_overfitting(case: Case) -> str:
     steps = []
     if case.estimator.validation_score_ is None:
         steps.append(f"raise {case.now('validation_fraction')}")
@@ -380,7 +222,7 @@ def _against_overfitting(case: _Case) -> str:
     return f"{'; '.join([*steps, 'or collect more rows'])}."
 
 
-def _miscalibrated(case: _Case) -> Iterator[Finding]:
+def _miscalibrated(case: Case) -> Iterator[Finding]:
     for found in case.evaluations:
         off = _class_calibration(found) if found.labels else _interval_calibration(found)
         if off is None:
@@ -435,7 +277,7 @@ def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
     return (size, f"{'; '.join(details)}.") if details else None
 
 
-def _for_calibration(case: _Case, found: Evaluation) -> str:
+def _for_calibration(case: Case, found: Evaluation) -> str:
     if not _of_the_same_kind(case, found):
         return _OTHER_KIND
     if case.estimator.validation_score_ is None:
@@ -449,7 +291,7 @@ def _for_calibration(case: _Case, found: Evaluation) -> str:
     return f"Try {' or '.join(steps)}." if steps else "Collect more rows."
 
 
-def _noise_at_its_floor(case: _Case) -> Iterator[Finding]:
+def _noise_at_its_floor(case: Case) -> Iterator[Finding]:
     target, evaluations = case.estimator.target_, [*case.judged]
     parts = [part for part in case.estimator.likelihood_.children() if isinstance(part, LearnedNoise | InputNoise)]
     if not isinstance(target, TargetScale) or not parts or not evaluations:
@@ -482,16 +324,13 @@ def _plus_minus(error: float | None) -> str:
     return "" if error is None else f" ± {error:.2g}"
 
 
-_RULES: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
+_RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _no_better_than_constant,
     _overfitted,
     _miscalibrated,
     _noise_at_its_floor,
     _short,
     _rising,
-    _depth_at_its_bound,
-    _depth_on_its_way,
-    _depth_not_moved,
     _hasty,
     _nothing_held_out,
     _few_for_the_columns,

@@ -17,14 +17,14 @@ from fathomless.estimators.base import Estimator
 from fathomless.system import memory
 from fathomless.system.errors import DataError
 
-__all__ = ["Asked", "Input", "read"]
+__all__ = ["FitRequest", "Input", "read"]
 
 _ENOUGH = 100  # distinct values of a target, to see whether they are classes
 _COPIES = 5  # of all values, that reading, encoding and splitting a table in memory take
 
 
 @dataclass(frozen=True)
-class Asked:
+class FitRequest:
     """What is asked of a table.
 
     Attributes
@@ -87,25 +87,25 @@ class Input:
     take: Callable[[npt.NDArray[np.int64]], tuple[Any, Any]]
 
 
-def read(asked: Asked) -> Input:
-    """Look at a table; Parquet that would not fit into memory is streamed, whether asked or not.
+def read(request: FitRequest) -> Input:
+    """Look at a table; Parquet that would not fit into memory is streamed, whether asked for or not.
 
     Raises
     ------
     FileError, DataError
         For files that cannot be read and columns that do not fit; the message says what to do.
     """
-    why = "as asked" if asked.stream else _too_large(asked)
-    return _whole(asked) if why is None else _streamed(asked, why)
+    why = "as asked" if request.stream else _too_large(request)
+    return _whole(request) if why is None else _streamed(request, why)
 
 
-def _whole(asked: Asked) -> Input:
-    table = tables.read(asked.data, delimiter=asked.delimiter, decimal=asked.decimal)
-    parts = columns.divide(table.frame, asked.targets, key=asked.key, weight=asked.weight, drop=asked.drop)
-    task, notes = _task(asked, lambda: parts.targets)
+def _whole(request: FitRequest) -> Input:
+    table = tables.read(request.data, delimiter=request.delimiter, decimal=request.decimal)
+    parts = columns.divide(table.frame, request.targets, key=request.key, weight=request.weight, drop=request.drop)
+    task, notes = _task(request, lambda: parts.targets)
     y = columns.answers(parts.targets, task)
     return Input(
-        name=_name(asked, table.name),
+        name=_name(request, table.name),
         sha256=table.sha256,
         bytes=table.bytes,
         rows=len(y),
@@ -117,17 +117,19 @@ def _whole(asked: Asked) -> Input:
     )
 
 
-def _streamed(asked: Asked, why: str) -> Input:
-    if asked.weight is not None:
-        raise DataError(f"--weight {asked.weight} was given, and a stream has no weights; leave it out, or repeat rows")
-    names = streams.files(asked.data)
+def _streamed(request: FitRequest, why: str) -> Input:
+    if request.weight is not None:
+        raise DataError(
+            f"--weight {request.weight} was given, and a stream has no weights; leave it out, or repeat rows"
+        )
+    names = streams.files(request.data)
     have = tables.groups(names[0]).schema.names
-    left = columns.roles(have, asked.targets, key=asked.key, drop=asked.drop)
-    source = streams.parquet(names, asked.targets, drop=left)
-    task, notes = _task(asked, lambda: _values(names, asked.targets, [*left, *source.columns[1:]]))
+    left = columns.roles(have, request.targets, key=request.key, drop=request.drop)
+    source = streams.parquet(names, request.targets, drop=left)
+    task, notes = _task(request, lambda: _values(names, request.targets, [*left, *source.columns[1:]]))
     sha256, size = fingerprint(names)
     return Input(
-        name=_name(asked, asked.data),
+        name=_name(request, request.data),
         sha256=sha256,
         bytes=size,
         rows=source.rows,
@@ -139,14 +141,14 @@ def _streamed(asked: Asked, why: str) -> Input:
     )
 
 
-def _too_large(asked: Asked) -> str | None:
+def _too_large(request: FitRequest) -> str | None:
     """Say why a table must be streamed, if it must and can be."""
-    if Path(asked.data).is_dir():
+    if Path(request.data).is_dir():
         return "since it is a folder"
-    if asked.data == "-" or asked.weight is not None:
+    if request.data == "-" or request.weight is not None:
         return None
     try:
-        file, free = tables.groups(asked.data), memory.available()
+        file, free = tables.groups(request.data), memory.available()
     except DataError:  # not Parquet
         return None
     need = _COPIES * 8.0 * sum(file.sizes) * len(file.schema.names)
@@ -155,12 +157,12 @@ def _too_large(asked: Asked) -> str | None:
     return f"since that might take {memory.human(need)} of memory, of which {memory.human(free)} are free"
 
 
-def _task(asked: Asked, targets: Callable[[], Any]) -> tuple[str, tuple[str, ...]]:
+def _task(request: FitRequest, targets: Callable[[], Any]) -> tuple[str, tuple[str, ...]]:
     """Return the task, and a note on why it is that one."""
-    if asked.task != "auto":
-        return asked.task, ()
+    if request.task != "auto":
+        return request.task, ()
     task, why = columns.task_of(targets())
-    return task, (f"target {', '.join(asked.targets)}: {task}, since {why} (--task changes that)",)
+    return task, (f"target {', '.join(request.targets)}: {task}, since {why} (--task changes that)",)
 
 
 def _values(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> Any:
@@ -178,5 +180,5 @@ def _values(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -
     return seen[0]
 
 
-def _name(asked: Asked, name: str) -> str:
-    return name if asked.data == "-" else Path(os.path.normpath(asked.data)).name
+def _name(request: FitRequest, name: str) -> str:
+    return name if request.data == "-" else Path(os.path.normpath(request.data)).name

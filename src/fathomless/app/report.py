@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless import plots
-from fathomless.app.doctor import Finding
 from fathomless.data.schema import Column
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation, Score
+from fathomless.estimators.findings import Finding
 from fathomless.estimators.options import described, options_of
 from fathomless.families.baselines.model import Dropout
 from fathomless.families.registry import family_of
@@ -30,7 +30,7 @@ from fathomless.plots.page import (
     Figure,
     Group,
     StructureSection,
-    Table,
+    TextTable,
     counted,
     listed,
     measured,
@@ -39,6 +39,7 @@ from fathomless.plots.page import (
     picture,
 )
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.structure import GraphPosterior, InclusionPosterior, LatentPosterior, ListedPosterior
 
 __all__ = ["Page", "render"]
 
@@ -69,8 +70,8 @@ class Page:
     findings : sequence of Finding
         What :mod:`fathomless.app.doctor` found.
     data : mapping
-        The data card: "file", "bytes", "sha256", "rows", "columns", "target names" (a sequence), "weight" (the column
-        that says how often rows count), "notes" (a sequence of sentences). What is absent is left out.
+        The data manifest: "file", "bytes", "sha256", "rows", "columns", "target names" (a sequence), "weight" (the
+        column that says how often rows count), "notes" (a sequence of sentences). What is absent is left out.
     seed : int
         Seed of the run.
     versions : mapping of str to str
@@ -208,18 +209,29 @@ def _kept(page: Page) -> str:
 
 
 def _structure(estimator: Estimator) -> StructureSection:
-    """Return what the family shows of the structure; what it does not, as a table if there are several."""
+    """Return what the family shows of the structure, or else a table of the posterior in the form that it has."""
     family = family_of(estimator)
     if family.report is not None:
         section: StructureSection = family.find(family.report)(estimator)
         return section
-    structure = estimator.structure_
-    if len(structure.names) < 2:
-        return StructureSection()
-    rows = [(name, percent(p)) for name, p in zip(structure.names, structure.probabilities, strict=True)]
-    return StructureSection(
-        [Group("", [], Table("Probability of each structure", (structure.kind, "Posterior"), rows))]
-    )
+    match estimator.structure_:
+        case ListedPosterior(kind=kind, names=names, probabilities=masses) if len(names) > 1:
+            rows = [(name, percent(p)) for name, p in zip(names, masses, strict=True)]
+            tables = [TextTable("Probability of each structure", (kind, "Posterior"), rows)]
+        case InclusionPosterior(rows=layers) if layers:
+            kept = [(row.layer, f"{row.weights:,}", f"{row.kept:,}") for row in layers]
+            tables = [TextTable("Weights kept", ("Layer", "Weights", "Kept"), kept)]
+        case GraphPosterior(counts=counts):
+            tables = [
+                TextTable(f"Number of {what}", (what, "Posterior"), [(str(n), percent(p)) for n, p in law.items()])
+                for what, law in counts.items()
+            ]
+        case LatentPosterior(weights=weights, means=means):
+            rows = [(percent(w), listed([number(v) for v in mean])) for w, mean in zip(weights, means, strict=True)]
+            tables = [TextTable("Laws over the latent space", ("Weight", "Centre"), rows)]
+        case _:
+            tables = []
+    return StructureSection([Group("", [], table) for table in tables])
 
 
 def _learning(page: Page) -> list[Figure]:
@@ -359,7 +371,7 @@ def _confusion(first: Evaluation) -> dict[str, Any]:
         for label, n, m, hit in zip(first.labels, rows.tolist(), named.tolist(), right.tolist(), strict=True)
     ]
     head = ("Class", "Rows", "Found (recall)", "Right when named (precision)")
-    return {"text": text, "groups": [Group("", [figure], Table("Class by class", head, table))]}
+    return {"text": text, "groups": [Group("", [figure], TextTable("Class by class", head, table))]}
 
 
 def _uncertainty(first: Evaluation) -> list[Group]:
@@ -382,16 +394,16 @@ def _uncertainty(first: Evaluation) -> list[Group]:
         )
         head = ("Part", "Standard deviation" if regression else "Entropy, nats", "Share")
         rows = list(zip((*names, "all"), sizes, (*shares, "100 %"), strict=True))
-        groups.append(Group(target, [figure], Table("On average over rows", head, rows)))
+        groups.append(Group(target, [figure], TextTable("On average over rows", head, rows)))
     return groups
 
 
 # -------------------------------------------------------------------------- data, options, and what to do next
 
 
-def _columns(columns: Sequence[Column]) -> Table:
+def _columns(columns: Sequence[Column]) -> TextTable:
     rows = [(c.name, _KINDS[c.kind], _encoding(c), "yes" if c.gaps else "no") for c in columns]
-    return Table("Columns and how they are encoded", ("Column", "Kind", "Encoding", "Gaps"), rows, text=4)
+    return TextTable("Columns and how they are encoded", ("Column", "Kind", "Encoding", "Gaps"), rows, text=4)
 
 
 def _encoding(column: Column) -> str:
@@ -474,7 +486,7 @@ def _residual_hints(first: Evaluation, given: Mapping[str, Any], option: Callabl
     return hints
 
 
-def _option_tables(page: Page) -> dict[str, Table]:
+def _option_tables(page: Page) -> dict[str, TextTable]:
     """Return the options that were changed, and all of them with what they mean."""
     texts = described(type(page.estimator))
     changed, everything = [], []
@@ -485,8 +497,8 @@ def _option_tables(page: Page) -> dict[str, Table]:
         meaning = re.sub(r":\w+:`~?([^`]*)`", lambda role: role[1].rpartition(".")[2], texts[option.name][1])
         everything.append((option.name, value, meaning.replace("`", "")))
     return {
-        "changed": Table("Options that were changed", ("Option", "Value", "Default"), changed, text=3),
-        "all": Table("All options", ("Option", "Value", "Meaning"), everything, text=3),
+        "changed": TextTable("Options that were changed", ("Option", "Value", "Default"), changed, text=3),
+        "all": TextTable("All options", ("Option", "Value", "Meaning"), everything, text=3),
     }
 
 

@@ -31,9 +31,10 @@ import numpy.typing as npt
 import torch
 
 import fathomless
-from fathomless.app.doctor import Finding, examine
+from fathomless.app.doctor import examine
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation, evaluate
+from fathomless.estimators.findings import Finding
 from fathomless.families import registry
 from fathomless.inference.callbacks import write_history
 from fathomless.inference.distributed import ranks
@@ -42,7 +43,7 @@ from fathomless.system.errors import DataError, FileError
 
 __all__ = [
     "OWN",
-    "Card",
+    "RunManifest",
     "begin",
     "evaluations",
     "fail",
@@ -51,7 +52,7 @@ __all__ = [
     "load",
     "log",
     "page",
-    "read_card",
+    "read_manifest",
     "state",
 ]
 
@@ -67,7 +68,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Card:
+class RunManifest:
     """What was asked of a run.
 
     Attributes
@@ -117,7 +118,7 @@ class Card:
         }
     )
 
-    def differences(self, other: "Card") -> list[str]:
+    def differences(self, other: "RunManifest") -> list[str]:
         """Return what makes two runs different, in words."""
         named = {
             "sha256": "data",
@@ -132,19 +133,19 @@ class Card:
         return [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
 
     def to_json(self) -> str:
-        """Write as JSON; :meth:`from_json` gives an equal card."""
+        """Write as JSON; :meth:`from_json` gives an equal one."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @staticmethod
-    def from_json(found: Any, path: Path) -> "Card":
+    def from_json(found: Any, path: Path) -> "RunManifest":
         """Read what :meth:`to_json` wrote and :func:`fathomless.system.io.read_json` parsed.
 
         Raises
         ------
         FileError
-            If it was altered so that it is no card.
+            If it was altered so that it is none.
         """
-        if not isinstance(found, dict) or set(found) != {f.name for f in fields(Card)}:
+        if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
             raise FileError(f"{path} is not what fathomless wrote there; restore it from a backup or fit again")
         texts = ("command", "columns", "targets", "notes")
         whole = ("bytes", "rows", "seed", "threads")
@@ -161,7 +162,7 @@ class Card:
         if not sound:
             raise FileError(f"{path} was altered; restore it from a backup or fit again")
         values: dict[str, Any] = {name: tuple(value) if name in texts else value for name, value in found.items()}
-        return Card(**values)
+        return RunManifest(**values)
 
 
 # ------------------------------------------------------------------------------------------- beginning, ending
@@ -176,16 +177,16 @@ def state(folder: Path_) -> str:
         return "finished" if io.holds(folder) else "empty"
 
 
-def read_card(folder: Path_, latest: bool = False) -> Card | None:
+def read_manifest(folder: Path_, latest: bool = False) -> RunManifest | None:
     """Return what was asked of a run, or None in a folder that ``Estimator.save`` alone wrote.
 
     In a folder whose run is done anew and not finished yet, this is the old run, or with `latest` the new one.
     """
     path = Path(folder) / (_UNFINISHED if latest and state(folder) == "unfinished" else _ASKED)
-    return Card.from_json(io.read_json(path), path) if path.is_file() else None
+    return RunManifest.from_json(io.read_json(path), path) if path.is_file() else None
 
 
-def begin(folder: Path_, card: Card, *, resume: bool, overwrite: bool) -> Path | None:
+def begin(folder: Path_, manifest: RunManifest, *, resume: bool, overwrite: bool) -> Path | None:
     """Prepare a folder for a run, or find it as it was left; of several ranks the first one does, and the others wait.
 
     Returns
@@ -202,11 +203,11 @@ def begin(folder: Path_, card: Card, *, resume: bool, overwrite: bool) -> Path |
         If the folder cannot be written.
     """
     folder = io.writable(folder)
-    done = ranks().rank == 0 and not _prepared(folder, card, resume, overwrite)
+    done = ranks().rank == 0 and not _prepared(folder, manifest, resume, overwrite)
     return None if ranks().told(done) else folder / _CHECKPOINT
 
 
-def _prepared(folder: Path, card: Card, resume: bool, overwrite: bool) -> bool:
+def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool) -> bool:
     """Do what :func:`begin` promises; return False if this very run is finished already."""
     found = state(folder)
     if found != "empty" and not (resume or overwrite):
@@ -216,8 +217,8 @@ def _prepared(folder: Path, card: Card, resume: bool, overwrite: bool) -> bool:
             "replace it, or choose another --out"
         )
     if resume and found != "empty":
-        before = read_card(folder, latest=True)
-        different = ["data"] if before is None else card.differences(before)
+        before = read_manifest(folder, latest=True)
+        different = ["data"] if before is None else manifest.differences(before)
         if different:
             raise DataError(
                 f"the run in {folder} differs from this one in its {', '.join(different)}; give what it was started "
@@ -228,20 +229,20 @@ def _prepared(folder: Path, card: Card, resume: bool, overwrite: bool) -> bool:
         log(folder, "resumed")
         return True
     io.remove(folder / _CHECKPOINT)
-    io.write_text(folder / _UNFINISHED, card.to_json())
+    io.write_text(folder / _UNFINISHED, manifest.to_json())
     log(folder, "started")
     return True
 
 
 def finish(
-    folder: Path_, card: Card, estimator: Estimator, take: Callable[[Ints], tuple[Any, Any]]
+    folder: Path_, manifest: RunManifest, estimator: Estimator, take: Callable[[Ints], tuple[Any, Any]]
 ) -> tuple[Evaluation, tuple[Finding, ...]]:
     """Save the fitted estimator with its history, its scores on held-out rows and the report; end the run.
 
     Parameters
     ----------
     take : callable
-        Returns X and y of some of the ``card.rows`` rows that the estimator was fitted to, by their numbers.
+        Returns X and y of some of the ``manifest.rows`` rows that the estimator was fitted to, by their numbers.
 
     Returns
     -------
@@ -249,19 +250,19 @@ def finish(
         On the held-out rows; on the training rows if none were held out.
     """
     folder, held = Path(folder), estimator.held_out_
-    count = card.rows - len(held)
+    count = manifest.rows - len(held)
     trained = np.arange(0, count, max(1, count // _COMPARED))  # among those that were not held out
     trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
-    training = evaluate(estimator, *take(trained), name="training rows", targets=card.targets)
-    main = evaluate(estimator, *take(held), name="held-out rows", targets=card.targets) if len(held) else training
+    training = evaluate(estimator, *take(trained), name="training rows", targets=manifest.targets)
+    main = evaluate(estimator, *take(held), name="held-out rows", targets=manifest.targets) if len(held) else training
     estimator.save(folder)
-    io.write_text(folder / _ASKED, card.to_json())
+    io.write_text(folder / _ASKED, manifest.to_json())
     write_history(folder, estimator.history_)
     for place in _evaluated(folder):  # also on files: they are of the model that was there before
         io.remove(place)
     for evaluation in (main, training):
         keep_evaluation(folder, evaluation)
-    findings = examine(estimator, [main] if len(held) else [], training=training, rows=card.rows)
+    findings = examine(estimator, [main] if len(held) else [], training=training, rows=manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
     io.remove(folder / _CHECKPOINT)
     io.remove_file(folder / _UNFINISHED)
@@ -289,7 +290,7 @@ def log(folder: Path_, event: str, **values: Any) -> None:
 # ------------------------------------------------------------------------------------------------- looking back
 
 
-def load(folder: Path_) -> tuple[Estimator, Card | None]:
+def load(folder: Path_) -> tuple[Estimator, RunManifest | None]:
     """Load the fitted estimator of a run, or one that was saved from Python.
 
     Raises
@@ -300,7 +301,7 @@ def load(folder: Path_) -> tuple[Estimator, Card | None]:
     folder = Path(folder)
     if state(folder) == "unfinished" and not io.holds(folder):
         raise FileError(f"the run in {folder} is not finished; repeat its fit command with --resume")
-    return registry.load(folder), read_card(folder)
+    return registry.load(folder), read_manifest(folder)
 
 
 def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:
@@ -324,25 +325,25 @@ def page(folder: Path_) -> str:
     """Return the report of a run as HTML."""
     from fathomless.app.report import Page, render  # and with it matplotlib, which nothing else needs
 
-    fitted, card = load(folder)
+    fitted, manifest = load(folder)
     scored = evaluations(folder)
     training = next((e for e in scored if e.name == "training rows"), None)
     others = [e for e in scored if e is not training]
-    data: dict[str, Any] = {"target names": list(card.targets) if card else ["y"]}
-    if card is not None:
-        data |= {"file": card.source, "bytes": card.bytes, "sha256": card.sha256, "rows": card.rows}
-        data |= {"columns": len(card.columns), "notes": list(card.notes)}
-        data |= {"weight": card.weight} if card.weight is not None else {}
+    data: dict[str, Any] = {"target names": list(manifest.targets) if manifest else ["y"]}
+    if manifest is not None:
+        data |= {"file": manifest.source, "bytes": manifest.bytes, "sha256": manifest.sha256, "rows": manifest.rows}
+        data |= {"columns": len(manifest.columns), "notes": list(manifest.notes)}
+        data |= {"weight": manifest.weight} if manifest.weight is not None else {}
     return render(
         Page(
             title=", ".join(data["target names"]),
-            command=shlex.join(card.command) if card else None,
+            command=shlex.join(manifest.command) if manifest else None,
             estimator=fitted,
             evaluations=scored,
-            findings=examine(fitted, others, training=training, rows=card.rows if card else None),
+            findings=examine(fitted, others, training=training, rows=manifest.rows if manifest else None),
             data=data,
             seed=fitted.seed_,
-            versions=dict(card.versions) if card else io.header(folder)[1],
+            versions=dict(manifest.versions) if manifest else io.header(folder)[1],
             citation=[reference.text() for reference in registry.references(registry.family_of(fitted).name)],
         )
     )

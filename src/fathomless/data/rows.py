@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Rows", "Stream", "joined"]
+__all__ = ["Rows", "Stream", "concatenate"]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Stream:
             held.append(self.read(i))
             if sum(map(len, held)) < self.pool and place + 1 < len(chunks):
                 continue
-            pool, start = joined(held), 0
+            pool, start = concatenate(held), 0
             held.clear()
             shuffled = torch.randperm(len(pool), generator=order).to(pool.x.device)
             while sizes and start + sizes[-1] <= len(pool):
@@ -141,7 +141,7 @@ class Stream:
             del pool  # before the next one is gathered
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def concatenate(parts: Sequence[Rows]) -> Rows:
     """Put rows after each other; all have weights, or none."""
     weights = [part.weight for part in parts if part.weight is not None]
     weight = torch.cat(weights) if weights else None

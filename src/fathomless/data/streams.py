@@ -21,7 +21,7 @@ import torch
 from fathomless.data import files as tables
 from fathomless.data.frames import check_missing, encode, read_columns
 from fathomless.data.readers import fingerprint, mapped
-from fathomless.data.rows import Rows, Stream, joined
+from fathomless.data.rows import Rows, Stream, concatenate
 from fathomless.data.schema import MISSING, UNSEEN, Schema, Tally, check_option, some
 from fathomless.data.targets import ClassLabels, LabelTally, TargetScale, TargetTally
 from fathomless.system import memory
@@ -378,7 +378,7 @@ def encoded(
             with _located(source, start, len(X)):
                 found.append(rows(X, y, np.delete(np.arange(len(X)), own - start)))
             start += len(X)
-        return joined(found)
+        return concatenate(found)
 
     sizes = np.diff(starts - np.searchsorted(held, starts))
     train = Stream(read, tuple(sizes.tolist()), source.pool, digest)
@@ -386,7 +386,7 @@ def encoded(
         return train, None
     X, y = source.take(held)
     parts = [slice(start, start + _PIECE) for start in range(0, len(held), _PIECE)]
-    return train, joined([rows(X[part], y[part]) for part in parts])
+    return train, concatenate([rows(X[part], y[part]) for part in parts])
 
 
 @contextlib.contextmanager

@@ -34,6 +34,11 @@ class ClassLabels:
     labels: tuple[Level, ...]
     dtype: str
 
+    @property
+    def log_unit(self) -> float:
+        """Log of the size of a unit: 0, since probabilities have none."""
+        return 0.0
+
     def encode(self, y: Any) -> npt.NDArray[np.int64]:
         """Turn labels into numbers, shape (N,); a label that was not seen raises :class:`DataError`."""
         values = read_vector(y).tolist()
@@ -134,6 +139,11 @@ class TargetScale:
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     ndim: int
+
+    @property
+    def log_unit(self) -> float:
+        """Log of the size of a unit of z: the log density of y is that of z less this."""
+        return float(np.log(self.scale).sum())
 
     def encode(self, y: Any) -> Floats:
         """Center and scale a target; (N,) or (N, K) becomes (N, K)."""

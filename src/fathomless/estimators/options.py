@@ -32,17 +32,23 @@ __all__ = [
 Kind = TypeVar("Kind", bound=type)
 
 
-def option(
-    default: Any, kind: str, *special: Any, least: float | None = None, names: Sequence[str] = (), flag: str = ""
-) -> Any:
+def option(default: Any, kind: str, *special: Any, least: float | None = None, names: Sequence[str] = ()) -> Any:
     """Declare an option.
 
-    Its kind is "whole", "real", "flag", "choice", "text", or "object": something that only Python can give. `special`
-    are values, or types of values, that are allowed beside the kind, `names` the choices, `flag` the name on the
-    command line if it is another one there.
+    Parameters
+    ----------
+    default
+        Its default.
+    kind : {"whole", "real", "flag", "choice", "text", "object"}
+        What it is; "object" is what only Python can give.
+    special
+        Values, or types of values, that are allowed beside the kind.
+    least : float, optional
+        The smallest number allowed.
+    names : sequence of str
+        The choices.
     """
-    known = {"kind": kind, "special": special, "least": least, "names": tuple(names), "flag": flag}
-    return field(default=default, metadata=known)
+    return field(default=default, metadata={"kind": kind, "special": special, "least": least, "names": tuple(names)})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -178,7 +184,7 @@ class DrawnWeightsOptions:
     Parameters
     ----------
     weight_draws : int
-        Weight draws in predictions; used with drawn weights ("meanfield") alone.
+        Draws in predictions, where weights are drawn; where structures are drawn too, two weights for each.
     """
 
     weight_draws: int = option(16, "whole", least=1)
@@ -214,8 +220,15 @@ def options_of(kind: type) -> tuple[Field[Any], ...]:
     return tuple(sorted(fields(kind), key=lambda f: f.name in COMMON))
 
 
-def described(kind: type) -> dict[str, tuple[str, str]]:
-    """Return name -> (type, text) of every option, as the docstrings of its groups say.
+def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, str]]:
+    """Return name -> (type, text) of every option, or of every attribute, as the docstrings of its bases say.
+
+    Parameters
+    ----------
+    kind : type
+        An estimator, or a group of options.
+    section : {"Parameters", "Attributes"}
+        Which section is read.
 
     Examples
     --------
@@ -224,23 +237,33 @@ def described(kind: type) -> dict[str, tuple[str, str]]:
     """
     found: dict[str, tuple[str, str]] = {}
     for base in kind.__mro__:
-        if "__dataclass_params__" not in vars(base):
+        if base.__module__.partition(".")[0] in ("builtins", "sklearn", "abc"):
             continue
-        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("Parameters\n----------\n")
-        for entry in re.split(r"\n(?=\S)", section.partition("\n\n")[0]):
-            head, _, text = entry.partition("\n")
+        _, _, text = inspect.cleandoc(base.__doc__ or "").partition(f"{section}\n{'-' * len(section)}\n")
+        for entry in re.split(r"\n(?=\S)", text.partition("\n\n")[0]):
+            head, _, meaning = entry.partition("\n")
             name, colon, type_ = head.partition(" : ")
             if colon:
-                found.setdefault(name, (type_, " ".join(text.split())))
+                found.setdefault(name, (type_, " ".join(meaning.split())))
     return found
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))
 def documented(kind: Kind) -> Kind:
-    """Give an estimator a constructor with all its options, and write them into its docstring for ``{parameters}``."""
+    """Give an estimator a constructor with all its options, and complete its docstring.
+
+    Its lines ``{parameters}`` and ``{attributes}`` become what the docstrings of its bases say of them.
+    """
     dataclass(kw_only=True, eq=False, repr=False)(kind)
-    entries = []
-    for name, (type_, text) in described(kind).items():
-        entries.append(f"    {name} : {type_}, default={getattr(kind, name)!r}\n        {text}")
-    kind.__doc__ = (kind.__doc__ or "").replace("    {parameters}", "\n".join(entries))
+    entries = {
+        "parameters": [
+            f"    {name} : {type_}, default={getattr(kind, name)!r}\n        {text}"
+            for name, (type_, text) in described(kind).items()
+        ],
+        "attributes": [
+            f"    {name} : {type_}\n        {text}" for name, (type_, text) in described(kind, "Attributes").items()
+        ],
+    }
+    for what, lines in entries.items():
+        kind.__doc__ = (kind.__doc__ or "").replace(f"    {{{what}}}", "\n".join(lines))
     return kind

@@ -3,10 +3,8 @@
 import contextlib
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
-from numbers import Integral, Real
 from os import PathLike
 from typing import Any, cast
 
@@ -19,57 +17,15 @@ from fathomless.system.errors import DataError, FileError
 
 __all__ = [
     "FUNCTION",
-    "check",
     "decoded",
     "encoded",
     "explained",
     "fingerprint",
     "foreign",
-    "real",
-    "whole",
 ]
 
-_MOST = 2**31 - 1  # of whole numbers
 #: What a manifest holds in place of an option that was a function.
 FUNCTION = {"function": True}  # stands for an option that was a function
-
-
-def check(
-    name: str, value: Any, kind: str, special: Sequence[Any], least: float | None, names: Sequence[str], flag: str = ""
-) -> None:
-    """Check an option against its declaration in :mod:`fathomless.estimators.options`, as far as it is plain."""
-    plain = [other for other in special if not isinstance(other, type)]
-    if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
-        return
-    if isinstance(value, str) and value in plain:
-        return
-    match kind:
-        case "whole":
-            whole(name, value, *plain, least=1 if least is None else int(least))
-        case "real":
-            real(name, value, *plain)
-            if least is not None and value < least:
-                raise DataError(f"{name}={value!r} was given; {least:g} or more is allowed")
-        case "flag" if not isinstance(value, bool | np.bool_):
-            raise DataError(f"{name}={value!r} was given; allowed are True and False")
-
-
-def whole(name: str, value: Any, *special: object, least: int = 1) -> int:
-    """Return an option that must be a whole number; `special` are other values that the message tells of."""
-    if not isinstance(value, Integral) or value < least:
-        others = "".join(f", or {other!r}" for other in special)
-        raise DataError(f"{name}={value!r} was given; at least {least} is needed, a whole number{others}")
-    if int(value) > _MOST:
-        raise DataError(f"{name}={value!r} was given; at most {_MOST:,} is allowed")
-    return int(value)
-
-
-def real(name: str, value: Any, *special: object) -> float:
-    """Return an option that must be a finite number; `special` are other values that the message tells of."""
-    if not isinstance(value, Real) or not math.isfinite(value):
-        others = "".join(f", or {other!r}" for other in special)
-        raise DataError(f"{name}={value!r} was given; a finite number is allowed{others}")
-    return float(value)
 
 
 def fingerprint(

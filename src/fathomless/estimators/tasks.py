@@ -1,68 +1,101 @@
-"""What all classifiers share, and what all regressors share, whatever their family."""
+"""Tasks: what all classifiers share, all regressors, and all estimators of a density, whatever their family."""
 
+import itertools
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Self, cast
 
 import narwhals as nw
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.base import ClassifierMixin, DensityMixin, RegressorMixin
 from sklearn.exceptions import DataConversionWarning
+from sklearn.utils.validation import check_is_fitted
 
-from fathomless.data.rows import Rows
+from fathomless.data.frames import encode, read_target, take
+from fathomless.data.schema import Schema
+from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
-from fathomless.estimators import saving as options
-from fathomless.estimators.base import Array, Estimator
+from fathomless.estimators.base import PREDICTED_AT_ONCE, Estimator
 from fathomless.estimators.options import NoiseOptions
-from fathomless.inference.batched import fit_many
+from fathomless.estimators.preparation import Array
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive
-from fathomless.system.errors import DataError, DivergenceError
-from fathomless.system.rng import as_generator, derive
+from fathomless.system import checks
+from fathomless.system.rng import as_generator
 
-__all__ = ["Classifier", "Regressor", "fit_together"]
+__all__ = ["Classifier", "Density", "Regressor", "Supervised"]
 
 
-def fit_together(estimators: Sequence[Estimator], tables: Sequence[tuple[Any, Any]]) -> None:
-    """Fit estimators with equal options to tables with equally many rows, side by side.
+class Supervised(Estimator):
+    """What classifiers and regressors share: columns that predict, and a target."""
 
-    Each becomes what ``estimator.fit(X, y)`` makes of it, up to rounding; seeds may differ.
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the posterior to a table.
 
-    Parameters
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Numbers in an array; numbers, booleans, categories and dates, with gaps, in a pandas, polars or pyarrow
+            frame.
+        y : array or series, shape (N,) or (N, T)
+            Class labels of any type, or numbers.
+        sample_weight : array, shape (N,), optional
+            How often each row counts.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError
+            For a table, target or option that cannot be used; the message says what to do.
+        DivergenceError
+            If the training produced a value that is not finite.
+        """
+        return self._fit(lambda: self._prepare(X, y, sample_weight))
+
+    def fit_stream(self, source: Source) -> Self:
+        """Fit the posterior to data that are larger than the memory, read chunk by chunk.
+
+        One pass learns how to encode the table, one reads the rows that are held out (20,000 at most), and each epoch
+        is another. Options mean what they mean in :meth:`fit`, and what is learned is the same, but for the order of
+        the rows: see :class:`~fathomless.data.rows.Stream`. Classes are held out as they come, not in proportion.
+
+        Parameters
+        ----------
+        source : Source
+            From :func:`fathomless.data.streams.arrays` or :func:`fathomless.data.streams.parquet`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError, DivergenceError
+            As :meth:`fit` does.
+        FileError
+            If a file cannot be read.
+        """
+        return self._fit(lambda: self._prepare_stream(source))
+
+    def _predictors(self, schema: Schema, X: Any) -> Array:
+        return encode(schema, X)
+
+    def _width(self, schema: Schema) -> int:
+        return schema.width
+
+
+class Classifier(ClassifierMixin, Supervised):  # type: ignore[misc]
+    """What all classifiers share.
+
+    Attributes
     ----------
-    estimators : sequence of Estimator
-        Of one class. Their callbacks and checkpoints are not used.
-    tables : sequence of (X, y)
-        One for each.
-
-    Raises
-    ------
-    DataError
-        For options or tables that differ too much; see :func:`~fathomless.inference.batched.fit_many`.
-    DivergenceError
-        If any of the trainings failed; then none of the estimators is fitted.
+    classes_ : ndarray, shape (K,)
+        Labels, ascending.
     """
-    if len(estimators) != len(tables):
-        raise DataError(f"{len(estimators)} estimators and {len(tables)} tables were given; one for each is needed")
-    jobs = [estimator._prepare(X, y, None) for estimator, (X, y) in zip(estimators, tables, strict=True)]
-    train = [job.train for job in jobs if isinstance(job.train, Rows)]
-    runs = fit_many(
-        [job.model for job in jobs],
-        [job.likelihood for job in jobs],
-        train,
-        [job.valid for job in jobs if job.valid is not None],
-        training=[e._training(rows.count, len(rows)) for e, rows in zip(estimators, train, strict=True)],
-        seeds=[derive(job.seed, "training") for job in jobs],
-    )
-    failed = [member.error for member in runs.members if member.error]
-    if failed:
-        raise DivergenceError(f"{len(failed)} of {len(jobs)} trainings failed; the first: {failed[0]}")
-    for estimator, job, member in zip(estimators, jobs, runs.members, strict=True):
-        estimator._adopt(job, member)
-
-
-class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
-    """What all classifiers share."""
 
     @property
     def classes_(self) -> Array:
@@ -89,7 +122,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         Each sample draws one network and applies it to every row.
         """
         noise = as_generator(random_state)
-        draws = cast(ClassPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
+        draws = cast(ClassPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
         return np.asarray(draws).T
 
     def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
@@ -117,7 +150,7 @@ class Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         return ClassLabels
 
 
-class Regressor(NoiseOptions, RegressorMixin, Estimator):  # type: ignore[misc]
+class Regressor(NoiseOptions, RegressorMixin, Supervised):  # type: ignore[misc]
     """What all regressors share."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -142,14 +175,11 @@ class Regressor(NoiseOptions, RegressorMixin, Estimator):  # type: ignore[misc]
         Each sample draws one network and applies it to every row.
         """
         noise = as_generator(random_state)
-        draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(options.whole("n_samples", n_samples), noise)
+        draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
         return np.moveaxis(np.asarray(draws), 0, -1)
 
     def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
-        if self.likelihood not in kinds:
-            raise DataError(f"likelihood={self.likelihood!r} was given; allowed are {', '.join(map(repr, kinds))}")
-        return kinds[self.likelihood](len(cast(TargetScale, target).mean), noise=self.noise)
+        return _noise_law(self, len(cast(TargetScale, target).mean))
 
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return fit_target(y, weight)
@@ -164,3 +194,84 @@ class Regressor(NoiseOptions, RegressorMixin, Estimator):  # type: ignore[misc]
     @classmethod
     def _target_type(cls) -> type[TargetScale]:
         return TargetScale
+
+
+class Density(NoiseOptions, DensityMixin, Estimator):  # type: ignore[misc]
+    """What all estimators of a density share: the columns of the table are the target, and nothing predicts them.
+
+    Networks get rows without columns, (N, 0).
+    """
+
+    def fit(self, X: Any, y: None = None, sample_weight: Any = None) -> Self:
+        """Fit the posterior to a table of numbers.
+
+        Parameters
+        ----------
+        X : array or data frame of numbers, shape (N, T)
+            Rows.
+        y : None
+            Not used; scikit-learn passes it.
+        sample_weight : array, shape (N,), optional
+            How often each row counts.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        DataError
+            For a table or option that cannot be used; the message says what to do.
+        """
+        return self._fit(lambda: self._prepare(X, X, sample_weight))
+
+    def score_samples(self, X: Any) -> Array:
+        """Return the log density of every row in nats, in the units of the table; shape (N,)."""
+        starts = itertools.count(0, PREDICTED_AT_ONCE)
+        parts = (
+            (p, take(X, slice(start, start + PREDICTED_AT_ONCE)))
+            for p, start in zip(self._predictives(X), starts, strict=False)
+        )
+        return np.concatenate([p.log_prob(read_target(rows).reshape(len(p), -1)).numpy() for p, rows in parts])
+
+    def score(self, X: Any, y: None = None) -> float:
+        """Return the mean log density of the rows, in nats."""
+        return float(self.score_samples(X).mean())
+
+    def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw rows, shape (n_samples, T); each comes from a network of its own."""
+        check_is_fitted(self, "model_")
+        columns = len(cast(TargetScale, self.target_).mean)
+        row = cast(ContinuousPredictive, self.predict_dist(np.zeros((1, columns))))
+        count = checks.whole("n_samples", n_samples)
+        return np.asarray(row.sample(count, as_generator(random_state)))[:, 0]
+
+    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
+        return _noise_law(self, len(cast(TargetScale, target).mean))
+
+    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
+        return replace(fit_target(y, weight), ndim=2)
+
+    def _shaped(self, y: Any) -> Any:
+        return y
+
+    def _predictors(self, schema: Schema, X: Any) -> Array:
+        return np.zeros((len(X), 0))
+
+    def _width(self, schema: Schema) -> int:
+        return 0
+
+    def _units(self) -> dict[str, Any]:
+        target = cast(TargetScale, self.target_)
+        return {"shift": target.mean, "scale": target.scale}
+
+    @classmethod
+    def _target_type(cls) -> type[TargetScale]:
+        return TargetScale
+
+
+def _noise_law(options: NoiseOptions, targets: int) -> Likelihood:
+    """Build the law of the noise that the options name."""
+    kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
+    law = checks.choice("likelihood", options.likelihood, tuple(kinds))
+    return kinds[law](targets, noise=options.noise)

@@ -13,6 +13,7 @@ back from its file, with what :mod:`fathomless.plots` offers.
 To add one: write the module, add its line to :data:`EXPERIMENTS`, and write into ``expected.json``, under its name and
 mode (``"smoke"``, ``"full/default"``, ``"full/paper"``), what it must show and where that comes from
 (:class:`~fathomless.experiments.results.Expectation`). The command line, the tests and the documentation follow.
+Experiments may import everything but the application.
 """
 
 import importlib

@@ -26,20 +26,28 @@ from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
-from fathomless.families.depth.laws import Clip, ClippedPoisson, DepthLaw, FixedDepth, PoissonPrior, QuantilePoisson
+from fathomless.families.depth.laws import (
+    DepthLaw,
+    FixedDepth,
+    HardTruncation,
+    PoissonPrior,
+    QuantilePoisson,
+    TruncatedPoisson,
+)
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.objective import log_predictive
-from fathomless.inference.run import Run
+from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import ConvNet
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical
+from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
-from fathomless.system.rng import derive
+from fathomless.system.rng import fold_in
 
 __all__ = ["Pixels", "Setup", "figure", "run", "setup", "train"]
 
@@ -79,8 +87,8 @@ class Setup:
     hard : bool
         The paper's family and its weight decay, everything in the divergence.
     two_sided : bool
-        Clip the family below too: a Poisson law cannot leave out the shallow depths that do not fit, and they weigh
-        more the harder the task is.
+        HardTruncation the family below too: a Poisson law cannot leave out the shallow depths that do not fit, and they
+        weigh more the harder the task is.
     prior : float
         Mean of depth − 1 before the data.
     """
@@ -166,7 +174,7 @@ def run(
     images = _loaded(datasets.load("cifar10", data), chosen, device)
     parts = {
         f"{task}/{name}/{s}": functools.partial(
-            _scores, images[task], chosen, start, derive(seed, task, s), _place(out, task, name, s), settings
+            _scores, images[task], chosen, start, fold_in(seed, task, s), _place(out, task, name, s), settings
         )
         for task, (name, start), s in itertools.product(chosen.tasks, models.items(), range(chosen.seeds))
     }
@@ -186,7 +194,7 @@ def _law(chosen: Setup, start: float) -> DepthLaw:
         return FixedDepth((start - 1,))
     if chosen.hard:
         return QuantilePoisson(start)
-    return ClippedPoisson(start, Clip(0.05, 0.95)) if chosen.two_sided else ClippedPoisson(start)
+    return TruncatedPoisson(start, HardTruncation(0.05, 0.95)) if chosen.two_sided else TruncatedPoisson(start)
 
 
 def _summed(
@@ -272,7 +280,7 @@ def _loaded(found: datasets.Dataset, chosen: Setup, device: torch.device) -> dic
 
 def train(
     rows: Rows, chosen: Setup, law: DepthLaw, seed: int, keeper: Checkpoint | None = None, stop_at: int | None = None
-) -> Run:
+) -> Fitted:
     """Train one network.
 
     Parameters
@@ -307,8 +315,8 @@ def train(
         law=law,
         prior=PoissonPrior(chosen.prior),
         weight_prior=WeightPrior(decay**-0.5, norms=chosen.hard),
-        head_divergence="bundled" if chosen.hard else "own",
-        seed=derive(seed, "weights"),
+        head_divergence="cumulative" if chosen.hard else "own",
+        seed=fold_in(seed, "weights"),
     ).to(rows.x.device)
     callbacks: list[Callable[[Run], None]] = [] if keeper is None else [keeper]
     if stop_at is not None:
@@ -318,7 +326,7 @@ def train(
         Categorical(classes).to(rows.x.device),
         rows,
         training=chosen.training,
-        seed=derive(seed, "training"),
+        seed=fold_in(seed, "training"),
         callbacks=callbacks,
         resume=None if keeper is None else keeper.found(),
     )
@@ -339,6 +347,7 @@ def _scores(
     if place is not None:
         io.remove(place)
     structure = done.model.structure()
+    assert isinstance(structure, ListedPosterior)
     return {
         "accuracy": right,
         "log_likelihood": density,
@@ -349,7 +358,7 @@ def _scores(
 
 
 @torch.no_grad()
-def evaluated(done: Run, rows: Rows) -> tuple[float, float]:
+def evaluated(done: Fitted, rows: Rows) -> tuple[float, float]:
     """Return accuracy and mean log predictive density of the mixture over depths."""
     right = density = 0.0
     for part in rows.parts(_CHUNK):

@@ -32,15 +32,16 @@ from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.nn.bayesian import bayesian
-from fathomless.nn.layers import SpikeSlab, WeightPrior
+from fathomless.nn.layers import WeightPrior
 from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import auroc
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import ClassPredictive, predictive
 from fathomless.system.progress import Progress
-from fathomless.system.rng import as_generator, derive, lent_globally
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["METHODS", "PROTOCOLS", "figure", "grid", "law", "posterior", "run", "sample"]
 
@@ -125,8 +126,8 @@ class _Cases:
     """Training and test cases of one repetition, scaled so that the training cases fill the unit square."""
 
     def __init__(self, size: int, repetition: int, seed: int, tests: int) -> None:
-        x, y = sample(size, as_generator(derive(seed, "train", size, repetition)))
-        raw, self.labels = sample(tests, as_generator(derive(seed, "test", repetition)))
+        x, y = sample(size, as_generator(fold_in(seed, "train", size, repetition)))
+        raw, self.labels = sample(tests, as_generator(fold_in(seed, "test", repetition)))
         self.low, self.high = x.amin(0), x.amax(0)
         self.train = Rows(((x - self.low) / (self.high - self.low)).float(), y)
         self.test = (raw - self.low) / (self.high - self.low)
@@ -197,7 +198,7 @@ def _part(settings: Mapping[str, Any], name: str, size: int, method: str, repeti
     cases = _Cases(size, repetition, settings["seed"], settings["tests"])
     panel = settings["panels"][name]
     own = {**panel, **panel.get("own", {}).get(method, {})}
-    seed = derive(settings["seed"], method, size, repetition)
+    seed = fold_in(settings["seed"], method, size, repetition)
     net = MLP(2, _CLASSES, _UNITS, initialisation="default" if own["published"] else "he")
     decay = WeightPrior(own["scale"])
     model: Model = (
@@ -240,7 +241,7 @@ def _sparse(method: str, own: Mapping[str, Any], seed: int) -> SparseNetwork:
         how: dict[str, Any] = {"multiplier": multiplier, "start": start, "bias_start": bias}
         return SpikeSlab(part, prior, inclusion=method != "dense", **how)
 
-    with lent_globally(seed):
+    with seeded_globals(seed):
         layers = nn.Sequential(nn.Linear(2, _UNITS), nn.ReLU(), nn.Linear(_UNITS, _CLASSES))
         return SparseNetwork(bayesian(layers, make))
 

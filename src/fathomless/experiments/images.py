@@ -35,15 +35,15 @@ from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.bayesian import bayesian
-from fathomless.nn.layers import SpikeSlab
 from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import accuracy, brier, expected_calibration_error
 from fathomless.posterior.model import Model
 from fathomless.system.progress import Progress
-from fathomless.system.rng import as_generator, derive, lent_globally
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "Perceptron", "convolutional", "figure", "fully_connected", "run"]
 
@@ -176,7 +176,7 @@ def _part(
         schedule=settings["schedule"] if sparse else "cosine",
         temperature=settings["temperature"] if sparse else 1.0,
     )
-    seed = derive(settings["seed"], net, name, method)
+    seed = fold_in(settings["seed"], net, name, method)
     if not sparse:
         model: Model = _baseline(method, seed, train, training).to(device)
     else:
@@ -193,7 +193,7 @@ def _part(
     scores = {"cpu_seconds": time.process_time() - start}
     for structure in ("average", "median") if isinstance(model, SparseNetwork) else ("average",):
         if isinstance(model, SparseNetwork):
-            model.predict_by(structure)
+            model.set_prediction(structure)
         scores |= {f"{structure}/{key}": v for key, v in _scores(model, test, settings["draws"]).items()}
     if isinstance(model, SparseNetwork):
         paths = active_paths(model.network)
@@ -242,7 +242,7 @@ def _sparse(net: str, method: str, settings: Mapping[str, Any], seed: int) -> Sp
         estimator = "relaxed" if relaxed else "local"
         return SpikeSlab(part, prior, multiplier=multiplier, estimator=estimator, start=start, bias_start=bias)
 
-    with lent_globally(derive(seed, "weights")):
+    with seeded_globals(fold_in(seed, "weights")):
         return SparseNetwork(bayesian(convolutional() if conv else fully_connected(), make))
 
 
@@ -251,13 +251,13 @@ def _baseline(method: str, seed: int, train: Rows, training: Training) -> Model:
     flat = Rows(train.x.flatten(1), train.y)
     members: list[Model] = []
     for i in range(1 if method == "dropout" else 3):
-        how = {"seed": derive(seed, "member", i)}
+        how = {"seed": fold_in(seed, "member", i)}
         model = (
             dropout_network(Perceptron(), 2, 0.5, **how)
             if method == "dropout"
             else finite_network(Perceptron(), 2, **how)
         )
-        fit(model.to(train.x.device), Categorical(10), flat, training=training, seed=derive(seed, "order", i))
+        fit(model.to(train.x.device), Categorical(10), flat, training=training, seed=fold_in(seed, "order", i))
         members.append(model)
     return (members[0] if len(members) == 1 else Ensemble(members)).eval()
 
@@ -274,9 +274,9 @@ def _watch(curve: list[dict[str, float]], size: int, test: Rows, settings: Mappi
             assert isinstance(model, SparseNetwork)
             model.eval()
             for structure in ("average", "median"):
-                model.predict_by(structure)
+                model.set_prediction(structure)
                 row[structure] = _scores(model, test, settings["curve_draws"])["accuracy"]
-            model.predict_by("average").train()
+            model.set_prediction("average").train()
         curve.append(row)
 
     return callback

@@ -23,12 +23,12 @@ from fathomless.posterior.metrics import nll, rmse
 from fathomless.posterior.predictive import ContinuousPredictive
 from fathomless.system.progress import Progress
 
-__all__ = ["KINDS", "figure", "run"]
+__all__ = ["WEIGHTS", "figure", "run"]
 
 # the training runs to its end: a score of held-out rows is best before the structure is at rest
 _DRAWN: dict[str, Any] = {"weight_prior": 0.3, "validation_fraction": 0.0, "patience": None}
 #: Options of each kind of weights.
-KINDS: dict[str, dict[str, Any]] = {
+WEIGHTS: dict[str, dict[str, Any]] = {
     "map": {},
     "gaussian": {"weights": "meanfield", **_DRAWN},
     "sparse": {"weights": "sparse", **_DRAWN},
@@ -51,7 +51,7 @@ def run(
     """
     full = mode == "full"
     # the small version is too short for weights to leave at 0.02
-    kinds = {kind: own and {**own, "temperature": 0.02 if full else 0.1} for kind, own in KINDS.items()}
+    kinds = {kind: own and {**own, "temperature": 0.02 if full else 0.1} for kind, own in WEIGHTS.items()}
     settings: dict[str, Any] = {
         "seed": seed,
         "tables": ("concrete", "energy", "yacht") if full else ("diabetes",),
@@ -72,7 +72,7 @@ def run(
     for name in settings["tables"]:
         scores = {
             kind: {score: [found[f"{name}/{kind}/{s}"][score] for s in range(settings["splits"])] for score in _SCORES}
-            for kind in KINDS
+            for kind in WEIGHTS
         }
         values |= {f"{name}/{kind}/{score}": summed_up(own[score]) for kind, own in scores.items() for score in own}
         for other in ("map", "gaussian"):

@@ -29,16 +29,16 @@ from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, summed_up
 from fathomless.families.sparse.logistic import Selection, selections
 from fathomless.families.sparse.model import SparseNetwork
-from fathomless.inference.batched import fit_many
-from fathomless.inference.objective import evidence
+from fathomless.inference.batched import fit_batched
+from fathomless.inference.objective import elbo
 from fathomless.inference.training import Training
 from fathomless.nn.bayesian import bayesian, sparse_layers
-from fathomless.nn.layers import SpikeSlab
 from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.likelihoods import Bernoulli
 from fathomless.system.progress import Progress
-from fathomless.system.rng import as_generator, derive, lent_globally
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "SUPPORT", "Protocol", "figure", "network", "regenerated", "run"]
 
@@ -186,7 +186,7 @@ def network(flow: FlowOptions | None, protocol: Protocol, seed: int) -> SparseNe
         start = protocol.start
         return SpikeSlab(part, protocol.prior, multiplier=flow, start=start, bias_start=start)
 
-    with lent_globally(seed):
+    with seeded_globals(seed):
         return SparseNetwork(bayesian(nn.Sequential(nn.Linear(20, 1), nn.Flatten()), made))
 
 
@@ -215,7 +215,7 @@ def _trained(
 ) -> dict[str, Any]:
     """Train networks of one method side by side; return for each what it includes, and its bounds."""
     flow = protocol.flow if method == "flow" else None
-    seeds = [derive(seed, "logistic", i) for i in fits]
+    seeds = [fold_in(seed, "logistic", i) for i in fits]
     models = [network(flow, protocol, own) for own in seeds]
     x = _standardised(X, protocol.standardised)
     targets = [_response(X, y, source, i // protocol.group, seed) for i in fits]
@@ -230,7 +230,7 @@ def _trained(
         evaluate_every=protocol.epochs,
     )
     likelihoods = [Bernoulli(protocol.block) for _ in models]
-    fit_many(models, likelihoods, rows if source == "regenerated" else rows[0], training=training, seeds=seeds)
+    fit_batched(models, likelihoods, rows if source == "regenerated" else rows[0], training=training, seeds=seeds)
     return {
         "fits": [
             {
@@ -248,7 +248,7 @@ def _bound(model: SparseNetwork, rows: Rows, n: int) -> float:
     model.train()
     likelihood, draws = Bernoulli(rows.y.shape[1]), model.draw(rows.x, n, as_generator(0))
     model.eval()
-    bound: Tensor = evidence(draws, likelihood, rows.y, size=len(rows)).elbo
+    bound: Tensor = elbo(draws, likelihood, rows.y, size=len(rows)).value
     return float(bound)
 
 
@@ -263,13 +263,13 @@ def _ascended(protocol: Protocol, method: str, X: Floats, y: Floats, source: str
             learn_slab_variance=True,
             order="given" if method == "cs_given" else "random",
             restarts=min(protocol.restarts, protocol.selections - first),
-            generator=derive(seed, "logistic", method, group),
+            generator=fold_in(seed, "logistic", method, group),
         )
     return {"fits": [{"inclusion": run.inclusion.tolist(), "bound": run.bound} for run in found]}
 
 
 def _response(X: Floats, y: Floats, source: str, group: int, seed: int) -> Floats:
-    return y if source == "stored" else regenerated(X, derive(seed, "response", group))
+    return y if source == "stored" else regenerated(X, fold_in(seed, "response", group))
 
 
 # -------------------------------------------------------------------------------------------------------- the figures

@@ -22,30 +22,31 @@ from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
 from fathomless.families.depth.laws import (
-    Clip,
-    ClippedPoisson,
     DepthLaw,
     FixedDepth,
     FreeCategorical,
+    HardTruncation,
     PoissonPrior,
     QuantilePoisson,
     StickBreaking,
+    TruncatedPoisson,
     UniformPrior,
 )
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.batched import Member, Runs, densities, fit_many
+from fathomless.inference.batched import BatchedRuns, densities, fit_batched
+from fathomless.inference.run import Fitted
 from fathomless.inference.stacked import Stack
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.progress import Progress
-from fathomless.system.rng import derive
+from fathomless.system.rng import fold_in
 
 __all__ = ["PROTOCOLS", "ROTATIONS", "Protocol", "figure", "run", "train"]
 
 _LAWS: dict[str, Callable[[float], DepthLaw]] = {
-    "poisson": ClippedPoisson,
-    "two_sided": lambda rate: ClippedPoisson(rate, Clip(0.05, 0.95)),
+    "poisson": TruncatedPoisson,
+    "two_sided": lambda rate: TruncatedPoisson(rate, HardTruncation(0.05, 0.95)),
     "quantile": QuantilePoisson,
     "stick_breaking": StickBreaking,
 }
@@ -169,8 +170,8 @@ def train(
     fitted, valid, test = ([one[k] for one in sets] for k in range(3))
     held, last = (Stack.of(name, part, len(starts)) for name, part in (("validation", valid), ("test", test)))
     watch = _Watch(held, last, number, early and number == 1)
-    runs = fit_many(
-        [_model(base, p, derive(seed, base, *start)) for start in starts],
+    every = fit_batched(
+        [_model(base, p, fold_in(seed, base, *start)) for start in starts],
         [Categorical(2) for _ in starts],
         fitted,
         valid,
@@ -184,10 +185,10 @@ def train(
             temperature=p.temperature,
             evaluate_every=p.evaluate_every,
         ),
-        seeds=[derive(seed, "order", base, *start) for start in starts],
+        seeds=[fold_in(seed, "order", base, *start) for start in starts],
         callbacks=[watch],
     )
-    return [_summary(cell, runs.members[number * k : number * (k + 1)], watch.seen[k]) for k, cell in enumerate(cells)]
+    return [_summary(cell, every[number * k : number * (k + 1)], watch.seen[k]) for k, cell in enumerate(cells)]
 
 
 class _Watch:
@@ -200,7 +201,7 @@ class _Watch:
         self.valid, self.test, self.number, self.early = valid, test, number, early
         self.seen: list[list[tuple[float, float, float, float]]] = [[] for _ in range(len(valid.counts) // number)]
 
-    def __call__(self, runs: Runs) -> None:
+    def __call__(self, runs: BatchedRuns) -> None:
         if not runs.active:  # the last of them was done at the evaluation before
             return
         right = []
@@ -214,7 +215,7 @@ class _Watch:
 
 
 def _summary(
-    cell: tuple[int, int], members: Sequence[Member], seen: Sequence[tuple[float, float, float, float]]
+    cell: tuple[int, int], members: Sequence[Fitted], seen: Sequence[tuple[float, float, float, float]]
 ) -> dict[str, Any]:
     """Scores of one fit where its validation accuracy, or density, was best, and at the end."""
     at = max(range(len(seen)), key=lambda j: seen[j][0])
@@ -241,7 +242,7 @@ def _summary(
 def _data(rows: int, rotation: int, repetition: int, seed: int) -> tuple[Rows, Rows, Rows]:
     sets = []
     for part in ("train", "valid", "test"):
-        x, y = spiral(rows, rotation, derive(seed, part, rotation, repetition))
+        x, y = spiral(rows, rotation, fold_in(seed, part, rotation, repetition))
         sets.append(Rows(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)))
     return sets[0], sets[1], sets[2]
 
@@ -252,7 +253,7 @@ def _model(kind: str, p: Protocol, seed: int) -> UnboundedDepth:
         return UnboundedDepth(
             net.layer,
             lambda depth: nn.Identity(),
-            readout=lambda: net.head(1),
+            shared_head=lambda: net.head(1),
             law=FreeCategorical(10),
             prior=UniformPrior(10),
             seed=seed,

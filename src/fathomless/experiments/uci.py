@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.data import datasets
-from fathomless.estimators.tasks import fit_together
+from fathomless.estimators.variational import fit_together
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthRegressor

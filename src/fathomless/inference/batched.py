@@ -15,7 +15,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,25 +23,26 @@ from torch.func import functional_call, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.distributed import ranks
-from fathomless.inference.objective import evidence, log_predictive
-from fathomless.inference.run import Best, check
+from fathomless.inference.objective import elbo, log_predictive
+from fathomless.inference.run import Best, Fitted, blueprint_of, check, rebuild, structure_parameters
 from fathomless.inference.stacked import Stack, refuse_buffers, refuse_shapes, refuse_unlike
 from fathomless.inference.svi import calibrate
 from fathomless.inference.training import Training, schedule
+from fathomless.posterior.capabilities import Growing, Stackable, lacks
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
-from fathomless.system.rng import as_generator, derive, lent_globally
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
-__all__ = ["Member", "Runs", "densities", "fit_many"]
+__all__ = ["BatchedRun", "BatchedRuns", "densities", "fit_batched"]
 
 _CHUNK = 65536  # rows scored at once, over all members
 _KINDS = ("value", "first", "second", "count")  # what is kept of every parameter, (F, …) each
 
 
 @dataclass(eq=False)
-class Member:
+class BatchedRun:
     """One of the trainings, with the attributes of a :class:`~fathomless.inference.run.Run`.
 
     Attributes
@@ -74,6 +75,11 @@ class Member:
     stop: bool = False
     error: str = ""
 
+    def result(self) -> Fitted:
+        """Return what the training has come to."""
+        done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
+        return Fitted(*done, training=self.training, stopped=self.stop, error=self.error)
+
     def parts(self) -> dict[str, nn.Parameter]:
         """Return every parameter by the name that it has in the pair that is evaluated."""
         return {
@@ -82,12 +88,12 @@ class Member:
         }
 
 
-class Runs:
+class BatchedRuns:
     """Trainings side by side, between two epochs.
 
     Attributes
     ----------
-    members : tuple of Member
+    members : tuple of BatchedRun
         In the order given.
     epoch, step : int
         Epochs and steps done.
@@ -97,7 +103,7 @@ class Runs:
         For all at once; see :class:`~fathomless.inference.run.Run`.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[BatchedRun]) -> None:
         self.members = tuple(members)
         self.training = members[0].training
         self.device = members[0].model.device
@@ -105,9 +111,10 @@ class Runs:
         self.history: list[dict[str, float]] = []
         self.stop = self.pause = False
         self.terms: tuple[str, ...] = ()
+        self.tempered: frozenset[str] = frozenset()
         self.active = [i for i, member in enumerate(members) if not member.stop]
-        self.orders = [as_generator(derive(member.seed, "order")) for member in members]
-        self.noise = as_generator(derive(members[0].seed, "noise"), device=self.device)
+        self.orders = [as_generator(fold_in(member.seed, "order")) for member in members]
+        self.noise = as_generator(fold_in(members[0].seed, "noise"), device=self.device)
         self.state: dict[str, dict[str, Tensor]] = {kind: {} for kind in _KINDS}
         self.gather()
 
@@ -116,14 +123,17 @@ class Runs:
         live = [self.members[i] for i in self.active]
         for member in live:
             member.model.train()
-        self.pair = _Pair(live[0].model.joined([member.model for member in live[1:]]), live[0].likelihood).train()
+        first = live[0].model
+        if not isinstance(first, Stackable):
+            raise lacks(first, Stackable, "a training side by side", "fit its networks one by one")
+        self.pair = _Pair(first.union([member.model for member in live[1:]]), live[0].likelihood).train()
         refuse_buffers(self.pair)
-        own = [member.parts() for member in live]
-        self.shape = {f"model.{name}" for name in self.pair.model.structure_parameters()}
-        self.awake: dict[str, Tensor] = {}  # (F,) 1 where a part is in use
+        parts = [member.parts() for member in live]
+        self.of_structure = {f"model.{name}" for name in structure_parameters(self.pair.model)}
+        self.active_mask: dict[str, Tensor] = {}  # (F,) 1 where a part is in use
         state = self.state
         for name, filler in self.pair.named_parameters():
-            rows = [mine.get(name) for mine in own]
+            rows = [of_member.get(name) for of_member in parts]
             refuse_shapes(name, filler, rows)
             if name not in state["value"]:
                 blank = torch.zeros(len(rows), *filler.shape, dtype=filler.dtype, device=filler.device)
@@ -134,12 +144,14 @@ class Runs:
                 if not moved[i]:
                     state["value"][name][i] = (filler if row is None else row).detach()
             used = [float(row is not None and row.requires_grad) for row in rows]
-            self.awake[name] = torch.tensor(used, device=self.device)
+            self.active_mask[name] = torch.tensor(used, device=self.device)
         # the rest of what a step needs, as tensors
-        self.order_of = list(self.awake)
+        self.order_of = list(self.active_mask)
         self.rates = torch.tensor([m.training.learning_rate for m in live], dtype=torch.float64, device=self.device)
-        self.heat = torch.tensor([m.training.temperature for m in live], dtype=torch.float64, device=self.device)
-        self.pace = torch.tensor([m.training.structure_rate for m in live], dtype=torch.float64, device=self.device)
+        self.temperature = torch.tensor([m.training.temperature for m in live], dtype=torch.float64, device=self.device)
+        self.structure_rate = torch.tensor(
+            [m.training.structure_rate for m in live], dtype=torch.float64, device=self.device
+        )
 
     def release(self) -> None:
         """Let members that have stopped go: write their rows into their models and drop them."""
@@ -167,22 +179,23 @@ class Runs:
         A law of few numbers decides what is created; variables as many as the weights are copied only for the `whole`.
         """
         changed = False
-        laws = [name for name in self.shape if self.state["value"][name].ndim == 1]
+        laws = [name for name in self.of_structure if self.state["value"][name].ndim == 1]
         values = {name: self.state["value"][name].tolist() for name in laws}
         for k, i in enumerate(self.active):
-            for name, p in self.members[i].model.structure_parameters().items() if whole else ():
+            for name, p in structure_parameters(self.members[i].model).items() if whole else ():
                 if f"model.{name}" not in values:
                     p.copy_(self.state["value"][f"model.{name}"][k])
         if not laws:
             return
         for k, i in enumerate(self.active):
             model = self.members[i].model
-            before = model.layout()
-            for name, p in model.structure_parameters().items():  # scalars
+            before = blueprint_of(model)
+            for name, p in structure_parameters(model).items():  # scalars
                 p.fill_(values[f"model.{name}"][k])
-            model.grow()
-            changed = changed or model.layout() != before
-            for name, p in model.structure_parameters().items():  # a law may hold its parameters above a least value
+            if isinstance(model, Growing):
+                model.grow()
+            changed = changed or blueprint_of(model) != before
+            for name, p in structure_parameters(model).items():  # a law may hold its parameters above a lower bound
                 if f"model.{name}" in values:
                     self.state["value"][f"model.{name}"][k] = p
         if changed:
@@ -202,7 +215,7 @@ class Runs:
         """Return the rest of the state as plain JSON."""
         members = [
             {
-                "layout": m.model.layout(),
+                "layout": blueprint_of(m.model),
                 "history": m.history,
                 "epoch": m.epoch,
                 "stop": m.stop,
@@ -217,11 +230,11 @@ class Runs:
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
         self.epoch, self.step, self.history = meta["epoch"], meta["step"], list(meta["history"])
-        for i, (member, told) in enumerate(zip(self.members, meta["members"], strict=True)):
-            member.model.restore(told["layout"])
-            member.history, member.epoch = list(told["history"]), told["epoch"]
-            member.stop, member.error = told["stop"], told["error"]
-            member.best = Best(state=_under(f"best/{i}/", tensors), **told["best"])
+        for i, (member, saved) in enumerate(zip(self.members, meta["members"], strict=True)):
+            rebuild(member.model, saved["layout"])
+            member.history, member.epoch = list(saved["history"]), saved["epoch"]
+            member.stop, member.error = saved["stop"], saved["error"]
+            member.best = Best(state=_under(f"best/{i}/", tensors), **saved["best"])
             self.orders[i].set_state(tensors[f"order/{i}"].cpu())
             for name, value in _under(f"done/{i}/", tensors).items():
                 member.parts()[name].copy_(value)
@@ -238,10 +251,10 @@ class Runs:
         return [i for i in range(len(self.members)) if i not in self.active]
 
 
-Callback = Callable[[Runs], None]
+Callback = Callable[[BatchedRuns], None]
 
 
-def fit_many(
+def fit_batched(
     models: Sequence[Model],
     likelihoods: Sequence[Likelihood],
     train: Rows | Sequence[Rows],
@@ -252,7 +265,7 @@ def fit_many(
     callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
-) -> Runs:
+) -> tuple[Fitted, ...]:
     """Fit F models and their likelihoods, in place, side by side.
 
     Parameters
@@ -268,7 +281,7 @@ def fit_many(
     seeds : sequence of int
         Seeds of the order of the rows; 0, 1, … if left out.
     callbacks : sequence of callables
-        Called with the :class:`Runs` after every evaluation.
+        Called with the :class:`BatchedRuns` after every evaluation.
     progress : Progress
         Display of means over the members.
     resume : (tensors, meta), optional
@@ -276,15 +289,15 @@ def fit_many(
 
     Returns
     -------
-    Runs
-        The finished trainings.
+    tuple of F Fitted
+        One for each model, in the order given; one that was given up says so in :attr:`Fitted.error`.
 
     Raises
     ------
     DataError
         For models, rows or options that cannot go side by side.
     DivergenceError
-        When no member's bound is finite any more; one that fails alone is given up (:attr:`Member.error`).
+        When no member's bound is finite any more; one that fails alone is given up.
     PausedError
         When a callback sets ``runs.pause``.
     """
@@ -294,7 +307,7 @@ def fit_many(
             check(models[0], likelihoods[0], rows)
     fitted = Stack.of("training", train, len(members))
     held = None if valid is None or len(valid) == 0 else Stack.of("validation", valid, len(members))
-    runs, t = Runs(members), members[0].training
+    runs, t = BatchedRuns(members), members[0].training
     if resume is not None:
         runs.resume(*resume)
     display = progress or Silent()
@@ -302,7 +315,7 @@ def fit_many(
     totals: Tensor | None = None
     try:
         while runs.epoch < t.epochs and not runs.stop:
-            with lent_globally(derive(members[0].seed, "epoch", runs.epoch), runs.device):
+            with seeded_globals(fold_in(members[0].seed, "epoch", runs.epoch), runs.device):
                 sums = _epoch(runs, fitted)
             totals = sums if totals is None else totals + sums
             runs.epoch += 1
@@ -329,7 +342,7 @@ def fit_many(
                 calibrate(member.model, member.likelihood, held.one(i), t.draws, member.seed)
     if all(member.error for member in members):
         raise DivergenceError(members[0].error)
-    return runs
+    return tuple(member.result() for member in members)
 
 
 class _Pair(nn.Module):
@@ -339,29 +352,32 @@ class _Pair(nn.Module):
         super().__init__()
         self.model, self.likelihood = model, likelihood
         self.terms: tuple[str, ...] = ()  # names of the divergences
+        self.tempered: frozenset[str] = frozenset()  # those that the temperature multiplies
 
     def forward(
-        self, x: Tensor, y: Tensor, weight: Tensor | None, size: int | None, heat: Tensor, draws: int, noise: Any
+        self, x: Tensor, y: Tensor, weight: Tensor | None, size: int | None, temperature: Tensor, draws: int, noise: Any
     ) -> tuple[Tensor, ...]:
         """Return elbo, log-likelihood and divergences; or, without a size, the log predictive density of each row."""
         drawn = self.model.draw(x, draws, noise)
         if size is None:
             return (log_predictive(drawn, self.likelihood, y),)
-        e = evidence(drawn, self.likelihood, y, size=size, weight=weight, temperature=heat)
-        self.terms = tuple(e.divergence)
-        return (e.elbo, e.log_likelihood, *e.divergence.values())
+        e = elbo(drawn, self.likelihood, y, size=size, weight=weight, temperature=temperature)
+        self.terms, self.tempered = tuple(e.divergence), drawn.tempered
+        return (e.value, e.log_likelihood, *e.divergence.values())
 
 
-def _evaluate(runs: Runs, values: dict[str, Tensor], rows: Rows, size: int | None, draws: int, noise: Any) -> Any:
-    def one(own: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None, heat: Tensor) -> Any:
-        return functional_call(runs.pair, own, (x, y, weight, size, heat, draws, noise))
+def _evaluate(
+    runs: BatchedRuns, values: dict[str, Tensor], rows: Rows, size: int | None, draws: int, noise: Any
+) -> Any:
+    def one(own: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None, temperature: Tensor) -> Any:
+        return functional_call(runs.pair, own, (x, y, weight, size, temperature, draws, noise))
 
     weighted = None if rows.weight is None else 0
     each = vmap(one, in_dims=(0, 0, 0, weighted, 0), randomness="different")
-    return each({name: values[name] for name in runs.awake}, rows.x, rows.y, rows.weight, runs.heat)
+    return each({name: values[name] for name in runs.active_mask}, rows.x, rows.y, rows.weight, runs.temperature)
 
 
-def _epoch(runs: Runs, train: Stack) -> Tensor:
+def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
     """One pass over the data; return the sums of the bounds' parts, (parts, F)."""
     t, size = runs.training, len(train)
     steps = math.ceil(size / t.batch_size)
@@ -372,49 +388,53 @@ def _epoch(runs: Runs, train: Stack) -> Tensor:
         edges = slice(size * b // steps, size * (b + 1) // steps)
         batch = train.take(runs.active, edges if index is None else index[:, edges])
         runs.step += 1
-        look = runs.step % t.structure_every == 0
-        parts = _step(runs, batch, train, schedule(t.schedule, runs.step - 1, steps * t.epochs, steps), look)
+        structure_step = runs.step % t.structure_every == 0
+        parts = _step(runs, batch, train, schedule(t.schedule, runs.step - 1, steps * t.epochs, steps), structure_step)
         shares.append(parts * ((edges.stop - edges.start) / size))
-        if look and runs.shape:
+        if structure_step and runs.of_structure:
             runs.follow()
     return torch.stack(shares).sum(0)
 
 
-def _step(runs: Runs, batch: Rows, train: Stack, factor: float, look: bool) -> Tensor:
+def _step(runs: BatchedRuns, batch: Rows, train: Stack, factor: float, structure_step: bool) -> Tensor:
     """One step of all; return (parts, F): log-likelihood and divergences."""
     t = runs.training
-    look = look and runs.epoch >= t.structure_delay
-    moving = [name for name in runs.order_of if look or name not in runs.shape]
+    structure_step = structure_step and runs.epoch >= t.structure_delay
+    moving = [name for name in runs.order_of if structure_step or name not in runs.of_structure]
     values = {name: value.detach().requires_grad_(name in moving) for name, value in runs.state["value"].items()}
     with torch.autocast(runs.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
-        elbo, *parts = _evaluate(runs, values, batch, len(train), t.draws, runs.noise)
-    runs.terms = runs.pair.terms
-    counts = torch.tensor([train.counts[i] for i in runs.active], dtype=elbo.dtype, device=runs.device)
-    found = torch.autograd.grad(-(elbo / counts).sum(), [values[name] for name in moving], allow_unused=True)
-    gradients = {name: g for name, g in zip(moving, found, strict=True) if g is not None}
+        bound, *parts = _evaluate(runs, values, batch, len(train), t.draws, runs.noise)
+    runs.terms, runs.tempered = runs.pair.terms, runs.pair.tempered
+    counts = torch.tensor([train.counts[i] for i in runs.active], dtype=bound.dtype, device=runs.device)
+    each = torch.autograd.grad(-(bound / counts).sum(), [values[name] for name in moving], allow_unused=True)
+    gradients = {name: g for name, g in zip(moving, each, strict=True) if g is not None}
     if t.clip_norm is not None:
-        _clip(gradients, runs.shape, t.clip_norm)
+        _clip(gradients, runs.of_structure, t.clip_norm)
     _adam(runs, gradients, factor)
     return torch.stack([part.detach().double() for part in parts])
 
 
 @torch.no_grad()
-def _adam(runs: Runs, gradients: Mapping[str, Tensor], factor: float, beta1: float = 0.9, beta2: float = 0.999) -> None:
+def _adam(
+    runs: BatchedRuns, gradients: Mapping[str, Tensor], factor: float, beta1: float = 0.9, beta2: float = 0.999
+) -> None:
     """Adam on every row that is in use; the others keep value, moments and count."""
     names, state = list(gradients), runs.state
-    used = torch.stack([runs.awake[name] for name in names])  # (P, F)
+    used = torch.stack([runs.active_mask[name] for name in names])  # (P, F)
     count = torch.stack([state["count"][name] for name in names]) + used
-    shape = torch.tensor([name in runs.shape for name in names], device=runs.device)
-    pace = torch.where(shape[:, None], runs.pace * runs.training.structure_every, torch.ones_like(runs.pace))
+    shape = torch.tensor([name in runs.of_structure for name in names], device=runs.device)
+    structure_rate = torch.where(
+        shape[:, None], runs.structure_rate * runs.training.structure_every, torch.ones_like(runs.structure_rate)
+    )
     count64 = count.double().clamp(min=1.0)
-    rate = factor * runs.rates * pace * used / (1.0 - beta1**count64)  # (P, F)
+    rate = factor * runs.rates * structure_rate * used / (1.0 - beta1**count64)  # (P, F)
     spread = (1.0 - beta2**count64).sqrt()
     for k, name in enumerate(names):
         g, value, first, second = gradients[name], *(state[kind][name] for kind in _KINDS[:3])
         over = (-1, *[1] * (g.ndim - 1))
-        mine = used[k].to(g.dtype).view(over)
-        first.lerp_(g, (1.0 - beta1) * mine)
-        second.lerp_(g * g, (1.0 - beta2) * mine)
+        moved = used[k].to(g.dtype).view(over)
+        first.lerp_(g, (1.0 - beta1) * moved)
+        second.lerp_(g * g, (1.0 - beta2) * moved)
         scale = (second.sqrt() / spread[k].to(g.dtype).view(over)).add_(1e-10)
         value.sub_(first * rate[k].to(g.dtype).view(over) / scale)
         state["count"][name] = count[k]
@@ -430,12 +450,12 @@ def _clip(gradients: Mapping[str, Tensor], shape: set[str], longest: float) -> N
         g.mul_(factor.to(g.dtype).view(-1, *[1] * (g.ndim - 1)))
 
 
-def _record(runs: Runs, train: Stack, valid: Stack | None, totals: Tensor) -> None:
+def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor) -> None:
     """Read the sums once, give up members whose bound is not finite, score, add a row to each history."""
     t = runs.training
     last = int(runs.history[-1]["epoch"]) if runs.history else 0
     parts = (totals / (runs.epoch - last)).T.tolist()
-    if runs.shape:
+    if runs.of_structure:
         runs.follow(whole=True)
     scores = [] if valid is None else _score(runs, valid)
     for k, i in enumerate(runs.active):
@@ -451,7 +471,7 @@ def _record(runs: Runs, train: Stack, valid: Stack | None, totals: Tensor) -> No
         }
         for name, term in zip(runs.terms, terms, strict=True):
             row[f"divergence_{name}"] = term
-            row["elbo"] -= member.training.temperature * term if name == "weights" else term
+            row["elbo"] -= member.training.temperature * term if name in runs.tempered else term
         if not math.isfinite(row["elbo"]):
             member.stop = True
             member.error = (
@@ -477,24 +497,23 @@ def _record(runs: Runs, train: Stack, valid: Stack | None, totals: Tensor) -> No
     runs.stop = runs.stop or not runs.active
 
 
-def _factor(runs: Runs, train: Stack) -> float:
+def _factor(runs: BatchedRuns, train: Stack) -> float:
     steps = math.ceil(len(train) / runs.training.batch_size)
     return schedule(runs.training.schedule, runs.step - 1, steps * runs.training.epochs, steps)
 
 
 @torch.no_grad()
-def densities(runs: Runs, rows: Rows) -> Tensor:
+def densities(runs: BatchedRuns, rows: Rows) -> Tensor:
     """Log predictive density of rows (F, N, …) of the active members, each under its own network; (F, N)."""
     runs.pair.eval()
-    noise = as_generator(derive(runs.members[0].seed, "score"), device=runs.device)
+    noise = as_generator(fold_in(runs.members[0].seed, "score"), device=runs.device)
     (density,) = _evaluate(runs, runs.state["value"], rows, None, max(runs.training.draws, 8), noise)
     runs.pair.train()
-    found: Tensor = density
-    return found
+    return cast(Tensor, density)
 
 
 @torch.no_grad()
-def _score(runs: Runs, valid: Stack) -> list[float]:
+def _score(runs: BatchedRuns, valid: Stack) -> list[float]:
     """Mean log predictive density of each active member's validation rows, in nats per row."""
     total = torch.zeros(len(runs.active), dtype=torch.float64, device=runs.device)
     chunk = max(256, _CHUNK // len(runs.active))
@@ -505,10 +524,10 @@ def _score(runs: Runs, valid: Stack) -> list[float]:
     return [value / valid.counts[i] for value, i in zip(total.tolist(), runs.active, strict=True)]
 
 
-def _finish(member: Member) -> None:
+def _finish(member: BatchedRun) -> None:
     """Put a member into its best state, for use."""
     if member.best.layout is not None:
-        member.model.restore(member.best.layout)
+        rebuild(member.model, member.best.layout)
         for prefix, module in (("model/", member.model), ("likelihood/", member.likelihood)):
             module.load_state_dict(_under(prefix, member.best.state))
     member.model.eval()
@@ -520,7 +539,7 @@ def _members(
     likelihoods: Sequence[Likelihood],
     training: Training | Sequence[Training] | None,
     seeds: Sequence[int] | None,
-) -> list[Member]:
+) -> list[BatchedRun]:
     """Pair models with likelihoods, options and seeds, and refuse what cannot go side by side."""
     count = len(models)
     if ranks().count > 1:
@@ -533,7 +552,7 @@ def _members(
         if len(given) != count or not count:
             raise DataError(f"{count} models and {len(given)} {name} were given; one for each model is needed")
     refuse_unlike(trainings, likelihoods)
-    return [Member(*one) for one in zip(models, likelihoods, trainings, seeds, strict=True)]
+    return [BatchedRun(*one) for one in zip(models, likelihoods, trainings, seeds, strict=True)]
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

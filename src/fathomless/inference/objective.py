@@ -3,7 +3,8 @@ r"""The only evidence bound in the library: in nats, for the whole data set, wit
 .. math:: \mathrm{ELBO} = \frac{N}{B} \sum_b \sum_s w_s \log p(y_b \mid f_{sb}) - T \, \mathrm{KL}_\text{weights}
           - \sum_{\text{others}} \mathrm{KL}
 
-Nothing is averaged over weights, layers or batches. T = 1 is the model; T < 1 is a cold posterior.
+Nothing is averaged over weights, layers or batches. T = 1 is the model; T < 1 is a cold posterior. Which terms T
+multiplies is what :attr:`~fathomless.posterior.model.Draws.tempered` says.
 """
 
 from collections.abc import Mapping
@@ -15,15 +16,15 @@ from torch import Tensor
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws
 
-__all__ = ["Evidence", "evidence", "log_predictive"]
+__all__ = ["ELBO", "elbo", "log_predictive"]
 
 
-class Evidence(NamedTuple):
-    """An evidence bound and its parts, scalars in nats.
+class ELBO(NamedTuple):
+    """An evidence lower bound and its parts, scalars in nats.
 
     Attributes
     ----------
-    elbo : Tensor
+    value : Tensor
         The bound: `log_likelihood` minus the (tempered) divergences.
     log_likelihood : Tensor
         Expected log-likelihood of the whole data set, estimated from the batch.
@@ -31,12 +32,12 @@ class Evidence(NamedTuple):
         Kullback-Leibler terms by name, not tempered.
     """
 
-    elbo: Tensor
+    value: Tensor
     log_likelihood: Tensor
     divergence: Mapping[str, Tensor]
 
 
-def evidence(
+def elbo(
     draws: Draws,
     likelihood: Likelihood,
     y: Tensor,
@@ -44,8 +45,8 @@ def evidence(
     size: float,
     weight: Tensor | None = None,
     temperature: float | Tensor = 1.0,
-) -> Evidence:
-    """Estimate the evidence bound of a data set from one batch.
+) -> ELBO:
+    """Estimate the evidence lower bound of a data set from one batch.
 
     The mean over a partition of the data into equal batches equals the value on all data at once.
 
@@ -67,10 +68,10 @@ def evidence(
     log_p = likelihood.log_prob(draws.f, y)  # (S, B)
     per_draw = log_p.sum(1) if weight is None else log_p @ weight  # (S,)
     log_likelihood = (size / len(y)) * (draws.log_weight.exp() @ per_draw)
-    elbo = log_likelihood
+    value = log_likelihood
     for name, term in draws.divergence.items():
-        elbo = elbo - (temperature * term if name == "weights" else term)
-    return Evidence(elbo, log_likelihood, draws.divergence)
+        value = value - (temperature * term if name in draws.tempered else term)
+    return ELBO(value, log_likelihood, draws.divergence)
 
 
 def log_predictive(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:

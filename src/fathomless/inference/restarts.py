@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.inference.batched import Member, Runs, fit_many
+from fathomless.inference.batched import BatchedRuns, fit_batched
 from fathomless.inference.objective import log_predictive
-from fathomless.inference.run import Best
+from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
 from fathomless.inference.training import Training
 from fathomless.posterior.ensemble import Ensemble
@@ -19,7 +19,7 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
-from fathomless.system.rng import as_generator, derive
+from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["restarted"]
 
@@ -32,10 +32,10 @@ def restarted(
     *,
     training: Training,
     seed: int,
-    callbacks: Sequence[Callable[[Runs], None]] = (),
+    callbacks: Sequence[Callable[[BatchedRuns], None]] = (),
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
-) -> Member:
+) -> Fitted:
     """Train every start on the same rows, each with its own order of them; return one fit.
 
     Parameters
@@ -48,12 +48,12 @@ def restarted(
         The fit with the best validation score (without validation rows, the best evidence bound); or an
         :class:`~fathomless.posterior.ensemble.Ensemble` of all, whose noise is calibrated anew.
     training, seed, callbacks, progress, resume
-        As in :func:`~fathomless.inference.batched.fit_many`.
+        As in :func:`~fathomless.inference.batched.fit_batched`.
 
     Raises
     ------
     DataError
-        For another `combine`, and whatever :func:`~fathomless.inference.batched.fit_many` refuses.
+        For another `combine`, and whatever :func:`~fathomless.inference.batched.fit_batched` refuses.
     DivergenceError
         If every start failed; those that fail alone are left out.
     """
@@ -61,42 +61,66 @@ def restarted(
         raise DataError(f"restarts={combine!r} was given; allowed are 'best' and 'average'")
     if not isinstance(train, Rows):
         raise DataError(f"n_restarts={len(starts)} was given with data that are read in parts; set it to 1")
-    runs = fit_many(
+    every = fit_batched(
         [model for model, _ in starts],
         [likelihood for _, likelihood in starts],
         train,
         valid,
         training=training,
-        seeds=[seed if i == 0 else derive(seed, "restart", i) for i in range(len(starts))],
+        seeds=[seed if i == 0 else fold_in(seed, "restart", i) for i in range(len(starts))],
         callbacks=callbacks,
         progress=progress,
         resume=resume,
     )
-    members = [member for member in runs.members if not member.error]
+    members = [member for member in every if not member.error]
     if combine == "best":
         return max(members, key=_standing)
-    likelihood = _mean(members)
+    likelihood, score = _mean(members), None
     whole = Ensemble([member.model for member in members]).eval()
-    together = Member(whole, likelihood, training, seed, runs.history, Best(), runs.epoch, all(m.stop for m in members))
     if valid is not None and len(valid):
         with torch.no_grad():
-            noise = as_generator(derive(seed, "score"), device=valid.x.device)
+            noise = as_generator(fold_in(seed, "score"), device=valid.x.device)
             density = log_predictive(whole.draw(valid.x, max(training.draws, 8), noise), likelihood, valid.y)
             weighed = density if valid.weight is None else density * valid.weight
-            together.best = Best(float(weighed.double().sum()) / valid.count, runs.epoch)
+            score = float(weighed.double().sum()) / valid.count
         if training.calibrate:
             calibrate(whole, likelihood, valid, training.draws, seed)
-    return together
+    return Fitted(
+        whole,
+        likelihood,
+        _mean_history(every),
+        max(member.n_iter for member in every),
+        score,
+        seed,
+        training=training,
+        stopped=all(member.stopped for member in members),
+    )
 
 
-def _standing(member: Member) -> float:
-    if member.best.score is not None:
-        return member.best.score
+def _standing(member: Fitted) -> float:
+    if member.score is not None:
+        return member.score
     return member.history[-1]["elbo"] if member.history else -math.inf
 
 
+def _mean_history(every: Sequence[Fitted]) -> list[dict[str, float]]:
+    """Average the members' histories, row by row, over those that were still being trained."""
+    rows: dict[int, list[dict[str, float]]] = {}
+    for member in every:
+        for row in member.history:
+            rows.setdefault(int(row["epoch"]), []).append(row)
+    return [
+        {
+            **{name: math.fsum(row[name] for row in together) / len(together) for name in together[0]},
+            "epoch": epoch,
+            "step": int(together[0]["step"]),
+        }
+        for epoch, together in sorted(rows.items())
+    ]
+
+
 @torch.no_grad()
-def _mean(members: Sequence[Member]) -> Likelihood:
+def _mean(members: Sequence[Fitted]) -> Likelihood:
     """Average what the members' likelihoods have learned."""
     likelihood = copy.deepcopy(members[0].likelihood)
     each = [dict(member.likelihood.named_parameters()) for member in members]

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.distributed import ranks
 from fathomless.inference.training import Training
+from fathomless.posterior.capabilities import HasStructureLaw, Resizable
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, FathomlessError
-from fathomless.system.rng import as_generator, derive
+from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Best", "Run", "check"]
+__all__ = ["Best", "Fitted", "Run", "blueprint_of", "check", "rebuild", "structure_parameters"]
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Best:
     since : int
         Scores since then.
     layout : dict or None
-        What :meth:`Model.layout` said then.
+        The blueprint of the model then; {} if its parts are fixed.
     state : dict of str to Tensor
         Copies of the tensors of model and likelihood.
     """
@@ -48,12 +49,49 @@ class Best:
         if not math.isfinite(score) or (self.score is not None and score <= self.score):
             self.since += 1
             return
-        self.score, self.epoch, self.since, self.layout = score, epoch, 0, model.layout()
+        self.score, self.epoch, self.since, self.layout = score, epoch, 0, blueprint_of(model)
         self.state = {
             f"{prefix}/{name}": value.clone()
             for prefix, module in (("model", model), ("likelihood", likelihood))
             for name, value in module.state_dict().items()
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What an inference returns, however it found the posterior.
+
+    Attributes
+    ----------
+    model : Model
+        The posterior.
+    likelihood : Likelihood
+        p(y | f).
+    history : list of dict
+        One row per evaluation; see :class:`Run`.
+    n_iter : int
+        Epochs done.
+    score : float or None
+        Best mean log predictive density of the validation rows, in nats per row of the targets that were trained on.
+    seed : int
+        Of the order of the rows and of weight draws.
+    training : Training, optional
+        The options, if it was trained.
+    stopped : bool
+        Whether it ended before its time, by its validation rows or a callback.
+    error : str
+        If it is one of several trainings and was given up: where its bound ceased to be finite.
+    """
+
+    model: Model
+    likelihood: Likelihood
+    history: list[dict[str, float]]
+    n_iter: int
+    score: float | None
+    seed: int
+    training: Training | None = None
+    stopped: bool = False
+    error: str = ""
 
 
 class Run:
@@ -70,6 +108,8 @@ class Run:
         Best validation score and the state it was reached in.
     terms : tuple of str
         Names of the divergences.
+    tempered : frozenset of str
+        Those that the temperature multiplies.
     ranks : Ranks
         The processes that train this network; alone if there is one.
     stop : bool
@@ -86,13 +126,19 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.best = Best()
         self.terms: tuple[str, ...] = ()
+        self.tempered: frozenset[str] = frozenset()
         self.stop = self.pause = False
-        self.order = as_generator(derive(seed, "order"))
-        self.noise = as_generator(derive(seed, "noise"), device=model.device)
+        self.order = as_generator(fold_in(seed, "order"))
+        self.noise = as_generator(fold_in(seed, "noise"), device=model.device)
         self.optimizer = _optimizer(training)
-        self.adopt()
+        self.register_parameters()
         self.model.train()
         self.likelihood.train()
+
+    def result(self) -> "Fitted":
+        """Return what the training has come to."""
+        done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
+        return Fitted(*done, training=self.training, stopped=self.stop)
 
     def named(self) -> dict[str, nn.Parameter]:
         """Return every parameter by the name it has in checkpoints."""
@@ -101,14 +147,14 @@ class Run:
             **{f"likelihood/{name}": p for name, p in self.likelihood.named_parameters()},
         }
 
-    def adopt(self) -> None:
+    def register_parameters(self) -> None:
         """Hand parameters that the optimiser does not know to its existing groups."""
         weights, structure = self.optimizer.param_groups
         known = {id(p) for group in (weights, structure) for p in group["params"]}
-        shape = {id(p) for p in self.model.structure_parameters().values()}
+        of_structure = {id(p) for p in structure_parameters(self.model).values()}
         for p in self.named().values():
             if id(p) not in known:
-                (structure if id(p) in shape else weights)["params"].append(p)
+                (structure if id(p) in of_structure else weights)["params"].append(p)
                 if self.training.optimizer == "sgd" and self.training.momentum:
                     # fused steps take no mixture of present and absent momenta; zero is what an absent one means
                     self.optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
@@ -134,7 +180,7 @@ class Run:
             "epoch": self.epoch,
             "step": self.step,
             "history": self.history,
-            "layout": self.model.layout(),
+            "layout": blueprint_of(self.model),
             "best": {
                 "score": self.best.score,
                 "epoch": self.best.epoch,
@@ -145,10 +191,10 @@ class Run:
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
-        self.model.restore(meta["layout"])
+        rebuild(self.model, meta["layout"])
         _load(self.model, _under("model", tensors))
         _load(self.likelihood, _under("likelihood", tensors))
-        self.adopt()
+        self.register_parameters()
         for name, p in self.named().items():
             state = _under(f"optimizer/{name}", tensors)
             if state:
@@ -165,14 +211,20 @@ class Run:
     def restore_best(self) -> None:
         """Put model and likelihood into the state of the best validation score, if there was one."""
         if self.best.layout is not None:
-            self.model.restore(self.best.layout)
+            rebuild(self.model, self.best.layout)
             _load(self.model, _under("model", self.best.state))
             _load(self.likelihood, _under("likelihood", self.best.state))
 
 
 @torch.no_grad()
 def check(model: Model, likelihood: Likelihood, data: Rows | Stream) -> None:
-    """Try the first rows, so that what does not fit together is told before a training starts."""
+    """Try the first rows, so that what does not fit together is told before a training starts.
+
+    Raises
+    ------
+    DataError
+        If rows, model and likelihood do not fit together.
+    """
     rows = data.first
     for name, value in (("x", rows.x), ("y", rows.y), ("weight", rows.weight)):
         if name == "weight" and value is None:
@@ -205,6 +257,22 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream) -> None:
         ) from error
     finally:
         model.train(was_training)
+
+
+def blueprint_of(model: Model) -> dict[str, Any]:
+    """Return what must exist before the state of a model can be loaded; {} if its parts are fixed."""
+    return model.blueprint() if isinstance(model, Resizable) else {}
+
+
+def rebuild(model: Model, blueprint: dict[str, Any]) -> None:
+    """Have the parts that a blueprint names, unless the parts of the model are fixed."""
+    if isinstance(model, Resizable):
+        model.rebuild(blueprint)
+
+
+def structure_parameters(model: Model) -> dict[str, nn.Parameter]:
+    """Return the parameters of the law over structure, by name; none if the model has no such law."""
+    return model.structure_parameters() if isinstance(model, HasStructureLaw) else {}
 
 
 def _optimizer(t: Training) -> torch.optim.Optimizer:

@@ -22,14 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.data.rows import Rows, Stream
-from fathomless.inference.objective import evidence, log_predictive
-from fathomless.inference.run import Run, check
+from fathomless.inference.objective import elbo, log_predictive
+from fathomless.inference.run import Fitted, Run, blueprint_of, check, structure_parameters
 from fathomless.inference.training import Training, schedule
+from fathomless.posterior.capabilities import Growing, HasStructureLaw, NaturalGradient, lacks
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import DivergenceError, PausedError
+from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
-from fathomless.system.rng import as_generator, derive, lent_globally
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["calibrate", "fit", "score"]
 
@@ -51,7 +52,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
-) -> Run:
+) -> Fitted:
     """Fit a model and its likelihood to data, in place.
 
     With validation rows the state of the best mean log predictive density is restored at the end.
@@ -78,8 +79,8 @@ def fit(
 
     Returns
     -------
-    Run
-        The finished run, with its history.
+    Fitted
+        The model and its likelihood, trained, with their history.
 
     Raises
     ------
@@ -94,6 +95,7 @@ def fit(
     for rows in data:
         check(model, likelihood, rows)
     run = Run(model, likelihood, training or Training(), seed)
+    _refuse(run)
     if resume is not None:
         run.resume(*resume)
     run.ranks.refuse_statistics(model)
@@ -104,7 +106,7 @@ def fit(
     try:
         while run.epoch < run.training.epochs and not run.stop:
             own = ("rank", run.ranks.rank) if run.ranks.rank else ()  # each has rows of its own to drop from
-            with lent_globally(derive(seed, "epoch", run.epoch, *own), model.device):  # for dropout in users' modules
+            with seeded_globals(fold_in(seed, "epoch", run.epoch, *own), model.device):  # for dropout in users' modules
                 sums = _epoch(run, train)
             totals = sums if totals is None else totals + sums
             run.epoch += 1
@@ -123,13 +125,29 @@ def fit(
     finally:
         display.close()
         run.restore_best()  # also after an error: the best state so far is worth having
-        for p in model.structure_parameters().values():
+        for p in structure_parameters(model).values():
             p.requires_grad_()
         model.eval()
         likelihood.eval()
     if run.training.calibrate and valid is not None and len(valid):
         calibrate(model, likelihood, valid, run.training.draws, seed)
-    return run
+    return run.result()
+
+
+def _refuse(run: Run) -> None:
+    """Refuse options that the family has not what is needed for, and laws that would be moved as weights are."""
+    t, model = run.training, run.model
+    if t.structure_optimizer == "natural" and not isinstance(model, NaturalGradient):
+        raise lacks(model, NaturalGradient, "structure_optimizer='natural'", "use structure_optimizer='adam'")
+    if t.precondition and not isinstance(model, Growing):
+        raise lacks(model, Growing, "precondition=True", "leave it out")
+    if not isinstance(model, HasStructureLaw):
+        inside = [name for name, part in model.named_modules() if isinstance(part, HasStructureLaw)]
+        if inside:
+            raise DataError(
+                f"an {type(model).__name__} was given whose part {inside[0]} has a law over structure; train "
+                "its members, with fit or side by side with fit_batched, and put them together then"
+            )
 
 
 def calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1, seed: int = 0) -> None:
@@ -141,7 +159,7 @@ def calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1,
     if not parameters:
         return
     with torch.no_grad():
-        noise = as_generator(derive(seed, "score"), device=valid.x.device)
+        noise = as_generator(fold_in(seed, "score"), device=valid.x.device)
         drawn = model.draw(valid.x, max(draws, 8), noise)
     start = [p.detach().clone() for p in parameters]
     optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
@@ -180,14 +198,22 @@ def _epoch(run: Run, train: Rows | Stream) -> Tensor:
         shares.append(len(batch) / len(train))
         if look:
             _look(run, train)
-            new = run.model.grow(None if t.max_growth is None else t.max_growth - created)
-            if new:
-                created += new
-                run.adopt()
-                run.ranks.refuse_statistics(run.model)
+            new = _grow(run, None if t.max_growth is None else t.max_growth - created)
+            created += new
             _compare(run, whole=bool(new))
         _clear(run)
     return total + _summed(parts, shares)
+
+
+def _grow(run: Run, limit: int | None) -> int:
+    """Let the model follow its law over structure; hand new parameters to the optimiser. Return how many parts."""
+    if not isinstance(run.model, Growing):
+        return 0
+    new = run.model.grow(limit)
+    if new:
+        run.register_parameters()
+        run.ranks.refuse_statistics(run.model)
+    return new
 
 
 def _summed(parts: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> Tensor:
@@ -202,7 +228,7 @@ def _compare(run: Run, *data: Rows | Stream, whole: bool = True, told: Any = Non
         return
     own = ("model/", "likelihood/", "generator/")
     tensors = {name: value for name, value in run.tensors().items() if whole and name.startswith(own)}
-    plain = [run.model.layout(), told]
+    plain = [blueprint_of(run.model), told]
     for i, rows in enumerate(data):
         some = rows.first.take(slice(0, 256))
         tensors |= {f"{i}/x": some.x, f"{i}/y": some.y}
@@ -232,19 +258,19 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[
     if run.ranks.count > 1:
         draws = replace(draws, divergence={name: kl / run.ranks.count for name, kl in draws.divergence.items()})
     share = size * len(part) / len(batch)
-    e = evidence(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=t.temperature)
-    (-e.elbo / (count or size)).backward()
+    e = elbo(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=t.temperature)
+    (-e.value / (count or size)).backward()
     if run.ranks.count > 1:
         parameters = [p for _, p in sorted(run.named().items())]  # in an order that a resumed run shares
         run.ranks.add([p.grad for p in parameters if p.grad is not None])
     if t.optimizer == "sgd" if t.precondition is None else t.precondition:
         _precondition(run.model)
     if t.clip_norm is not None:
-        shape = {f"model/{name}" for name in run.model.structure_parameters()}
+        law = {f"model/{name}" for name in structure_parameters(run.model)}
         named = run.named()  # in an order that a resumed run shares, since sums depend on it
-        nn.utils.clip_grad_norm_([named[name] for name in sorted(named) if name not in shape], t.clip_norm)
+        nn.utils.clip_grad_norm_([named[name] for name in sorted(named) if name not in law], t.clip_norm)
     run.optimizer.step()
-    run.terms = tuple(e.divergence)
+    run.terms, run.tempered = tuple(e.divergence), draws.tempered
     return [e.log_likelihood.detach(), *(term.detach() for term in e.divergence.values())]
 
 
@@ -252,11 +278,10 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[
 def _look(run: Run, train: Rows | Stream) -> None:
     """Check that the posterior over structure is finite; take the natural step, if asked for."""
     t = run.training
-    parameters = run.model.structure_parameters()
-    moving = [p for p in parameters.values() if p.grad is not None]
+    moving = [p for p in structure_parameters(run.model).values() if p.grad is not None]
     if not moving:
         return
-    if t.structure_optimizer == "natural":
+    if t.structure_optimizer == "natural" and isinstance(run.model, NaturalGradient):
         fisher, factor = run.model.fisher(), run.optimizer.param_groups[0]["lr"] / t.learning_rate
         gradient = torch.stack([-train.count * p.grad for p in moving if p.grad is not None])
         step = factor * t.structure_rate * (torch.linalg.pinv(fisher, rtol=1e-9) @ gradient)
@@ -271,13 +296,15 @@ def _look(run: Run, train: Rows | Stream) -> None:
 
 
 @torch.no_grad()
-def _precondition(model: Model, least: float = 1e-3) -> None:
+def _precondition(model: Model, smallest: float = 1e-3) -> None:
     """Divide gradients by how much their parameter is used, so that new parts learn at full speed."""
+    if not isinstance(model, Growing):
+        return
     parameters = dict(model.named_parameters())
-    for name, share in model.usage().items():
+    for name, share in model.use_probability().items():
         gradient = parameters[name].grad if name in parameters else None  # a part that others share has one name
         if gradient is not None:
-            gradient.div_(share.clamp(min=least))
+            gradient.div_(share.clamp(min=smallest))
 
 
 def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
@@ -306,7 +333,7 @@ def _record(run: Run, train: Rows | Stream, valid: Rows | None, totals: Tensor) 
     }
     for name, term in zip(run.terms, terms, strict=True):
         row[f"divergence_{name}"] = term
-        row["elbo"] -= t.temperature * term if name == "weights" else term
+        row["elbo"] -= t.temperature * term if name in run.tempered else term
     _guard(run, train, row["elbo"])
     row.update(run.model.structure().statistics)
     if valid is not None and len(valid):
@@ -323,7 +350,7 @@ def score(run: Run, rows: Rows) -> float:
     run.likelihood.eval()
     total = torch.zeros((), dtype=torch.float64, device=run.model.device)
     for part in filter(len, map(run.ranks.share, rows.parts(_CHUNK))):
-        noise = as_generator(derive(run.seed, "score"), device=run.model.device)
+        noise = as_generator(fold_in(run.seed, "score"), device=run.model.device)
         density = log_predictive(run.model.draw(part.x, max(run.training.draws, 8), noise), run.likelihood, part.y)
         total += (density if part.weight is None else density * part.weight).double().sum()
     run.ranks.add([total])
@@ -334,7 +361,7 @@ def _guard(run: Run, train: Rows | Stream, elbo: float) -> None:
     """Refuse a bound that is not finite, naming the first tensor that is not."""
     if math.isfinite(elbo):
         return
-    structure = {f"model/{name}": p for name, p in run.model.structure_parameters().items()}
+    structure = {f"model/{name}": p for name, p in structure_parameters(run.model).items()}
     tensors = {"x (the inputs)": train.first.x, "y (the targets)": train.first.y, **structure, **run.named()}
     culprit = next(
         (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),

@@ -1,6 +1,7 @@
 """How a training goes: its options, the schedule of its rates, and the rules that fill in what is left open."""
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fathomless.system.errors import DataError
@@ -8,6 +9,7 @@ from fathomless.system.errors import DataError
 __all__ = [
     "SMALL_BATCH",
     "Training",
+    "adam_travel",
     "automatic_batch_size",
     "automatic_epochs",
     "automatic_structure_rate",
@@ -182,3 +184,18 @@ def automatic_epochs(steps_per_epoch: int) -> int:
 def automatic_structure_rate(steps: int) -> float:
     """Rate of the structure's parameters: 0.3 in 4,000 steps, and more in fewer, so that they can go as far."""
     return min(3.0, 0.3 * max(1.0, 4000 / steps))
+
+
+def adam_travel(history: Sequence[Mapping[str, float]], learning_rate: float) -> float:
+    """Return how far Adam could have moved a parameter, by the history of a training: about one rate per step.
+
+    Parameters
+    ----------
+    history : sequence of mappings
+        Rows with "step" and "learning_rate".
+    learning_rate : float
+        At the start.
+    """
+    rates = [learning_rate, *(row["learning_rate"] for row in history)]
+    steps = [0.0, *(row["step"] for row in history)]
+    return sum(0.5 * (a + b) * (t - s) for a, b, s, t in zip(rates, rates[1:], steps, steps[1:], strict=False))

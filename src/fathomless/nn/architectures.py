@@ -19,8 +19,8 @@ from fathomless.system.errors import DataError
 __all__ = [
     "MLP",
     "Architecture",
+    "CombinedHeads",
     "ConvNet",
-    "JoinedHeads",
     "Residual",
     "SequenceTransformer",
     "TabularTransformer",
@@ -75,7 +75,7 @@ class Residual(nn.Module):
         return y
 
 
-class JoinedHeads(nn.Module):
+class CombinedHeads(nn.Module):
     """Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ): linear heads of several depths as one linear map on their hidden states side by side."""
 
     def __init__(self, layers: Sequence[nn.Module], heads: Sequence[nn.Linear], posterior: Mapping[int, float]) -> None:

@@ -11,14 +11,15 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fathomless.nn.layers import BayesianLayer, MeanField, SpikeSlab, WeightPrior, prior_scales
+from fathomless.nn.layers import BayesianLayer, MeanField, WeightPrior, prior_scales
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.system.errors import DataError
 
-__all__ = ["KINDS", "Bayesian", "Slot", "bayesian", "sparse_layers", "with_weights"]
+__all__ = ["WEIGHT_KINDS", "Bayesian", "BayesianSlot", "bayesian", "sparse_layers", "with_weights"]
 
 #: Kinds of weights that :func:`with_weights` knows.
-KINDS = ("map", "meanfield", "sparse")
+WEIGHT_KINDS = ("map", "meanfield", "sparse")
 
 Make = Callable[[str, nn.Module], nn.Module | None]
 
@@ -43,7 +44,7 @@ class Bayesian(BayesianLayer):
         return output, total
 
 
-class Slot(nn.Module):
+class BayesianSlot(nn.Module):
     """A place in a network that a Bayesian layer has taken: returns its output, and hands its divergence up."""
 
     def __init__(self, layer: BayesianLayer) -> None:
@@ -80,7 +81,7 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
         Any network with one input and one output; its weights are where the posterior means start.
     make : callable (name, layer) -> layer or None, optional
         What replaces a linear map or a convolution, found under `name`; None leaves it as it is: a network may be
-        Bayesian in its last layer alone. By default :class:`~fathomless.nn.layers.SpikeSlab`.
+        Bayesian in its last layer alone. By default :class:`~fathomless.nn.sparse_layer.SpikeSlab`.
 
     Raises
     ------
@@ -102,8 +103,8 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
             new = make(name.removeprefix("0."), part)
             owner, _, leaf = name.rpartition(".")
             if new is not None:
-                setattr(whole.get_submodule(owner), leaf, Slot(new) if isinstance(new, BayesianLayer) else new)
-    if not any(isinstance(part, Slot) for part in whole.modules()):
+                setattr(whole.get_submodule(owner), leaf, BayesianSlot(new) if isinstance(new, BayesianLayer) else new)
+    if not any(isinstance(part, BayesianSlot) for part in whole.modules()):
         raise DataError(
             f"no layer of the {type(module).__name__} was made Bayesian; linear maps and convolutions can be, those "
             "for which `make` returns a layer"
@@ -140,7 +141,7 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
 
 def sparse_layers(module: nn.Module) -> list[tuple[str, SpikeSlab]]:
     """Return the layers with spikes and slabs inside a network, by the names they had before :func:`bayesian`."""
-    own = {id(part): part for part in module.modules() if isinstance(part, Bayesian | Slot)}
+    own = {id(part): part for part in module.modules() if isinstance(part, Bayesian | BayesianSlot)}
     inside = {id(part.module if isinstance(part, Bayesian) else part.layer) for part in own.values()}
     found = []
     for path, part in module.named_modules():

@@ -13,7 +13,9 @@ so what it needs are the first two moments, M = αμ and V = α(σ² + (1 − α
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +25,17 @@ from torch.nn import functional as F
 
 from fathomless.system.errors import DataError
 
-__all__ = ["Moments", "Prior", "SlabPrior", "SlabStart", "Weights", "moments"]
+__all__ = [
+    "Prior",
+    "SlabPrior",
+    "SlabStart",
+    "SpikeSlabPosterior",
+    "WeightMoments",
+    "inclusions_from",
+    "moments",
+]
+
+_FROZEN = 1e4  # logit of a weight that is in, or out, for good
 
 
 @dataclass(frozen=True)
@@ -133,7 +145,7 @@ class Prior(NamedTuple):
         return Prior(odds, self.mean, scale)
 
 
-class Moments(NamedTuple):
+class WeightMoments(NamedTuple):
     """What local sampling needs of the weights of one layer.
 
     Attributes
@@ -149,7 +161,9 @@ class Moments(NamedTuple):
     divergence: Tensor
 
 
-def moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior, *, compiled: bool = False) -> Moments:
+def moments(
+    mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior, *, compiled: bool = False
+) -> WeightMoments:
     """Return the moments of weights and their divergence from the prior.
 
     Parameters
@@ -178,16 +192,16 @@ def moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior,
     return (_compiled() if compiled else _moments)(mean, log_scale, logit, prior)
 
 
-def _moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior) -> Moments:
+def _moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior) -> WeightMoments:
     variance = (2.0 * log_scale).exp()
     slab = _slab(mean, log_scale, variance, prior)
     if logit is None:
-        return Moments(mean, variance, slab.sum(dtype=torch.float64))
+        return WeightMoments(mean, variance, slab.sum(dtype=torch.float64))
     alpha, odds = logit.sigmoid(), prior.odds
     k = alpha * (slab + logit - cast(Any, odds)) - F.softplus(logit)
     without = F.softplus(torch.as_tensor(cast(Any, odds), dtype=torch.float64, device=mean.device))
     divergence = k.sum(dtype=torch.float64) + without.mean() * mean.numel()
-    return Moments(alpha * mean, alpha * (variance + (1.0 - alpha) * mean.square()), divergence)
+    return WeightMoments(alpha * mean, alpha * (variance + (1.0 - alpha) * mean.square()), divergence)
 
 
 def _slab(mean: Tensor, log_scale: Tensor, variance: Tensor, prior: Prior) -> Tensor:
@@ -217,7 +231,7 @@ class SlabStart:
     logit: tuple[float, float] = (0.5, 1.5)
 
 
-class Weights(nn.Module):
+class SpikeSlabPosterior(nn.Module):
     """The posterior of the weights, or the biases, of one layer.
 
     Parameters
@@ -239,10 +253,19 @@ class Weights(nn.Module):
         self.mean = nn.Parameter(mean)
         self.log_scale = nn.Parameter(torch.empty_like(values).normal_(*start.log_scale))
         self.logit = nn.Parameter(torch.empty_like(values).uniform_(*start.logit)) if inclusion else None
+        self.frozen = False  # whether no inclusion is in doubt any more
+        self.register_load_state_dict_post_hook(_see_whether_frozen)
         self._plain = tuple(None if isinstance(value, Tensor) else value for value in prior)
         for name, value in zip(prior._fields, prior, strict=True):
             tensor = value.to(values) if isinstance(value, Tensor) else None
             self.register_buffer(f"prior_{name}", tensor, persistent=False)
+
+    @torch.no_grad()
+    def freeze(self) -> None:
+        """Fix the inclusions where they are more probable, in place: logits far from 0, which no longer move."""
+        if self.logit is not None:
+            self.logit.copy_(torch.where(self.logit > 0.0, _FROZEN, -_FROZEN)).requires_grad_(False)
+            self.frozen = True
 
     @property
     def prior(self) -> Prior:
@@ -251,7 +274,7 @@ class Weights(nn.Module):
         own: list[Any] = [getattr(self, f"prior_{name}") if value is None else value for value, name in pairs]
         return Prior(*own)
 
-    def moments(self, mean: Tensor | None = None, *, compiled: bool = False) -> Moments:
+    def moments(self, mean: Tensor | None = None, *, compiled: bool = False) -> WeightMoments:
         """Return M, V and Σ k; another mean of the slabs may be given."""
         mean = self.mean if mean is None else mean
         settled = self.prior.settled(mean, self.log_scale, self.logit)
@@ -271,29 +294,51 @@ class Weights(nn.Module):
         u = torch.empty_like(mean).uniform_(generator=generator).clamp(edge, 1.0 - edge)
         return weight * ((self.logit + u.logit()) / temperature).sigmoid()
 
-    def drawn(self, mean: Tensor, structure: str, generator: torch.Generator | None) -> Tensor:
-        """Draw weights with drawn inclusion ("average"), or where α > ½ ("median"); what is excluded is exactly 0."""
+    def drawn(self, mean: Tensor, predict_by: str, generator: torch.Generator | None) -> Tensor:
+        """Draw weights with drawn inclusion ("average"), or where α > ½ ("median"); what is excluded is exactly 0.
+
+        Inside :func:`inclusions_from` the inclusions come from its generator.
+        """
         weight = mean + self.log_scale.exp() * torch.empty_like(mean).normal_(generator=generator)
         if self.logit is None:
             return weight
-        if structure == "median":
+        if predict_by == "median":
             return torch.where(self.logit > 0.0, weight, 0.0)
-        u = torch.empty_like(mean).uniform_(generator=generator)
+        u = torch.empty_like(mean).uniform_(generator=_INCLUSIONS.get() or generator)
         return torch.where(u < self.logit.sigmoid(), weight, 0.0)
 
-    def point(self, mean: Tensor, structure: str) -> Tensor:
+    def means(self, mean: Tensor, predict_by: str) -> Tensor:
         """Return αμ ("average"), or μ where α > ½ ("median")."""
         if self.logit is None:
             return mean
-        return mean * (self.logit > 0.0 if structure == "median" else self.logit.sigmoid())
+        return mean * (self.logit > 0.0 if predict_by == "median" else self.logit.sigmoid())
 
     def inclusion(self) -> Tensor:
         """Return α; ones without inclusion variables."""
         return torch.ones_like(self.mean) if self.logit is None else self.logit.detach().sigmoid()
 
 
+def _see_whether_frozen(weights: nn.Module, _: object) -> None:
+    """Find out, where values are loaded, whether they are those of frozen inclusions."""
+    assert isinstance(weights, SpikeSlabPosterior)
+    weights.frozen = weights.logit is not None and bool((weights.logit.abs() >= _FROZEN).all())
+
+
+_INCLUSIONS: ContextVar[torch.Generator | None] = ContextVar("fathomless_inclusions", default=None)
+
+
+@contextmanager
+def inclusions_from(generator: torch.Generator) -> Iterator[None]:
+    """Have inclusions drawn from a generator of their own: a structure can be drawn again with other weights."""
+    token = _INCLUSIONS.set(generator)
+    try:
+        yield
+    finally:
+        _INCLUSIONS.reset(token)
+
+
 @functools.cache
-def _compiled() -> Callable[..., Moments]:
+def _compiled() -> Callable[..., WeightMoments]:
     return torch.compile(_moments, dynamic=True)
 
 

@@ -47,10 +47,14 @@ __all__ = [
 ]
 
 #: The colour of all that is neither data nor grid: text, ticks, spines, lines of reference.
-INK = "#5b6672"  # text, ticks, spines, lines of reference
+INK = "#5b6672"
 #: The colour of grids.
 GRID = "#cdd4db"
-BLUE, RUST, GREEN, PURPLE, OCHRE = "#2a88e0", "#c2410c", "#217567", "#d65bb4", "#b98220"
+BLUE = "#2a88e0"  #: a colour of data
+RUST = "#c2410c"  #: a colour of data
+GREEN = "#217567"  #: a colour of data
+PURPLE = "#d65bb4"  #: a colour of data
+OCHRE = "#b98220"  #: a colour of data
 
 _WIDTH, _HEIGHT = 4.4, 3.0  # inches
 _SMALL, _FONT, _TITLE = 8.0, 9.0, 10.0  # points

@@ -13,7 +13,7 @@ __all__ = [
     "Figure",
     "Group",
     "StructureSection",
-    "Table",
+    "TextTable",
     "counted",
     "listed",
     "measured",
@@ -32,7 +32,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of text under a head; the first `text` columns hold words, the others numbers."""
 
     caption: str
@@ -47,7 +47,7 @@ class Group:
 
     heading: str
     figures: Sequence[Figure]
-    table: Table | None = None
+    table: TextTable | None = None
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,15 @@ class StructureSection:
         Pictures and tables of the posterior.
     learning : sequence of Figure
         Pictures of how it was found, beside the curves of the training.
+    about : str
+        What the summary is about, and how predictions use it: sentences.
     note : str
-        What a reader must know of it.
+        What a reader must know before believing it: sentences.
     """
 
     groups: Sequence[Group] = ()
     learning: Sequence[Figure] = ()
+    about: str = ""
     note: str = ""
 
 

@@ -5,20 +5,21 @@ draws, and its evidence bound is the weighted mean of their bounds. (The entropy
 the bound further; it does not depend on any parameter, and is left out.)
 """
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from fathomless.posterior.model import Draws, Model, Structure
+from fathomless.posterior.capabilities import Resizable
+from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.structure import Structure
 from fathomless.system.errors import DataError
 
 __all__ = ["Ensemble"]
 
 
-class Ensemble(Model):
+class Ensemble(Resizable):
     """Members of one family, each with a weight.
 
     Parameters
@@ -60,16 +61,6 @@ class Ensemble(Model):
         self.register_buffer("log_weight", (weight / weight.sum()).log().to(members[0].device))
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the weights."""
-        return self._each()[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the members live."""
-        return self._each()[0].device
-
-    @property
     def stochastic(self) -> bool:
         """Whether the weights of any member are drawn."""
         return any(member.stochastic for member in self._each())
@@ -85,92 +76,37 @@ class Ensemble(Model):
         return Draws(
             f=torch.cat([draws.f for draws in each]),  # (ΣS, B, K)
             log_weight=torch.cat([d.log_weight + w for d, w in zip(each, self.log_weight, strict=True)]),
-            structure=torch.cat([draws.structure for draws in each]),
+            structure=_numbers(each),
             divergence=divergence,
+            tempered=each[0].tempered,
+            sampled=each[0].sampled,
         )
 
     def structure(self) -> Structure:
-        """Average the members' posteriors over structure, by name; a structure that a member has not counts as 0."""
-        each, weight = [member.structure() for member in self._each()], self.weights
-        mass: dict[str, float] = {}
-        statistics: dict[str, float] = {}
-        for one, share in zip(each, weight, strict=True):
-            for name, p in zip(one.names, one.probabilities, strict=True):
-                mass[name] = mass.get(name, 0.0) + share * p
-            for name, value in one.statistics.items():
-                statistics[name] = statistics.get(name, 0.0) + share * value
-        mass = {name: mass[name] for name in sorted(mass, key=_natural)}
-        likely = max(mass, key=lambda name: mass[name])
-        count, kind = f"{len(each)} member{'s' if len(each) > 1 else ''}", each[0].kind
-        told = f"most likely {kind} {likely} ({100.0 * mass[likely]:.0f} %)" if len(mass) > 1 else each[0].summary
-        return Structure(kind, tuple(mass), tuple(mass.values()), statistics, f"{count}, {told}")
+        """Return the mixture of the members' posteriors over structure."""
+        first, *others = (member.structure() for member in self._each())
+        return first.mixed(others, self.weights)
 
-    def grow(self, limit: int | None = None) -> int:
-        """Let every member grow; `limit` is for all of them together."""
-        created = 0
-        for member in self._each():
-            created += member.grow(None if limit is None else max(limit - created, 0))
-        return created
+    def blueprint(self) -> dict[str, Any]:
+        """Return the members' blueprints, in order; {} for members whose parts are fixed."""
+        return {"members": [m.blueprint() if isinstance(m, Resizable) else {} for m in self._each()]}
 
-    def structure_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the members' parameters, as ``members.0.…``."""
-        return self._joined(lambda member: member.structure_parameters())
-
-    def fisher(self) -> Tensor:
-        """Fisher information of the posterior over member and structure: blocks w_i I_i.
-
-        A natural step on the ensemble's bound is then the natural step of each member on its own.
-        """
-        blocks = zip(self.log_weight.exp().unbind(), self._each(), strict=True)
-        whole: Tensor = torch.block_diag(*(share * member.fisher() for share, member in blocks))
-        return whole
-
-    def usage(self) -> dict[str, Tensor]:
-        """Return the probability that a parameter's member is drawn, and uses it."""
-        used: dict[str, Tensor] = {}
-        for i, (share, member) in enumerate(zip(self.log_weight.exp().unbind(), self._each(), strict=True)):
-            own, structure = member.usage(), member.structure_parameters()
-            for name, _ in member.named_parameters():
-                if name not in structure:
-                    used[f"members.{i}.{name}"] = share * own.get(name, 1.0)
-        return used
-
-    def layout(self) -> dict[str, Any]:
-        """Return the members' layouts, in order."""
-        return {"members": [member.layout() for member in self._each()]}
-
-    def restore(self, layout: dict[str, Any]) -> None:
-        """Restore every member.
+    def rebuild(self, blueprint: dict[str, Any]) -> None:
+        """Rebuild every member.
 
         Raises
         ------
         DataError
             For another number of members: an ensemble cannot build any.
         """
-        if len(layout["members"]) != len(self.members):
+        if len(blueprint["members"]) != len(self.members):
             raise DataError(
-                f"the layout of {len(layout['members'])} members was given to an ensemble of {len(self.members)}; "
-                "build it with as many"
+                f"the blueprint of {len(blueprint['members'])} members was given to an ensemble of "
+                f"{len(self.members)}; build it with as many"
             )
-        for member, own in zip(self._each(), layout["members"], strict=True):
-            member.restore(own)
-
-    def joined(self, others: Sequence[Model]) -> "Ensemble":
-        """Join the first members of all ensembles, the second, and so on.
-
-        Raises
-        ------
-        DataError
-            If the ensembles, or their members, are not built alike.
-        """
-        alike = [other for other in others if isinstance(other, Ensemble) and other.weights == self.weights]
-        if len(alike) < len(others):
-            raise DataError(
-                f"an ensemble of {len(self.members)} members was joined with another kind of model, or with an "
-                "ensemble of other weights; networks that are trained side by side must be built alike"
-            )
-        rows = zip(*(ensemble._each() for ensemble in (self, *alike)), strict=True)
-        return Ensemble([first.joined(rest) for first, *rest in rows], self.weights)
+        for member, own in zip(self._each(), blueprint["members"], strict=True):
+            if isinstance(member, Resizable):
+                member.rebuild(own)
 
     @property
     def weights(self) -> list[float]:
@@ -180,10 +116,18 @@ class Ensemble(Model):
     def _each(self) -> list[Model]:
         return cast(list[Model], list(self.members))
 
-    def _joined(self, of: Callable[[Model], dict[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-        return {f"members.{i}.{name}": value for i, m in enumerate(self._each()) for name, value in of(m).items()}
 
+def _numbers(each: Sequence[Draws]) -> Tensor:
+    """Give the structures of all members' draws their numbers, (ΣS,).
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Sort "2" before "10"."""
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name) if part]
+    A listed structure is the same in every member: members that have it differ in their weights alone. The numbers of
+    a sample mean something to its own member only, so each member gets numbers of its own.
+    """
+    if not each[0].sampled:
+        return torch.cat([draws.structure for draws in each])
+    numbers, first = [], 0
+    for draws in each:
+        _, own = draws.structure.unique(return_inverse=True)
+        numbers.append(own + first)
+        first += len(draws.structure)
+    return torch.cat(numbers)

@@ -1,18 +1,21 @@
 """What a family of networks is to the rest of the library: a weighted set of networks.
 
-Every family answers the same question in the same way. :class:`Draws` is the answer; the evidence bound, the
-predictive distribution and the split of uncertainty follow from it without knowing the family.
+Every family answers one question in one way. :class:`Draws` is the answer; the evidence bound, the predictive
+distribution and the split of uncertainty follow from it without knowing the family. What only some families can do is
+in :mod:`fathomless.posterior.capabilities`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Draws", "Model", "Structure", "credible_interval"]
+from fathomless.posterior.structure import Structure
+
+__all__ = ["Draws", "Model"]
 
 
 @dataclass(frozen=True)
@@ -26,82 +29,33 @@ class Draws:
     log_weight : Tensor, shape (S,)
         Log posterior weight of each draw; ``logsumexp`` over draws is 0.
     structure : Tensor of int64, shape (S,)
-        Which structure each draw belongs to: draws with equal entries differ in their weights alone.
+        Which structure each draw belongs to: draws with equal entries differ in their weights alone. A family that
+        draws structures too draws several weights for each, so that both parts of the uncertainty can be told apart.
     divergence : mapping of str to scalar Tensor
         Named Kullback-Leibler terms in nats, for the whole data set (not divided by anything).
+    tempered : frozenset of str
+        The terms that a temperature multiplies: those of the weights.
+    sampled : bool
+        Whether the structures are a sample, drawn as the weights are; their numbers then mean something within these
+        draws alone. Else they are listed with their exact weights, and a number is the same structure in every model
+        of the family.
     """
 
     f: Tensor
     log_weight: Tensor
     structure: Tensor
     divergence: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Structure:
-    """A posterior over structure, as a plain value.
-
-    Attributes
-    ----------
-    kind : str
-        What is inferred, for instance ``"depth"``.
-    names : tuple of str
-        One name for each structure in the support.
-    probabilities : tuple of float
-        Posterior probability of each, in the same order; they sum to 1.
-    statistics : mapping of str to float
-        Named scalars that a training history follows, for instance the mean depth.
-    summary : str
-        One line for a person.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    statistics: Mapping[str, float] = field(default_factory=dict)
-    summary: str = ""
-
-
-def credible_interval(posterior: Mapping[int, float], level: float) -> tuple[int, int]:
-    """Return the central interval that holds at least `level` of a posterior over numbers, such as depths.
-
-    Examples
-    --------
-    >>> credible_interval({1: 0.02, 2: 0.5, 3: 0.45, 4: 0.03}, 0.9)
-    (2, 3)
-    """
-    tail, below = 0.5 * (1.0 - level), 0.0
-    low = high = min(posterior)
-    for value in sorted(posterior):
-        low = value if below <= tail else low
-        below += posterior[value]
-        high = value
-        if below >= 1.0 - tail:
-            break
-    return low, high
+    tempered: frozenset[str] = frozenset({"weights"})
+    sampled: bool = False
 
 
 class Model(nn.Module, ABC):
-    """A family of networks: draw from it, look at its structure, let it grow."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the weights."""
-
-    @property
-    @abstractmethod
-    def device(self) -> torch.device:
-        """Where the model lives."""
+    """A family of networks: draw from it, look at its structure."""
 
     @property
     @abstractmethod
     def stochastic(self) -> bool:
-        """Whether weights are drawn; if not, :meth:`draw` returns one row of networks whatever n is."""
-
-    def forward(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Call :meth:`draw`; ``fathomless.posterior.predictive.predictive`` turns the result into a distribution."""
-        return self.draw(x, n, generator)
+        """Whether weights are drawn; if not, :meth:`draw` returns one row for each structure, whatever n is."""
 
     @abstractmethod
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
@@ -121,53 +75,20 @@ class Model(nn.Module, ABC):
     def structure(self) -> Structure:
         """Return the posterior over structure as a plain value. Reads the device once."""
 
-    @abstractmethod
-    def grow(self, limit: int | None = None) -> int:
-        """Create, retire or wake parts, as the posterior over structure asks; return how many were created.
+    @final  # type: ignore[misc]
+    def forward(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+        """Call :meth:`draw`; ``fathomless.posterior.predictive.predictive`` turns the result into a distribution."""
+        return self.draw(x, n, generator)
 
-        Called between training steps, never by evaluation. Reads the device. Parameters that are not in use have
-        ``requires_grad`` false and no gradient, so that no optimiser moves them. Whoever changes the parameters of the
-        posterior over structure calls this before the next training step.
+    @final
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the weights: of the largest parameter, since a law over structure is in double."""
+        parameters = [p for p in self.parameters() if p.is_floating_point()]
+        return max(parameters or self.buffers(), key=lambda t: (t.numel(), t.ndim)).dtype
 
-        Parameters
-        ----------
-        limit : int, optional
-            Create at most this many now.
-        """
-
-    @abstractmethod
-    def structure_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the variational parameters of the posterior over structure, by their full names."""
-
-    @abstractmethod
-    def fisher(self) -> Tensor:
-        """Return the Fisher information of the posterior over structure in its parameters, shape (P, P)."""
-
-    @abstractmethod
-    def usage(self) -> dict[str, Tensor]:
-        """Return the posterior probability that each named parameter is used, as scalars on the device.
-
-        Parameters that are not named are always used. Plain stochastic gradients divide by it, so that a
-        part which is seldom used learns as fast as the others; adaptive optimisers do so by themselves.
-        """
-
-    @abstractmethod
-    def layout(self) -> dict[str, Any]:
-        """Return, as plain JSON, what must exist before a ``state_dict`` of this model can be loaded."""
-
-    @abstractmethod
-    def restore(self, layout: dict[str, Any]) -> None:
-        """Create what a layout from :meth:`layout` names; the values come from the ``state_dict``."""
-
-    @abstractmethod
-    def joined(self, others: Sequence["Model"]) -> "Model":
-        """Return a copy that has every part that this model or any of `others` has.
-
-        Its forward pass, with the parameters of one of them put in (and anything finite where that one has none), gives
-        what that one gives; so that many models can be evaluated at once.
-
-        Raises
-        ------
-        DataError
-            If the models are not built alike.
-        """
+    @final
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return next((t.device for t in (*self.parameters(), *self.buffers())), torch.device("cpu"))

@@ -9,8 +9,8 @@ network can predict, what the weights leave open, and what the structure leaves 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -77,10 +77,13 @@ class Predictive(ABC):
         Log weight of each drawn network, normalised and finite.
     structure : Tensor of int64, shape (S,)
         The structure that each draw belongs to.
+    sampled : bool
+        Whether the structures are a sample, see :class:`~fathomless.posterior.model.Draws`.
     """
 
     log_weight: Tensor
     structure: Tensor
+    sampled: bool = field(default=False, kw_only=True)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -104,7 +107,7 @@ class Predictive(ABC):
         """Bytes that the parameters of all components take."""
 
     @abstractmethod
-    def joined(self, others: Sequence["Predictive"]) -> "Predictive":
+    def concatenated(self, others: Sequence["Predictive"]) -> "Predictive":
         """Return one prediction for these rows followed by those of the others; see :func:`concatenate`."""
 
     def __repr__(self) -> str:
@@ -228,10 +231,13 @@ class ContinuousPredictive(Predictive):
                   + \mathrm{Var}(E[y \mid g])
 
         with draws s, each in one structure g. The means, not the noise, decide what counts as weights and
-        structure.
+        structure. Of sampled structures the last two terms are divided by unbiased estimates of both.
         """
         groups = _Groups.of(self.log_weight, self.structure)
         means = self.component.mean  # (S, N, T)
+        if self.sampled:
+            noise = groups.across(groups.within(self.component.variance))
+            return _divided(noise, self.mixture.variance, groups.sampled_share(means), self._shown)
         of_group = groups.within(means)  # (G, N, T)
         mean = groups.across(of_group)  # (N, T)
         parts = (
@@ -242,7 +248,7 @@ class ContinuousPredictive(Predictive):
         noise, weights, structure = map(self._shown, parts)
         return Uncertainty(noise, weights, structure, self.variance)
 
-    def joined(self, others: Sequence[Predictive]) -> Self:
+    def concatenated(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
         _check_alike([self, *others], [chunk.squeeze for chunk in chunks])
@@ -335,13 +341,15 @@ class ClassPredictive(Predictive):
                   + \left(H[p] - E_g H[p_g]\right)
 
         with draws s, each in one structure g, and averaged probabilities p_g within a structure and p over
-        all.
+        all. Of sampled structures the last two terms are divided as the variance of the probabilities is.
         """
         groups = _Groups.of(self.log_weight, self.structure)
         each = self.log_p.exp()  # (S, N, C)
         of_draw = groups.within(_entropy(each))  # (G, N)
         of_group = groups.within(each)  # (G, N, C)
         total = _entropy(groups.across(of_group))  # (N,)
+        if self.sampled:
+            return _divided(groups.across(of_draw), total, groups.sampled_share(each, over=-1))
         given_group = _entropy(of_group)  # (G, N)
         return Uncertainty(
             groups.across(of_draw),
@@ -350,7 +358,7 @@ class ClassPredictive(Predictive):
             total,
         )
 
-    def joined(self, others: Sequence[Predictive]) -> Self:
+    def concatenated(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
         _check_alike([self, *others], [tuple(chunk.labels.tolist()) for chunk in chunks])
@@ -423,7 +431,9 @@ def predictive(
         case Classes(log_p):
             if shift is not None or scale is not None or squeeze:
                 raise DataError("shift, scale or squeeze was given for classes; allowed are labels: leave them out")
-            return ClassPredictive(log_weight, structure, log_p, _labels(labels, log_p.shape[-1]))
+            return ClassPredictive(
+                log_weight, structure, log_p, _labels(labels, log_p.shape[-1]), sampled=draws.sampled
+            )
         case Component() as component:
             if labels is not None:
                 raise DataError("labels were given for a continuous target; allowed are shift and scale")
@@ -431,7 +441,7 @@ def predictive(
             if squeeze and targets != 1:
                 raise DataError(f"squeeze was given for {targets} targets; allowed is 1: leave it out")
             units = _units("shift", shift, 0.0, targets), _units("scale", scale, 1.0, targets)
-            return ContinuousPredictive(log_weight, structure, component.affine(*units), squeeze)
+            return ContinuousPredictive(log_weight, structure, component.affine(*units), squeeze, sampled=draws.sampled)
 
 
 def concatenate(chunks: Sequence[Predictive]) -> Predictive:
@@ -445,7 +455,7 @@ def concatenate(chunks: Sequence[Predictive]) -> Predictive:
     """
     if not chunks:
         raise DataError("no predictions were given to concatenate; allowed is one or more")
-    return chunks[0].joined(chunks[1:])
+    return chunks[0].concatenated(chunks[1:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -479,6 +489,39 @@ class _Groups:
         """Average over groups: (G, ...) to (...)."""
         average: Tensor = torch.tensordot(self.outer, values, 1)
         return average
+
+    def sampled_share(self, values: Tensor, over: int | None = None) -> Tensor:
+        r"""Share of structure in the variance of values (S, N, ...), summed over an axis if one is given; (N, ...).
+
+        Groups are a sample of structures g of weight q, and their R draws a sample of weights. With means m_g, mean m
+        and unbiased variances v_g within groups,
+
+        .. math:: W = \sum_g q_g v_g, \qquad B = \frac{\sum_g q_g (m_g - m)^2 - \sum_g q_g (1 - q_g) v_g / R_g}
+                  {1 - \sum_g q_g^2}
+
+        are unbiased, and the share is max(B, 0) / (max(B, 0) + W). It is biased upwards where B is clipped.
+        """
+        count = torch.bincount(self.member).to(values).view(-1, *[1] * (values.ndim - 1))  # (G, 1, ...)
+        weight = self.outer.view_as(count)
+        means = self.within(values)
+        v = self.within((values - means[self.member]).square()) * count / (count - 1.0).clamp_min(1.0)
+        within, between = (
+            self.across(v),
+            self.across((means - self.across(means)).square() - (1.0 - weight) * v / count),
+        )
+        between = between / (1.0 - self.outer.square().sum()).clamp_min(1e-12)
+        if over is not None:
+            within, between = within.sum(over), between.sum(over)
+        between = between.clamp_min(0.0) if len(self.outer) > 1 else torch.zeros_like(between)
+        return between / (between + within).clamp_min(torch.finfo(values.dtype).tiny)
+
+
+def _divided(
+    noise: Tensor, total: Tensor, share: Tensor, shown: Callable[[Tensor], Tensor] = lambda t: t
+) -> Uncertainty:
+    """Divide what the noise leaves of the total into structure, by its share, and weights."""
+    rest = (total - noise).clamp_min(0.0)
+    return Uncertainty(shown(noise), shown(rest - share * rest), shown(share * rest), shown(total))
 
 
 def _weighted(draws: Draws) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-__all__ = ["as_generator", "as_seed", "derive", "lent_globally"]
+__all__ = ["as_generator", "as_seed", "branch", "fold_in", "seeded_globals"]
 
 Seed = int | np.integer | np.random.RandomState | np.random.Generator | torch.Generator | None
 
@@ -44,7 +44,7 @@ def as_seed(seed: Seed) -> int:
     )
 
 
-def derive(seed: int, *names: str | int) -> int:
+def fold_in(seed: int, *names: str | int) -> int:
     """Give an independent seed for a named purpose: the same names always give the same seed.
 
     The result is a hash of the seed and the names, so it does not depend on how many other seeds were
@@ -52,7 +52,7 @@ def derive(seed: int, *names: str | int) -> int:
 
     Examples
     --------
-    >>> derive(0, "layer", 3) == derive(0, "layer", 3) != derive(0, "layer", 4)
+    >>> fold_in(0, "layer", 3) == fold_in(0, "layer", 3) != fold_in(0, "layer", 4)
     True
     """
     text = "/".join([str(seed), *map(str, names)])
@@ -66,8 +66,23 @@ def as_generator(seed: Seed, *, device: torch.device | str = "cpu") -> torch.Gen
     return torch.Generator(device=device).manual_seed(as_seed(seed))
 
 
+def branch(generator: torch.Generator | None, *names: str | int) -> torch.Generator:
+    """Return a generator that follows from the present state of another one, which is left as it is.
+
+    Parameters
+    ----------
+    generator : torch.Generator, optional
+        By default torch's global one.
+    names : str or int
+        What the new one is for.
+    """
+    source = torch.default_generator if generator is None else generator
+    state = hashlib.blake2b(source.get_state().numpy().tobytes(), digest_size=8).digest()
+    return as_generator(fold_in(int.from_bytes(state, "big"), *names), device=source.device)
+
+
 @contextlib.contextmanager
-def lent_globally(seed: int, device: torch.device | None = None) -> Iterator[None]:
+def seeded_globals(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Lend a seeded generator to code that can only read torch's global one, then give the old state back.
 
     Neither the initialisers of ``nn.Module`` nor dropout take a generator. Inside this block they read a stream that

@@ -26,9 +26,10 @@ from fathomless.families.baselines.model import (
     finite_network,
     mean_field_network,
 )
+from fathomless.families.depth import deploy
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import estimator_class, families, family_of, load, options, references
-from fathomless.inference.objective import evidence
+from fathomless.inference.objective import elbo
 from fathomless.inference.run import Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
@@ -135,8 +136,8 @@ def test_the_bound_of_a_depth_uncertainty_network_is_that_of_its_paper(shared: b
     with torch.no_grad():
         for p, logit in zip(model.law_parameters, logits, strict=True):
             p.fill_(logit)
-    got = evidence(model.draw(x), Categorical(3), y, size=len(x))
-    got.elbo.backward()
+    got = elbo(model.draw(x), Categorical(3), y, size=len(x))
+    got.value.backward()
     q = torch.tensor(logits, dtype=torch.float64, requires_grad=True)
     alpha, h = torch.softmax(q, 0), x
     expected = -(alpha * (alpha * 5).log()).sum()
@@ -148,7 +149,7 @@ def test_the_bound_of_a_depth_uncertainty_network_is_that_of_its_paper(shared: b
         expected = expected - alpha[depth - 1] * F.cross_entropy(f, y, reduction="sum")
         expected = expected - alpha[depth - 1 :].sum() * decay(model.layers[str(depth)])
         expected = expected - (1.0 if shared and depth == 1 else 0.0 if shared else alpha[depth - 1]) * decay(head)
-    assert got.elbo.item() == pytest.approx(expected.item(), rel=1e-10)
+    assert got.value.item() == pytest.approx(expected.item(), rel=1e-10)
     expected.backward()
     gradient = torch.stack([p.grad for p in model.law_parameters if p.grad is not None])
     assert q.grad is not None
@@ -240,10 +241,11 @@ def test_every_baseline_trains_and_comes_back_from_its_state(name: str, optimize
     x, y = data()
     model = MODELS[name]()
     training = Training(epochs=25, optimizer=optimizer, learning_rate=0.02, structure_optimizer="natural")
-    run = fit(model, Categorical(3), Rows(x, y), training=training)
-    assert run.history[-1]["elbo"] > run.history[0]["elbo"]
+    for part in model.members if isinstance(model, Ensemble) else [model]:
+        run = fit(part, Categorical(3), Rows(x, y), training=training)
+        assert run.history[-1]["elbo"] > run.history[0]["elbo"]
     again = MODELS[name]()
-    again.restore(pickle.loads(pickle.dumps(model.layout())))
+    again.rebuild(pickle.loads(pickle.dumps(model.blueprint())))
     again.load_state_dict(model.state_dict())
     for other in (again.eval(), pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
         one, two = model.draw(x, 3, noise()), other.draw(x, 3, noise())
@@ -271,13 +273,13 @@ def test_the_predictive_distribution_of_an_ensemble_is_the_mixture_of_its_member
     probs = torch.zeros(len(x), 3, dtype=torch.float64)
     for member, weight in zip(members, (0.125, 0.25, 0.625), strict=True):
         for depth, q in member.depth_posterior().items():
-            probs += weight * q * member.point_depth(depth)(x).softmax(-1)
+            probs += weight * q * deploy.point_depth(member, depth)(x).softmax(-1)
     got = predictive(whole.draw(x), Categorical(3), labels=[0, 1, 2])
     assert torch.allclose(got.probs, probs.detach(), atol=1e-12)  # type: ignore[attr-defined]
     # and its bound is the mean of their bounds
-    bounds = [evidence(member.draw(x), Categorical(3), y, size=64).elbo.item() for member in members]
+    bounds = [elbo(member.draw(x), Categorical(3), y, size=64).value.item() for member in members]
     mean = sum(w * bound for w, bound in zip(whole.weights, bounds, strict=True))
-    assert evidence(whole.draw(x), Categorical(3), y, size=64).elbo.item() == pytest.approx(mean, rel=1e-10)
+    assert elbo(whole.draw(x), Categorical(3), y, size=64).value.item() == pytest.approx(mean, rel=1e-10)
 
 
 def test_the_structure_of_an_ensemble_is_the_mean_of_its_members() -> None:
@@ -297,33 +299,11 @@ def test_the_structure_of_an_ensemble_is_the_mean_of_its_members() -> None:
     assert alike.structure().summary == "5 members, depth 3, fixed"
 
 
-def test_a_natural_step_of_an_ensemble_is_that_of_each_member() -> None:
+def test_an_ensemble_is_put_together_and_not_trained() -> None:
+    """Its members' laws over structure would move as weights do."""
     x, y = data()
-    members = [unbounded(0, 1.0), unbounded(1, 3.0)]
-    whole = Ensemble(copy.deepcopy(members), [1.0, 3.0])
-    steps = []
-    for model in (*members, whole):
-        evidence(model.draw(x), Categorical(3), y, size=64).elbo.backward()
-        parameters = model.structure_parameters()
-        assert set(parameters) <= {name for name, _ in model.named_parameters()}
-        gradient = torch.stack([p.grad for p in parameters.values() if p.grad is not None])
-        steps.append(torch.linalg.pinv(model.fisher()) @ gradient)
-    assert torch.allclose(steps[2], torch.cat(steps[:2]), rtol=1e-8)
-
-
-def test_an_ensemble_grows_and_tells_what_each_member_uses() -> None:
-    whole = Ensemble([unbounded(0, 1.0), unbounded(1, 1.0)], [1.0, 3.0])
-    before = [member.layout()["layers"] for member in whole._each()]
-    with torch.no_grad():
-        for p in whole.structure_parameters().values():
-            p.fill_(9.0)
-    assert whole.grow(limit=1) >= 1
-    grown = [member.layout()["layers"] - old for member, old in zip(whole._each(), before, strict=True)]
-    assert grown == [1, 0]  # the limit is for all together
-    assert whole.grow() > 0
-    used, own = whole.usage(), [member.usage() for member in whole._each()]
-    assert set(used) == {name for name, _ in whole.named_parameters()} - set(whole.structure_parameters())
-    assert used["members.1.layers.3.0.weight"].item() == pytest.approx(0.75 * own[1]["layers.3.0.weight"].item())
+    with pytest.raises(DataError, match=r"an Ensemble was given whose part members\.0 has a law over structure"):
+        fit(Ensemble([unbounded(0, 1.0), unbounded(1, 3.0)]), Categorical(3), Rows(x, y))
 
 
 def test_ensembles_that_are_none_are_refused() -> None:
@@ -335,8 +315,8 @@ def test_ensembles_that_are_none_are_refused() -> None:
     for weights in ([1.0], [1.0, 0.0], [1.0, math.nan]):
         with pytest.raises(DataError, match="one positive number for each"):
             Ensemble([one, one], weights)
-    with pytest.raises(DataError, match="layout of 2 members was given to an ensemble of 1"):
-        Ensemble([one]).restore(Ensemble([one, one]).layout())
+    with pytest.raises(DataError, match="blueprint of 2 members was given to an ensemble of 1"):
+        Ensemble([one]).rebuild(Ensemble([one, one]).blueprint())
 
 
 # ------------------------------------------------------------------------------------------------- estimators
@@ -365,7 +345,7 @@ def test_families_register_the_options_that_their_estimators_have() -> None:
 def test_a_saved_baseline_predicts_the_same_bytes(name: str, task: int, tmp_path: Path) -> None:
     X, number, label = table()
     y = (label, number)[task]
-    fitted = KINDS[name][task](epochs=15, width=8, random_state=0, weight_draws=3).fit(X, y)
+    fitted = KINDS[name][task](epochs=15, width=8, random_state=0).fit(X, y)
     loaded = load(fitted.save(tmp_path / "m"))
     assert type(loaded) is KINDS[name][task]
     assert torch.equal(fitted.predict_dist(X).log_prob(y), loaded.predict_dist(X).log_prob(y))
@@ -376,15 +356,10 @@ def test_a_saved_baseline_predicts_the_same_bytes(name: str, task: int, tmp_path
     assert isinstance(fitted.model_, Ensemble) is (name == "ensemble")
 
 
-QUICK: dict[str, Any] = {
-    "epochs": 60,
-    "learning_rate": 0.02,
-    "width": 16,
-    "weight_draws": 4,
-}  # the checks ask for accuracy, too
+QUICK: dict[str, Any] = {"epochs": 60, "learning_rate": 0.02, "width": 16}  # the checks ask for accuracy, too
 
 
-# one of each mechanism: drawn masks, drawn weights, several networks, a readout that all depths share
+# one of each mechanism: drawn masks, drawn weights, several networks, a head that all depths share
 CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KINDS["dun"][1]]
 
 

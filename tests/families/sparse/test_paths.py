@@ -11,7 +11,8 @@ from torch import nn
 from fathomless.families.sparse.model import InputSkip, SparseNetwork, inclusion_table
 from fathomless.families.sparse.paths import active_paths, read_chain
 from fathomless.nn.bayesian import bayesian
-from fathomless.nn.layers import MeanField, SpikeSlab
+from fathomless.nn.layers import MeanField
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.system.errors import DataError
 
 

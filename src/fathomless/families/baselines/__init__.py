@@ -13,6 +13,7 @@ from fathomless.system.citations import ICML, NEURIPS, Reference
 __all__ = ["FAMILIES"]
 
 _ESTIMATOR = "fathomless.families.baselines.estimator"
+_REPORT = "fathomless.families.depth.report:page"  # all of them are networks of layers and heads
 
 #: What the registry knows of them.
 FAMILIES = (
@@ -22,6 +23,7 @@ FAMILIES = (
         options=FiniteOptions,
         classifier=f"{_ESTIMATOR}:FiniteNetworkClassifier",
         regressor=f"{_ESTIMATOR}:FiniteNetworkRegressor",
+        report=_REPORT,
     ),
     Family(
         name="dun",
@@ -40,7 +42,7 @@ FAMILIES = (
                 NEURIPS,
             ),
         ),
-        report="fathomless.families.depth.report:page",
+        report=_REPORT,
         findings="fathomless.families.depth.report:findings",
         progress={"mean_depth": "depth"},
     ),
@@ -61,6 +63,7 @@ FAMILIES = (
                 ICML,
             ),
         ),
+        report=_REPORT,
     ),
     Family(
         name="meanfield",
@@ -79,6 +82,7 @@ FAMILIES = (
                 ICML,
             ),
         ),
+        report=_REPORT,
     ),
     Family(
         name="ensemble",
@@ -97,5 +101,6 @@ FAMILIES = (
                 NEURIPS,
             ),
         ),
+        report=_REPORT,
     ),
 )

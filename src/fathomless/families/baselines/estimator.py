@@ -85,8 +85,7 @@ class FiniteNetworkClassifier(_FiniteNetwork, Classifier):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
     """
 
 
@@ -100,8 +99,7 @@ class FiniteNetworkRegressor(_FiniteNetwork, Regressor):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
     """
 
 
@@ -115,8 +113,7 @@ class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, Classifier):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
 
     References
     ----------
@@ -134,8 +131,7 @@ class DepthUncertaintyNetworkRegressor(_DepthUncertaintyNetwork, Regressor):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
     """
 
 
@@ -149,8 +145,7 @@ class DropoutNetworkClassifier(_DropoutNetwork, Classifier):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
 
     Notes
     -----
@@ -172,8 +167,7 @@ class DropoutNetworkRegressor(_DropoutNetwork, Regressor):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
     """
 
 
@@ -187,8 +181,7 @@ class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
 
     References
     ----------
@@ -206,8 +199,7 @@ class MeanFieldNetworkRegressor(_MeanFieldNetwork, Regressor):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
     """
 
 
@@ -221,8 +213,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
 
     References
     ----------
@@ -241,6 +232,5 @@ class DeepEnsembleRegressor(_DeepEnsemble, Regressor):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
     """

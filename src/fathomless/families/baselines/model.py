@@ -139,7 +139,7 @@ def depth_uncertainty_network(
     return UnboundedDepth(
         architecture.layer,
         _no_head if shared_head else architecture.head,
-        readout=partial(architecture.head, depths) if shared_head else None,
+        shared_head=partial(architecture.head, depths) if shared_head else None,
         law=FreeCategorical(depths),
         prior=UniformPrior(depths),
         min_depth=1,

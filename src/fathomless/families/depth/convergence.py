@@ -3,10 +3,10 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-__all__ = ["unsettled"]
+__all__ = ["depth_drift"]
 
 
-def unsettled(history: Sequence[Mapping[str, float]]) -> float:
+def depth_drift(history: Sequence[Mapping[str, float]]) -> float:
     """Return the layers that the mean depth would still go by, if it has not come to rest; else 0.
 
     Depth is still on its way if, in the last half of a training, the mean depth went almost always in one direction,

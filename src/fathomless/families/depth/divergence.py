@@ -48,25 +48,25 @@ class Charges(NamedTuple):
 
 
 def charges(
-    parts: Sequence[tuple[str, nn.Module]], depths: Sequence[int], prior: WeightPrior, *, bundled: bool
+    parts: Sequence[tuple[str, nn.Module]], depths: Sequence[int], prior: WeightPrior, *, cumulative: bool
 ) -> Charges:
     """List what the depths of a network pay.
 
     Parameters
     ----------
     parts : sequence of (str, nn.Module)
-        Layers, heads and readout in use: "layers.3", "heads.2", "readout".
+        Layers, heads and shared head in use: "layers.3", "heads.2", "readout".
     depths : sequence of m int
         The support.
     prior : WeightPrior
         Of the point estimates.
-    bundled : bool
+    cumulative : bool
         Whether deeper networks pay for a head too.
     """
     owners, parameters, plain, bayesian = [], [], [], []
     for name, part in parts:
         kind, _, number = name.partition(".")
-        alone = kind == "heads" and not bundled
+        alone = kind == "heads" and not cumulative
         first = 0 if kind == "readout" else int(number)
         paid = [float(depth == first if alone else depth >= first) for depth in depths]
         if isinstance(part, BayesianLayer):

@@ -2,48 +2,49 @@
 
 import math
 import warnings
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
-from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import documented
-from fathomless.estimators.saving import real
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.depth import FAMILY
-from fathomless.families.depth.convergence import unsettled
+from fathomless.families.depth.convergence import depth_drift
 from fathomless.families.depth.laws import (
-    Clip,
-    ClippedPoisson,
     DepthLaw,
     DepthPrior,
     FixedDepth,
     FreeCategorical,
+    HardTruncation,
     PoissonPrior,
     QuantilePoisson,
+    SmoothTruncation,
     StickBreaking,
-    Taper,
+    TruncatedPoisson,
     UniformPrior,
 )
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.options import DepthOptions, NetworkOptions
-from fathomless.inference.batched import Member
-from fathomless.inference.run import Run
+from fathomless.inference.run import Fitted
 from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
 from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import memory
+from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.rng import derive, lent_globally
+from fathomless.system.rng import fold_in, seeded_globals
 
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
 
 _MOST = 1000  # layers of a network at its start
 _LAWS: dict[str, Callable[[float], DepthLaw]] = {
-    "poisson": lambda rate: ClippedPoisson(rate),
-    "two_sided": lambda rate: ClippedPoisson(rate, Clip(0.05, 0.95)),
-    "taper": lambda rate: ClippedPoisson(rate, Taper()),
+    "poisson": lambda rate: TruncatedPoisson(rate),
+    "two_sided": lambda rate: TruncatedPoisson(rate, HardTruncation(0.05, 0.95)),
+    "taper": lambda rate: TruncatedPoisson(rate, SmoothTruncation()),
     "quantile": lambda rate: QuantilePoisson(rate),
     "stick_breaking": lambda rate: StickBreaking(rate),
     "categorical": lambda rate: FreeCategorical(10),
@@ -51,23 +52,30 @@ _LAWS: dict[str, Callable[[float], DepthLaw]] = {
 _VALUES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        Clip,
-        ClippedPoisson,
+        HardTruncation,
+        TruncatedPoisson,
         FixedDepth,
         FreeCategorical,
         PoissonPrior,
         QuantilePoisson,
         StickBreaking,
-        Taper,
+        SmoothTruncation,
         UniformPrior,
         WeightPrior,
     )
 }
 
 
-class LayeredNetwork(NetworkOptions, Estimator):
-    """What families of layers and heads share."""
+class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
+    """What families of layers and heads share.
 
+    Attributes
+    ----------
+    depth_posterior_ : dict of int to float
+        p(depth | data).
+    """
+
+    structure_: ListedPosterior
     depth_posterior_: dict[int, float]
     saved_values = _VALUES
     shown = FAMILY.progress
@@ -88,7 +96,7 @@ class LayeredNetwork(NetworkOptions, Estimator):
 
     def _options_of_model(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
         prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
-        return {"weight_prior": prior, "seed": derive(seed, "weights"), "dtype": dtype}
+        return {"weight_prior": prior, "seed": fold_in(seed, "weights"), "dtype": dtype}
 
     def _room(
         self, inputs: int, outputs: int, dtype: torch.dtype, *, layers: int, heads: int, copies: float = 1.0
@@ -105,7 +113,7 @@ class LayeredNetwork(NetworkOptions, Estimator):
             return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
 
         small = (4, 8, 12)  # the count is a quadratic polynomial, and torch is slow to start to count without building
-        with lent_globally(0):
+        with seeded_globals(0):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
         def need(width: int) -> float:
@@ -119,46 +127,46 @@ class LayeredNetwork(NetworkOptions, Estimator):
 
         memory.require(need(self.width), f"a network of {layers} layers of width {self.width:,}", fitting)
 
-    def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        for i, own in enumerate(layout.get("members", ())):
+    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        for i, own in enumerate(blueprint.get("members", ())):
             prefix = f"model/members.{i}."
             of_member = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
             self._check_saved(own, {f"model/{name}": shape for name, shape in of_member.items()})
-        if "members" in layout:
+        if "members" in blueprint:
             return
         layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
         heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
         sizes = {size for shape in shapes.values() for size in shape}
         shared = not heads and any(name.startswith("model/readout.") for name in shapes)
-        named = set() if shared else set(map(str, layout["heads"]))
+        named = set() if shared else set(map(str, blueprint["heads"]))
         if (
-            layers != {str(k) for k in range(1, layout["layers"] + 1)}
+            layers != {str(k) for k in range(1, blueprint["layers"] + 1)}
             or heads != named
-            or len(layout["heads"]) > len(layers) + 1
+            or len(blueprint["heads"]) > len(layers) + 1
         ):
-            raise DataError(f"its layout names {layout['layers']} layers, and it holds {len(layers)}")
+            raise DataError(f"its layout names {blueprint['layers']} layers, and it holds {len(layers)}")
         if layers and not callable(self.architecture) and self.width not in sizes:
             raise DataError(f"its width is {self.width}, and no weights have this size")
 
     def _describe(self) -> None:
-        self.structure_ = self.model_.structure()
+        self.structure_ = cast(ListedPosterior, self.model_.structure())
         pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
         self.depth_posterior_ = {int(name): p for name, p in pairs}
 
-    def _warn(self, run: Run | Member) -> None:
-        way = unsettled(run.history)
-        if way and not run.stop:
+    def _warn(self, fitted: Fitted) -> None:
+        drift, t = depth_drift(fitted.history), fitted.training
+        if drift and not fitted.stopped and t is not None:
             warnings.warn(
                 f"the posterior over depth has not come to rest: its mean is "
-                f"{run.history[-1]['mean_depth']:.1f} and at the pace of the last half of the training it would go by "
-                f"{way:+.1f} layers in another one. Raise epochs (now {run.training.epochs}) or structure_rate (now "
-                f"{run.training.structure_rate:.2g})",
+                f"{fitted.history[-1]['mean_depth']:.1f} and at the pace of the last half of the training it would go "
+                f"by {drift:+.1f} layers in another one. Raise epochs (now {t.epochs}) or structure_rate (now "
+                f"{t.structure_rate:.2g})",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
 
-class _UnboundedDepth(DepthOptions, LayeredNetwork):
+class _UnboundedDepth(DepthOptions, LayeredNetwork, ABC):
     """How the options of the family become a model."""
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
@@ -212,20 +220,7 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
 
     Attributes
     ----------
-    classes_ : ndarray, shape (K,)
-        Labels.
-    structure_ : Structure
-        Posterior over depth, with a summary.
-    depth_posterior_ : dict of int to float
-        p(depth | data).
-    history_ : list of dict
-        What happened in training: see :class:`~fathomless.inference.run.Run`.
-    n_iter_ : int
-        Epochs done.
-    validation_score_ : float or None
-        Best mean log predictive density of the held-out rows in training, before calibration, in nats.
-    model_, likelihood_ : nn.Module
-        The fitted network and p(y | f).
+    {attributes}
 
     Notes
     -----
@@ -258,8 +253,7 @@ class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
 
     Attributes
     ----------
-    structure_, depth_posterior_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`UnboundedDepthClassifier`.
+    {attributes}
 
     Examples
     --------

@@ -6,7 +6,7 @@ A family Q = {q(k; η)} over offsets k = 0, 1, 2, … (depth minus least depth) 
 * U2: every offset is a mode of some member;
 * U3: η ↦ q is continuous in total variation and differentiable almost everywhere, also where the support grows.
 
-The truncated Poisson family (:class:`ClippedPoisson`) and lazy stick-breaking (:class:`StickBreaking`) satisfy all
+The truncated Poisson family (:class:`TruncatedPoisson`) and lazy stick-breaking (:class:`StickBreaking`) satisfy all
 three. The family of Nazaret and Blei (2022), :class:`QuantilePoisson`, breaks U3: its members jump when the support
 grows. :class:`FreeCategorical` and :class:`FixedDepth` are bounded.
 
@@ -32,17 +32,17 @@ from torch import Tensor
 from fathomless.system.errors import DataError, DepthError
 
 __all__ = [
-    "Clip",
-    "ClippedPoisson",
-    "Clipping",
     "DepthLaw",
     "DepthPrior",
     "FixedDepth",
     "FreeCategorical",
+    "HardTruncation",
     "PoissonPrior",
     "QuantilePoisson",
+    "SmoothTruncation",
     "StickBreaking",
-    "Taper",
+    "TruncatedPoisson",
+    "Truncation",
     "UniformPrior",
     "depth_terms",
 ]
@@ -52,7 +52,7 @@ _MOST = 10_000  # a mean number of layers beyond which no network can be built
 _LEAST_LOG = 1e-12  # −q log q has an infinite but merely logarithmic slope at 0: log q is held at this value there
 
 
-class Clipping(ABC):
+class Truncation(ABC):
     """A continuous, increasing map S of [0, 1] onto itself with S(u) = 0 for u ≤ lower and 1 for u ≥ upper."""
 
     lower: float
@@ -64,7 +64,7 @@ class Clipping(ABC):
 
 
 @dataclass(frozen=True)
-class Clip(Clipping):
+class HardTruncation(Truncation):
     """S(u) = clip((u − lower)/(upper − lower), 0, 1).
 
     With ``lower = 0`` the last atom keeps only the part of its mass below ``upper``. With ``lower > 0`` the support
@@ -72,7 +72,7 @@ class Clip(Clipping):
 
     Examples
     --------
-    >>> S, slope = Clip(0.0, 0.5)(torch.tensor([0.25, 0.75]))
+    >>> S, slope = HardTruncation(0.0, 0.5)(torch.tensor([0.25, 0.75]))
     >>> S.tolist(), slope.tolist()
     ([0.5, 1.0], [2.0, 0.0])
     """
@@ -83,8 +83,8 @@ class Clip(Clipping):
     def __post_init__(self) -> None:
         if not 0.0 <= self.lower < self.upper < 1.0:
             raise DataError(
-                f"a clip was given as ({self.lower}, {self.upper}); 0 <= lower < upper < 1 is allowed, "
-                "for instance Clip(0.0, 0.95)"
+                f"a truncation was given as ({self.lower}, {self.upper}); 0 <= lower < upper < 1 is allowed, "
+                "for instance HardTruncation(0.0, 0.95)"
             )
 
     def __call__(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ class Clip(Clipping):
 
 
 @dataclass(frozen=True)
-class Taper(Clipping):
+class SmoothTruncation(Truncation):
     """S is linear up to ``start`` and eases quadratically into 1 at ``upper``: continuously differentiable."""
 
     start: float = 0.85
@@ -106,7 +106,7 @@ class Taper(Clipping):
         if not 0.0 < self.start < self.upper < 1.0:
             raise DataError(
                 f"a taper was given as ({self.start}, {self.upper}); 0 < start < upper < 1 is allowed, "
-                "for instance Taper(0.85, 0.99)"
+                "for instance SmoothTruncation(0.85, 0.99)"
             )
 
     def __call__(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,17 +130,17 @@ class DepthLaw(ABC):
         """Return the offsets of positive mass, ascending. Reads η on the host."""
 
     @abstractmethod
-    def least(self) -> float | None:
+    def lower_bound(self) -> float | None:
         """Return the raw value below which no parameter may fall, or None if they are free.
 
         Below it a member would sit on one offset with no slope in any direction, and never leave it again.
         """
 
     @abstractmethod
-    def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the mass of each offset of `support` and its derivative in η, on the device of η.
 
-        `support` may lag behind η, so that the host need not read η at every step. A clipped law gives mass beyond
+        `support` may lag behind η, so that the host need not read η at every step. A truncated law gives mass beyond
         either end to the atom at that end, which keeps q continuous in η; others renormalise.
 
         Returns
@@ -153,27 +153,27 @@ class DepthLaw(ABC):
 
 
 @dataclass(frozen=True)
-class ClippedPoisson(DepthLaw):
-    r"""Poisson law with a clipped distribution function, the default ("soft truncation").
+class TruncatedPoisson(DepthLaw):
+    r"""Poisson law with a truncated distribution function, the default.
 
-    With :math:`F_k = P(\mathrm{Poisson}(\lambda) \le k)` and a clipping S,
+    With :math:`F_k = P(\mathrm{Poisson}(\lambda) \le k)` and a truncation S,
 
     .. math:: Q_k = S(F_k), \qquad q(k) = Q_k - Q_{k-1}, \qquad
               \partial_\lambda q(k) = S'(F_{k-1})\, p_{k-1} - S'(F_k)\, p_k .
 
-    A new last atom enters with weight exactly 0 and grows continuously. For ``Clip(0, δ)`` the support is 0, …, a with
-    :math:`a = \min\{k : F_k \ge \delta\}`, and n is a mode of the depth 1 + k at λ = n − ½.
+    A new last atom enters with weight exactly 0 and grows continuously. For ``HardTruncation(0, δ)`` the support is 0,
+    …, a with :math:`a = \min\{k : F_k \ge \delta\}`, and n is a mode of the depth 1 + k at λ = n − ½.
 
     Parameters
     ----------
     rate : float
-        Initial λ, the mean offset before clipping.
-    clip : Clipping
+        Initial λ, the mean offset before truncation.
+    truncation : Truncation
         The map S.
     """
 
     rate: float = 2.0
-    clip: Clipping = Clip()
+    truncation: Truncation = HardTruncation()
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
@@ -182,25 +182,25 @@ class ClippedPoisson(DepthLaw):
         """One raw parameter: λ = softplus(η)."""
         return _inverse_softplus(self.rate) if k == 0 else None
 
-    def least(self) -> float | None:
+    def lower_bound(self) -> float | None:
         """Where the second atom has all but vanished."""
-        return _least_rate(self.clip.upper)
+        return _least_rate(self.truncation.upper)
 
     def support(self, eta: Tensor) -> Sequence[int]:
         """Offsets whose mass is positive."""
-        _, F_k = _poisson_until(eta, self.clip.upper)
-        return _between(F_k, self.clip)
+        _, F_k = _poisson_until(eta, self.truncation.upper)
+        return _between(F_k, self.truncation)
 
-    def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Masses and derivatives, by the formulas above."""
         rate, slope = _softplus(eta)
         p, F_k = _poisson(rate, support[-1] + 1)
-        return _clipped(F_k, (-slope * p)[:, None], self.clip, support[0])
+        return _truncated(F_k, (-slope * p)[:, None], self.truncation, support[0])
 
 
 @dataclass(frozen=True)
 class QuantilePoisson(DepthLaw):
-    r"""Poisson law truncated at its δ-quantile and renormalised ("hard truncation"), the family of the paper.
+    r"""Poisson law cut at its δ-quantile and renormalised, the family of the paper.
 
     .. math:: q(k) = p_k / F_a, \quad k \le a = \min\{k : F_k \ge \delta\}, \qquad
               \partial_\lambda q(k) = q(k)\,(k - \mathbb{E} k)/\lambda .
@@ -224,7 +224,7 @@ class QuantilePoisson(DepthLaw):
         """One raw parameter: λ = softplus(η)."""
         return _inverse_softplus(self.rate) if k == 0 else None
 
-    def least(self) -> float | None:
+    def lower_bound(self) -> float | None:
         """Where the second atom has all but vanished."""
         return _least_rate(self.quantile)
 
@@ -233,7 +233,7 @@ class QuantilePoisson(DepthLaw):
         _, F_k = _poisson_until(eta, self.quantile)
         return range(int((F_k < self.quantile).sum()) + 1)
 
-    def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Masses and derivatives, by the formulas above."""
         rate, slope = _softplus(eta)
         p, F_k = _poisson(rate, support[-1] + 1)
@@ -245,7 +245,7 @@ class QuantilePoisson(DepthLaw):
 
 @dataclass(frozen=True)
 class StickBreaking(DepthLaw):
-    r"""Lazy stick-breaking: a free hazard for every layer that exists, a default hazard beyond, clipped.
+    r"""Lazy stick-breaking: a free hazard for every layer that exists, a default hazard beyond, truncated.
 
     .. math:: F_k = 1 - \prod_{j \le k} (1 - h_j), \quad h_j = \sigma(\eta_j), \qquad
               \partial F_k / \partial \eta_j = (1 - F_k)\, h_j \;\; (j \le k).
@@ -256,12 +256,12 @@ class StickBreaking(DepthLaw):
     ----------
     rate : float
         Mean offset of the geometric law that the default hazard 1/(1 + rate) gives.
-    clip : Clipping
+    truncation : Truncation
         The map S.
     """
 
     rate: float = 2.0
-    clip: Clipping = Clip()
+    truncation: Truncation = HardTruncation()
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
@@ -270,7 +270,7 @@ class StickBreaking(DepthLaw):
         """Each layer brings its own hazard, at the default value."""
         return -math.log(self.rate)
 
-    def least(self) -> float | None:
+    def lower_bound(self) -> float | None:
         """Free: hazards never reach 1."""
         return None
 
@@ -280,19 +280,21 @@ class StickBreaking(DepthLaw):
         left = float((1.0 - hazard).prod())
         default = 1.0 / (1.0 + self.rate)
         beyond = (
-            math.log((1.0 - self.clip.upper) / left) / math.log1p(-default) if left > 1.0 - self.clip.upper else 0.0
+            math.log((1.0 - self.truncation.upper) / left) / math.log1p(-default)
+            if left > 1.0 - self.truncation.upper
+            else 0.0
         )
         hazard = torch.cat([hazard, torch.full((math.ceil(beyond) + 1,), default, dtype=torch.float64)])
         F_k = 1.0 - (1.0 - hazard).cumprod(0)
-        return _between(F_k, self.clip)
+        return _between(F_k, self.truncation)
 
-    def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Masses and derivatives, by the formulas above."""
         size = support[-1] + 1
         hazard = torch.sigmoid(eta.detach().double())
         left = (1.0 - hazard[:size]).cumprod(0)
         dF = (left[:, None] * hazard).tril()  # (size, P)
-        return _clipped(1.0 - left, dF, self.clip, support[0])
+        return _truncated(1.0 - left, dF, self.truncation, support[0])
 
 
 @dataclass(frozen=True)
@@ -309,7 +311,7 @@ class FreeCategorical(DepthLaw):
         """Each offset brings a logit, 0 at first."""
         return 0.0 if k < self.size else None
 
-    def least(self) -> float | None:
+    def lower_bound(self) -> float | None:
         """Free."""
         return None
 
@@ -317,7 +319,7 @@ class FreeCategorical(DepthLaw):
         """All offsets."""
         return range(self.size)
 
-    def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Softmax and its Jacobian diag(q) − q qᵀ."""
         q = torch.softmax(eta.detach().double()[: len(support)], 0)
         return q, torch.diag(q) - q[:, None] * q
@@ -350,7 +352,7 @@ class FixedDepth(DepthLaw):
         """No parameters."""
         return None
 
-    def least(self) -> float | None:
+    def lower_bound(self) -> float | None:
         """No parameters."""
         return None
 
@@ -358,7 +360,7 @@ class FixedDepth(DepthLaw):
         """Return the given offsets."""
         return self.offsets
 
-    def atoms(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the given masses."""
         mass = dict(zip(self.offsets, self.probabilities, strict=True))
         kept = [mass.get(k, 0.0) for k in support]
@@ -405,7 +407,7 @@ class UniformPrior(DepthPrior):
 def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, log q and KL(q ‖ prior), differentiable in η by the closed forms of the law.
 
-    For E = Σ q(k) g(k) the gradient that arrives at η is Σ ∂q(k) g(k); for the clipped Poisson this is, by Abel
+    For E = Σ q(k) g(k) the gradient that arrives at η is Σ ∂q(k) g(k); for the truncated Poisson this is, by Abel
     summation, (1/δ) Σ p_k (g(k+1) − g(k)): the expected gain of one more layer. In the divergence the "−1" of
     differentiating q log q cancels, and log q is held at log 1e-12 where q vanishes.
 
@@ -416,7 +418,7 @@ def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: T
     eta : Tensor, shape (P,)
         Raw parameters.
     support : sequence of int
-        Offsets to weigh, see :meth:`DepthLaw.atoms`.
+        Offsets to weigh, see :meth:`DepthLaw.probs_and_grad`.
     log_prior : float64 Tensor, shape (m,)
         Log prior of each offset of the support.
 
@@ -428,7 +430,7 @@ def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: T
         Σ q (log q − log prior), in nats.
     """
     with torch.no_grad():
-        q, dq = law.atoms(eta, support)
+        q, dq = law.probs_and_grad(eta, support)
         log_q = q.clamp(min=_LEAST_LOG).log()
         gap = log_q - log_prior
         tiny = torch.finfo(q.dtype).tiny
@@ -483,15 +485,15 @@ def _poisson_until(eta: Tensor, level: float) -> tuple[Tensor, Tensor]:
         size *= 2
 
 
-def _between(F_k: Tensor, clip: Clipping) -> range:
-    """Offsets whose mass the clipping leaves; with ``lower = 0`` the first is 0, even if its mass underflows."""
-    first = int((F_k <= clip.lower).sum()) if clip.lower > 0.0 else 0
-    return range(first, int((F_k < clip.upper).sum()) + 1)
+def _between(F_k: Tensor, truncation: Truncation) -> range:
+    """Offsets whose mass the truncation leaves; with ``lower = 0`` the first is 0, even if its mass underflows."""
+    first = int((F_k <= truncation.lower).sum()) if truncation.lower > 0.0 else 0
+    return range(first, int((F_k < truncation.upper).sum()) + 1)
 
 
-def _clipped(F_k: Tensor, dF: Tensor, clip: Clipping, first: int) -> tuple[Tensor, Tensor]:
-    """Difference a clipped distribution function; mass beyond either end goes to the atom at that end."""
-    S, slope = clip(F_k)
+def _truncated(F_k: Tensor, dF: Tensor, truncation: Truncation, first: int) -> tuple[Tensor, Tensor]:
+    """Difference a truncated distribution function; mass beyond either end goes to the atom at that end."""
+    S, slope = truncation(F_k)
     dS = slope[:, None] * dF
     S, dS = S[first:].clone(), dS[first:]
     S[-1] = 1.0

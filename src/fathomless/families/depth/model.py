@@ -11,7 +11,7 @@ them. All depths share one pass through the layers. With q nested (weights that 
     \qquad S_k = \sum_{\ell \ge k} q(\ell),
 
 where :math:`S_k` is the probability that layer k is used, and a head is charged only at its own depth. (Equation 10
-of Nazaret and Blei, 2022, bundles heads with layers, which is a looser bound.)
+of Nazaret and Blei, 2022, charges heads as it does layers, which is a looser bound.)
 """
 
 import copy
@@ -26,28 +26,32 @@ from torch import Tensor, nn
 
 from fathomless.families.depth.divergence import charges
 from fathomless.families.depth.laws import (
-    ClippedPoisson,
     DepthLaw,
     DepthPrior,
     FixedDepth,
     PoissonPrior,
     QuantilePoisson,
     StickBreaking,
+    TruncatedPoisson,
     depth_terms,
 )
-from fathomless.nn.architectures import JoinedHeads, make_identity
-from fathomless.nn.bayesian import KINDS, with_weights
-from fathomless.nn.layers import BayesianLayer, WeightPrior, alike_linear, side_by_side
-from fathomless.posterior.model import Draws, Model, Structure, credible_interval
+from fathomless.nn.architectures import make_identity
+from fathomless.nn.bayesian import WEIGHT_KINDS, sparse_layers, with_weights
+from fathomless.nn.layers import BayesianLayer, WeightPrior
+from fathomless.nn.sparse_layer import nested_draws
+from fathomless.nn.stacked_linear import alike_linear, side_by_side
+from fathomless.posterior.capabilities import Growing, NaturalGradient, Stackable
+from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.structure import ListedPosterior, credible_interval
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
-from fathomless.system.rng import derive, lent_globally
+from fathomless.system.rng import fold_in, seeded_globals
 
 __all__ = ["UnboundedDepth"]
 
 Build = Callable[[int], nn.Module]
 
 
-class UnboundedDepth(Model):
+class UnboundedDepth(Growing, NaturalGradient, Stackable):
     """A network with a posterior over its depth.
 
     Parameters
@@ -57,7 +61,7 @@ class UnboundedDepth(Model):
         :class:`~fathomless.nn.layers.BayesianLayer` brings its own divergence.
     head : callable, int -> nn.Module
         Builds the head on the hidden state at depth ℓ; depth 0 is the input.
-    readout : callable, () -> nn.Module, optional
+    shared_head : callable, () -> nn.Module, optional
         Builds one module that every head ends in. With ``head=lambda depth: nn.Identity()`` all depths share one
         head, as in depth uncertainty networks; with small heads it is a shared head behind an adapter per depth.
     law : DepthLaw
@@ -73,7 +77,7 @@ class UnboundedDepth(Model):
         Prior N(0, s²) of the weights; s may depend on the shape of a parameter.
     weight_scale : float
         Initial standard deviation of drawn weights.
-    head_divergence : {"own", "bundled"}
+    head_divergence : {"own", "cumulative"}
         Charge the head of a depth when that depth is drawn, or whenever a deeper one is (the paper's equation 10).
     growth : {"default", "identity"}
         Layers created after construction start as built, or so that the new deepest network computes what the old
@@ -110,7 +114,7 @@ class UnboundedDepth(Model):
         layer: Build,
         head: Build,
         *,
-        readout: Callable[[], nn.Module] | None = None,
+        shared_head: Callable[[], nn.Module] | None = None,
         law: DepthLaw | None = None,
         prior: DepthPrior | None = None,
         min_depth: int = 1,
@@ -126,21 +130,21 @@ class UnboundedDepth(Model):
         super().__init__()
         _check(min_depth, max_depth, weights, head_divergence, growth)
         self.layer, self.head = layer, head
-        self.law, self.prior = law or ClippedPoisson(), prior or PoissonPrior()
+        self.law, self.prior = law or TruncatedPoisson(), prior or PoissonPrior()
         self.min_depth, self.max_depth = min_depth, max_depth
         self.weights, self.weight_prior, self.weight_scale = weights, weight_prior or WeightPrior(), weight_scale
         self.head_divergence, self.growth, self.seed, self._dtype = head_divergence, growth, seed, dtype
         self.layers = nn.ModuleDict()
         self.heads = nn.ModuleDict()
         self.law_parameters = nn.ParameterList()
-        self.readout: nn.Module | None = None
+        self.readout: nn.Module | None = None  # the shared head, by the name that saved models have for it
         self._support: tuple[int, ...] = ()
         self._at_rest: _Weighed | None = None
         self._shared = False  # whether others' parameters are put in
         self.register_load_state_dict_post_hook(_forget)
         self._add_law_parameters(0)
-        if readout is not None:
-            self.readout = self._build("readout", 0, lambda _: readout())
+        if shared_head is not None:
+            self.readout = self._build("readout", 0, lambda _: shared_head())
         self._extend(None)
         if growth == "identity":
             make_identity(self.layer(len(self.layers) + 1))  # refuse now rather than in mid-training
@@ -154,7 +158,8 @@ class UnboundedDepth(Model):
         """
         depth = self._weigh_depths()
         n = n if self.stochastic else 1
-        passes = [self._evaluate(x, generator) for _ in range(n)]
+        sparse = [] if self.training else self._sparse_layers
+        passes, sets, sampled = nested_draws(lambda: self._evaluate(x, generator), n, sparse, generator)
         f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
             f = f.float()
@@ -162,17 +167,20 @@ class UnboundedDepth(Model):
         log_weight, structure = depth.log_weight.to(f.dtype), self._depths
         if n > 1:
             log_weight, structure = (log_weight - math.log(n)).repeat(n), structure.repeat(n)  # (S,)
+        if sampled:  # a structure is a depth and what is included there
+            shift = torch.tensor(sets, device=structure.device).repeat_interleave(len(self._depths))
+            structure = structure + shift * (self.depth + 1)
         # a product and a sum, since autocast would round a dot product
         weights = (depth.charge * divergence).sum()
-        return Draws(f, log_weight, structure, {"weights": weights, "depth": depth.divergence})
+        return Draws(f, log_weight, structure, {"weights": weights, "depth": depth.divergence}, sampled=sampled)
 
-    def structure(self) -> Structure:
+    def structure(self) -> ListedPosterior:
         """Return the posterior over depth."""
         posterior = self.depth_posterior()
         mean = sum(depth * p for depth, p in posterior.items())
         mode = max(posterior, key=lambda depth: posterior[depth])
         low, high = credible_interval(posterior, 0.9)
-        return Structure(
+        return ListedPosterior(
             kind="depth",
             names=tuple(map(str, posterior)),
             probabilities=tuple(posterior.values()),
@@ -197,9 +205,9 @@ class UnboundedDepth(Model):
         int
             How many layers and heads were created.
         """
-        self._at_rest, least = None, self.law.least()
-        for p in self.law_parameters if least is not None else ():
-            p.data.clamp_(min=least)
+        self._at_rest, bound = None, self.law.lower_bound()
+        for p in self.law_parameters if bound is not None else ():
+            p.data.clamp_(min=bound)
         return self._extend(limit)
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
@@ -209,14 +217,14 @@ class UnboundedDepth(Model):
     @torch.no_grad()
     def fisher(self) -> Tensor:
         """Σ ∂q ∂qᵀ / q; for the Poisson law without truncation this is 1/λ in λ."""
-        q, dq = self.law.atoms(self._eta(), self._support)
+        q, dq = self.law.probs_and_grad(self._eta(), self._support)
         q = q.clamp(min=1e-6)  # an atom that has just entered would dominate without saying anything
         return (dq / q[:, None]).T @ dq
 
     @torch.no_grad()
-    def usage(self) -> dict[str, Tensor]:
-        """S_k for layer k, q(ℓ) for the head at depth ℓ, 1 for a readout."""
-        q, _ = self.law.atoms(self._eta(), self._support)
+    def use_probability(self) -> dict[str, Tensor]:
+        """S_k for layer k, q(ℓ) for the head at depth ℓ, 1 for a shared head."""
+        q, _ = self.law.probs_and_grad(self._eta(), self._support)
         survival = q.flip(0).cumsum(0).flip(0)  # (m,) probability of this depth or a deeper one
         shares = dict(zip(self._depths_in_use, zip(q.unbind(), survival.unbind(), strict=True), strict=True))
         used = {}
@@ -229,7 +237,7 @@ class UnboundedDepth(Model):
             used.update({f"{name}.{parameter}": share for parameter, _ in part.named_parameters()})
         return used
 
-    def layout(self) -> dict[str, Any]:
+    def blueprint(self) -> dict[str, Any]:
         """Return what must exist before a ``state_dict`` of this model can be loaded, as plain JSON."""
         return {
             "layers": len(self.layers),
@@ -238,21 +246,21 @@ class UnboundedDepth(Model):
             "support": list(self._support),
         }
 
-    def restore(self, layout: dict[str, Any]) -> None:
-        """Have exactly the layers, heads and support of a layout that :meth:`layout` returned."""
-        for depth in range(layout["layers"] + 1, len(self.layers) + 1):
+    def rebuild(self, blueprint: dict[str, Any]) -> None:
+        """Have exactly the layers, heads and support of a blueprint that :meth:`blueprint` returned."""
+        for depth in range(blueprint["layers"] + 1, len(self.layers) + 1):
             del self.layers[str(depth)]
-        for depth in range(len(self.layers) + 1, layout["layers"] + 1):
+        for depth in range(len(self.layers) + 1, blueprint["layers"] + 1):
             self.layers[str(depth)] = self._build("layer", depth, self.layer)
-        for name in set(self.heads) - set(map(str, layout["heads"])):
+        for name in set(self.heads) - set(map(str, blueprint["heads"])):
             del self.heads[name]
-        for depth in layout["heads"]:
+        for depth in blueprint["heads"]:
             self._add_head(depth, copied_from=None)
-        self.law_parameters = nn.ParameterList(list(self.law_parameters)[: layout["law_parameters"]])
-        self._add_law_parameters(layout["law_parameters"] - 1)
-        self._arrange(tuple(layout["support"]))
+        self.law_parameters = nn.ParameterList(list(self.law_parameters)[: blueprint["law_parameters"]])
+        self._add_law_parameters(blueprint["law_parameters"] - 1)
+        self._arrange(tuple(blueprint["support"]))
 
-    def joined(self, others: Sequence[Model]) -> "UnboundedDepth":
+    def union(self, others: Sequence[Model]) -> "UnboundedDepth":
         """Return a copy with every layer, head and depth that this model or any of `others` has."""
         models = [self]
         for other in others:
@@ -266,7 +274,7 @@ class UnboundedDepth(Model):
         heads = {int(depth) for model in models for depth in model.heads}
         whole = copy.deepcopy(self)
         whole._shared = True
-        whole.restore(
+        whole.rebuild(
             {
                 "layers": max(len(model.layers) for model in models),
                 "heads": sorted(heads),
@@ -278,24 +286,13 @@ class UnboundedDepth(Model):
 
     def _kind(self) -> tuple[Any, ...]:
         """Return what networks that are trained side by side must share."""
-        rated = isinstance(self.law, ClippedPoisson | QuantilePoisson | StickBreaking)
+        rated = isinstance(self.law, TruncatedPoisson | QuantilePoisson | StickBreaking)
         law = dataclasses.replace(self.law, rate=1.0) if rated else self.law  # type: ignore[type-var]
         parts = [str(next(iter(part.values()), None)) for part in (self.layers, self.heads)]
         options = (self.weights, self.weight_prior, self.weight_scale, self.head_divergence, self.growth)
-        return (law, self.prior, self.min_depth, self.max_depth, self.dtype, *options, *parts)
+        return (law, self.prior, self.min_depth, self.max_depth, self._weights_dtype(), *options, *parts)
 
-    # ---- depth, and what a fitted model is deployed as
-
-    @property
-    def device(self) -> torch.device:
-        """Where the posterior over depth lives, and with it the rest."""
-        return self._charges.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the weights."""
-        weights = (p for parts in (self.layers, self.heads) for p in parts.parameters())
-        return next((p.dtype for p in weights if p.is_floating_point()), self._dtype)
+    # ---- depth
 
     @property
     def depth(self) -> int:
@@ -310,96 +307,21 @@ class UnboundedDepth(Model):
     @torch.no_grad()
     def depth_posterior(self) -> dict[int, float]:
         """Return q(ℓ) for every depth ℓ in the support."""
-        q, _ = self.law.atoms(self._eta(), self._support)
+        q, _ = self.law.probs_and_grad(self._eta(), self._support)
         return {self.min_depth + k: p for k, p in zip(self._support, q.tolist(), strict=True)}
 
-    def compress(self, eps: float = 0.0) -> "UnboundedDepth":
-        """Return a copy with the fewest depths that hold 1 − `eps` of the posterior, renormalised.
-
-        What these depths do not use is dropped. The total variation between the old and the new predictive
-        distribution is at most `eps` for every input.
-        """
-        if not 0.0 <= eps < 1.0:
-            raise DataError(f"eps={eps} was given; 0 <= eps < 1 is allowed")
-        kept: dict[int, float] = {}
-        for depth, p in sorted(self.depth_posterior().items(), key=lambda item: -item[1]):
-            if p > 0.0 and (sum(kept.values()) < 1.0 - eps or not kept):
-                kept[depth] = p
-        total = sum(kept.values())
-        return self._fixed({depth: kept[depth] / total for depth in sorted(kept)})
-
-    def point_depth(self, depth: int) -> nn.Sequential:
-        """Return the ordinary network of one depth, as a plain ``nn.Sequential`` that shares nothing with this model.
-
-        Raises
-        ------
-        DepthError
-            If the depth is outside the support, or weights are not point estimates.
-        """
-        self._refuse_drawn("point_depth")
-        if str(depth) not in self.heads or depth > len(self.layers):
-            raise DepthError(f"depth {depth} was asked for; depths with a head are {sorted(map(int, self.heads))}")
-        parts = [*(self.layers[str(k)] for k in range(1, depth + 1)), self.heads[str(depth)]]
-        parts += [self.readout] if self.readout is not None else []
-        return copy.deepcopy(nn.Sequential(*parts)).eval().requires_grad_(True)
-
-    def mean_network(self) -> nn.Module:
-        """Return a network that computes Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ) by one matrix product on the joined hidden states.
-
-        For linear heads and a likelihood whose mean is the head's output this is the predictive mean of all depths.
-
-        Raises
-        ------
-        DepthError
-            If a head is not linear, or weights are not point estimates.
-        """
-        self._refuse_drawn("mean_network")
-        posterior = self.depth_posterior()
-        heads = [self.heads[str(depth)] for depth in posterior]
-        linear = [head for head in heads if isinstance(head, nn.Linear) and head.bias is not None]
-        if self.readout is not None or len(linear) < len(heads):
-            raise DepthError("mean_network was called on a model whose heads are not all nn.Linear with a bias")
-        layers = [copy.deepcopy(self.layers[str(k)]) for k in range(1, self.depth + 1)]
-        return JoinedHeads(layers, linear, posterior).eval()
-
-    @torch.no_grad()
-    def classify_early(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Classify, stopping at the first depth after which no deeper network can change the answer.
-
-        After depth ℓ, with partial mixture Σ_{k ≤ ℓ} q(k) p(y | Ω_k) and remaining mass r = 1 − Σ_{k ≤ ℓ} q(k), a row
-        stops when its two largest classes differ by more than r (and by more than rounding could undo). The class is
-        that of the full mixture.
-
-        Returns
-        -------
-        label, depth : int64 Tensors, shape (B,)
-            Class of every row, and the depth it stopped at.
-        """
-        self._refuse_drawn("classify_early")
-        posterior = self.depth_posterior()
-        label = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        stopped = torch.full_like(label, self.depth)
-        was_training = self.training
-        self.eval()
-        rows, h, mixture, left = torch.arange(len(x), device=x.device), x, torch.zeros(()), 1.0
-        for depth in range(self.depth + 1):
-            h = self.layers[str(depth)](h) if depth else h
-            if depth not in posterior:
-                continue
-            left -= posterior[depth]
-            f = self.heads[str(depth)](h)
-            f = f if self.readout is None else self.readout(f)
-            mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
-            top = mixture.topk(2, -1).values
-            # the margin must beat rounding as well, in the outputs and in the sum
-            margin = max(left, 0.0) + 64.0 * torch.finfo(h.dtype).eps
-            done = (top[:, 0] - top[:, 1] > margin) | (depth == self.depth)
-            label[rows], stopped[rows] = mixture.argmax(-1), depth
-            rows, h, mixture = rows[~done], h[~done], mixture[~done]
-            if len(rows) == 0:
-                break
-        self.train(was_training)
-        return label, stopped
+    def restricted(self, masses: dict[int, float]) -> "UnboundedDepth":
+        """Copy this model with a fixed law on the given depths, without the parts that they do not use."""
+        small = copy.deepcopy(self)
+        small.law = FixedDepth(tuple(depth - self.min_depth for depth in masses), tuple(masses.values()))
+        small.law_parameters = nn.ParameterList()
+        for depth in range(max(masses) + 1, len(self.layers) + 1):
+            del small.layers[str(depth)]
+        for depth in map(int, self.heads):
+            if depth not in masses:
+                del small.heads[str(depth)]
+        small._arrange(small.law.offsets)
+        return small
 
     # ---- inside
 
@@ -410,6 +332,11 @@ class UnboundedDepth(Model):
     def _device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
+    def _weights_dtype(self) -> torch.dtype:
+        """Return the type that new parts get: that of those there are, also after a conversion."""
+        weights = (p for parts in (self.layers, self.heads) for p in parts.parameters())
+        return next((p.dtype for p in weights if p.is_floating_point()), self._dtype)
+
     def _weigh_depths(self) -> "_Weighed":
         """Weigh the depths of the support.
 
@@ -418,7 +345,7 @@ class UnboundedDepth(Model):
         """
         held = not (self._shared or any(p.requires_grad for p in self.law_parameters))
         frozen = held and self.training and torch.is_grad_enabled()
-        if frozen and self._at_rest is not None and self._at_rest.charge.device == self.device:
+        if frozen and self._at_rest is not None and self._at_rest.charge.device == self._charges.device:
             return self._at_rest
         q, log_q, divergence = depth_terms(self.law, self._eta(), self._support, self._log_prior)
         weighed = _Weighed(log_q, (q[:, None] * self._charges).sum(0), divergence)
@@ -482,12 +409,12 @@ class UnboundedDepth(Model):
     def _build(
         self, kind: str, depth: int, build: Build, adjust: Callable[[nn.Module], None] | None = None
     ) -> nn.Module:
-        with lent_globally(derive(self.seed, kind, depth)):
+        with seeded_globals(fold_in(self.seed, kind, depth)):
             part = build(depth)
             if adjust is not None:
                 adjust(part)
             part = with_weights(self.weights, part, self.weight_prior, self.weight_scale)
-        return part.to(self._device(), self.dtype).train(self.training)
+        return part.to(self._device(), self._weights_dtype()).train(self.training)
 
     def _add_head(self, depth: int, copied_from: int | None) -> int:
         if str(depth) in self.heads:
@@ -515,14 +442,15 @@ class UnboundedDepth(Model):
         heads = [(f"heads.{k}", self.heads[str(k)]) for k in depths]
         readout = [("readout", self.readout)] if self.readout is not None else []
         self._parts: list[tuple[str, nn.Module]] = [*layers, *heads, *readout]
-        awake = {id(p) for _, part in self._parts for p in part.parameters()}
+        in_use = {id(p) for _, part in self._parts for p in part.parameters()}
         for p in [*self.layers.parameters(), *self.heads.parameters()]:
-            p.requires_grad_(id(p) in awake)
-            if id(p) not in awake:
+            p.requires_grad_(id(p) in in_use)
+            if id(p) not in in_use:
                 p.grad = None
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
-        self._pays = charges(self._parts, depths, self.weight_prior, bundled=self.head_divergence == "bundled")
+        self._sparse_layers = [layer for _, part in self._parts for _, layer in sparse_layers(part)]
+        self._pays = charges(self._parts, depths, self.weight_prior, cumulative=self.head_divergence == "cumulative")
         log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))
         if not bool(log_prior.isfinite().all()):
             told = f"the posterior over depth reaches {depths[-1]} layers, where the prior {self.prior} has no mass"
@@ -534,23 +462,6 @@ class UnboundedDepth(Model):
             ("_log_prior", log_prior),
         ):
             self.register_buffer(name, table.to(self._device()), persistent=False)
-
-    def _fixed(self, masses: dict[int, float]) -> "UnboundedDepth":
-        """Copy this model with a fixed law on the given depths, without the parts that they do not use."""
-        small = copy.deepcopy(self)
-        small.law = FixedDepth(tuple(depth - self.min_depth for depth in masses), tuple(masses.values()))
-        small.law_parameters = nn.ParameterList()
-        for depth in range(max(masses) + 1, len(self.layers) + 1):
-            del small.layers[str(depth)]
-        for depth in map(int, self.heads):
-            if depth not in masses:
-                del small.heads[str(depth)]
-        small._arrange(small.law.offsets)
-        return small
-
-    def _refuse_drawn(self, what: str) -> None:
-        if self.stochastic:
-            raise DepthError(f"{what} was called on a model whose weights are drawn; it needs weights='map'")
 
 
 def _forget(model: nn.Module, _: object) -> None:
@@ -583,8 +494,8 @@ def _check(min_depth: int, max_depth: int | None, weights: str, head_divergence:
     if max_depth is not None and max_depth < max(min_depth, 1):
         raise DataError(f"max_depth={max_depth} was given; at least {max(min_depth, 1)} is needed")
     for name, given, allowed in (
-        ("weights", weights, KINDS),
-        ("head_divergence", head_divergence, ("own", "bundled")),
+        ("weights", weights, WEIGHT_KINDS),
+        ("head_divergence", head_divergence, ("own", "cumulative")),
         ("growth", growth, ("default", "identity")),
     ):
         if given not in allowed:

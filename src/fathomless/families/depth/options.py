@@ -48,10 +48,10 @@ class DepthOptions(NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
     Parameters
     ----------
     depth_law : str, int or DepthLaw
-        Family of the posterior over depth: "poisson" (soft truncation), "two_sided", "taper", "quantile" (the
+        Family of the posterior over depth: "poisson", "two_sided", "taper", "quantile" (the
         paper's), "stick_breaking", "categorical" (ten depths); an integer is an ordinary network of that depth.
     initial_depth : float
-        Where the posterior over depth starts: its mean offset above `min_depth` before clipping.
+        Where the posterior over depth starts: its mean offset above `min_depth` before truncation.
     depth_prior : float or DepthPrior
         Depth − min_depth ~ Poisson(depth_prior), or any prior.
     min_depth : int

@@ -1,28 +1,35 @@
 """What a page shows of a posterior over depth, and what the doctor says of it."""
 
+import itertools
+from collections.abc import Iterator
 from functools import partial
 
 import torch
 
-from fathomless.estimators.base import Estimator
+from fathomless.estimators.findings import Case, Finding
 from fathomless.families.depth import plots
+from fathomless.families.depth.convergence import depth_drift
+from fathomless.families.depth.estimator import LayeredNetwork
+from fathomless.families.depth.laws import FixedDepth, FreeCategorical
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.plots.page import Figure, Group, StructureSection, Table, number, percent, picture
+from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
 
-__all__ = ["page"]
+__all__ = ["findings", "page"]
 
 
+_STILL = 0.1  # layers that the mean depth goes, back and forth, in any training that moves it at all
+_ABOUT = "Depth is the number of layers; 0 is a linear model."
 _NOTE = (
     "This posterior is an approximation by a parametric family. It follows the complexity of the data, but it need not "
     "find the best single depth, and it depends on how long and at what rate it is learned."
 )
 
 
-def page(estimator: Estimator) -> StructureSection:
+def page(estimator: LayeredNetwork) -> StructureSection:
     """Return the posterior over depth as a picture and a table, and its path in training, if it has several."""
     structure = estimator.structure_
     if len(structure.names) < 2:
-        return StructureSection()
+        return StructureSection(about=_ABOUT)
     # members of an ensemble share their prior
     model = next(part for part in estimator.model_.modules() if isinstance(part, UnboundedDepth))
     posterior = {int(name): p for name, p in zip(structure.names, structure.probabilities, strict=True)}
@@ -36,11 +43,12 @@ def page(estimator: Estimator) -> StructureSection:
         caption="Probability of each number of layers, before and after the data.",
     )
     rows = [(str(depth), percent(p), percent(prior[depth])) for depth, p in posterior.items()]
-    table = Table("Probability of each depth", ("Layers", "Posterior", "Prior"), rows, text=0)
-    return StructureSection([Group("", [figure], table)], [_path(estimator)], _NOTE)
+    table = TextTable("Probability of each depth", ("Layers", "Posterior", "Prior"), rows, text=0)
+    about = f"{_ABOUT} Predictions average over all depths, weighted as below."
+    return StructureSection([Group("", [figure], table)], [_path(estimator)], about, _NOTE)
 
 
-def _path(estimator: Estimator) -> Figure:
+def _path(estimator: LayeredNetwork) -> Figure:
     """Draw the path of the mean depth in training."""
     history = estimator.history_
     path = [row["mean_depth"] for row in history]
@@ -51,3 +59,77 @@ def _path(estimator: Estimator) -> Figure:
         f"{number(min(path))} or above {number(max(path))}.",
         caption="If the mean still moves at the end, depth has not come to rest.",
     )
+
+
+def findings(case: Case) -> Iterator[Finding]:
+    """Say what a second pair of eyes would of a depth that was learned."""
+    model = case.estimator.model_
+    if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
+        yield from _on_its_way(case)
+        yield from _not_moved(case)
+        yield from _at_its_bound(case, model)
+
+
+def _on_its_way(case: Case) -> Iterator[Finding]:
+    drift = depth_drift(case.history)
+    if not drift:
+        return
+    pace = (
+        f"In the end its mean was {case.history[-1]['mean_depth']:.1f} and went almost always in one direction; at the "
+        f"pace of the last half, another training would take it by {drift:+.1f} layers."
+    )
+    if case.stopped:
+        natural = (
+            " or set structure_optimizer='natural' (now 'adam')" if case.given["structure_optimizer"] == "adam" else ""
+        )
+        yield Finding(
+            "advice",
+            "Depth was still on its way when the training stopped",
+            f"{pace} The scores of the held-out rows no longer rose.",
+            f"If the depth itself matters, raise {case.now('structure_rate')}{natural}.",
+        )
+    else:
+        yield Finding(
+            "problem",
+            "Depth has not come to rest",
+            f"{pace} What is reported says how fast it was learned, not what the data ask for.",
+            f"Raise {case.now('epochs')} or {case.now('structure_rate')}.",
+        )
+
+
+def _not_moved(case: Case) -> Iterator[Finding]:
+    depths = [row["mean_depth"] for row in case.history]
+    path = sum(abs(b - a) for a, b in itertools.pairwise(depths))
+    if path < _STILL:
+        yield Finding(
+            "problem",
+            "Depth has not moved",
+            f"Its mean stayed within {path:.2g} layers of {depths[0]:.2g}, where it began; the data had no say in it.",
+            f"Raise {case.now('structure_rate')} or {case.now('epochs')}.",
+        )
+
+
+def _at_its_bound(case: Case, model: UnboundedDepth) -> Iterator[Finding]:
+    posterior = model.depth_posterior()
+    likely = max(posterior, key=lambda depth: posterior[depth])
+    ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {case.now('max_depth')}.")]
+    if isinstance(model.law, FreeCategorical):
+        end = model.min_depth + model.law.size - 1
+        ends.append((end, f"Choose another depth_law (now one that ends at {end}), such as 'poisson'."))
+    end, remedy = min(ends, default=(-1, ""))
+    if likely == end and posterior[end] > 0.3:
+        yield Finding(
+            "problem",
+            "Depth is at its upper bound",
+            f"{posterior[end]:.0%} of its posterior lie on {end}, the greatest depth that is allowed; the data may ask "
+            "for more.",
+            remedy,
+        )
+    least = posterior.get(model.min_depth, 0.0)
+    if model.min_depth > 0 and least > 0.9:
+        yield Finding(
+            "advice",
+            "Depth is at its lower bound",
+            f"{least:.0%} of its posterior lie on {model.min_depth}, the least depth that is allowed.",
+            f"Lower {case.now('min_depth')}.",
+        )

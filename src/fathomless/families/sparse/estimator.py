@@ -1,6 +1,7 @@
 """The estimators of networks whose weights may be absent."""
 
 import warnings
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, cast
@@ -9,33 +10,42 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from fathomless.estimators.base import Array, Estimator
 from fathomless.estimators.options import documented
-from fathomless.estimators.saving import real
+from fathomless.estimators.preparation import Array
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import InputSkip, SparseNetwork, inclusion_table
 from fathomless.families.sparse.options import SparseOptions
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
-from fathomless.inference.batched import Member
-from fathomless.inference.run import Run
+from fathomless.inference.run import Fitted
+from fathomless.inference.training import adam_travel
 from fathomless.nn.architectures import activation
 from fathomless.nn.bayesian import bayesian
-from fathomless.nn.layers import SpikeSlab
 from fathomless.nn.multiplicative_flow import FlowOptions
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.system import memory
+from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.rng import as_generator, derive, lent_globally
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 
 _POSTERIORS = ("lrt", "flow", "relaxed", "slab", "mnf")
 
 
-class _SparseBayes(SparseOptions, Estimator):
-    """How the options of the family become a model."""
+class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
+    """How the options of the family become a model.
+
+    Attributes
+    ----------
+    inclusion_probability_ : dict of str to ndarray
+        Layer -> posterior probability that each weight is included, shape (outputs, inputs).
+    selected_features_ : list of str
+        Columns that the median probability model uses.
+    """
 
     saved_values: ClassVar[dict[str, type]] = {"FlowOptions": FlowOptions}
     structure_every: ClassVar[int] = 1
@@ -52,11 +62,11 @@ class _SparseBayes(SparseOptions, Estimator):
             "multiplier": (self.flow or FlowOptions()) if self.posterior in ("flow", "mnf") else None,
             "estimator": "relaxed" if self.posterior == "relaxed" else "local",
         }
-        with lent_globally(derive(seed, "weights")):
+        with seeded_globals(fold_in(seed, "weights")):
             plain = self._network(inputs, outputs)
             entry = next((n for n, part in plain.named_modules() if isinstance(part, nn.Linear)), None)
             network = bayesian(plain, lambda name, part: SpikeSlab(part, first if name == entry else rest, **how))
-            return SparseNetwork(network.to(dtype=dtype), structure=self.structure)
+            return SparseNetwork(network.to(dtype=dtype), predict_by=self.predict_by)
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:
         if callable(self.architecture):
@@ -115,9 +125,9 @@ class _SparseBayes(SparseOptions, Estimator):
 
         memory.require(need(self.width), f"a network of {self.depth} layers of width {self.width:,}", fitting)
 
-    def _check_saved(self, layout: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        if not ({"sparse", "members"} & set(layout)):
-            raise DataError(f"its layout is {sorted(layout)}, not that of a network whose weights may be absent")
+    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        if set(blueprint) - {"members", "sparse"}:  # "sparse" is what the first version wrote
+            raise DataError(f"its layout is {sorted(blueprint)}, not that of a network whose weights may be absent")
         sizes = {size for shape in shapes.values() for size in shape}
         if self.depth and not callable(self.architecture) and self.width not in sizes:
             raise DataError(f"its width is {self.width}, and no weights have this size")
@@ -129,7 +139,7 @@ class _SparseBayes(SparseOptions, Estimator):
 
     def _describe(self) -> None:
         for member in self._members():
-            member.predict_by(self.structure)
+            member.set_prediction(self.predict_by)
         self.structure_ = self.model_.structure()
         first = self._members()[0]
         self.inclusion_probability_ = {
@@ -160,7 +170,7 @@ class _SparseBayes(SparseOptions, Estimator):
             If the network is not a chain of layers.
         """
         members = self._members()
-        noise = [as_generator(derive(self.seed_, "relevance", i), device=m.device) for i, m in enumerate(members)]
+        noise = [as_generator(fold_in(self.seed_, "relevance", i), device=m.device) for i, m in enumerate(members)]
         used = torch.cat([drawn_inputs(m.network, draws, own) for m, own in zip(members, noise, strict=True)])
         return {name: float(used[:, own].any(1).double().mean()) for name, own in self._columns().items()}
 
@@ -196,7 +206,7 @@ class _SparseBayes(SparseOptions, Estimator):
             )
         return to_sparse(self._members()[0].network, format=format)
 
-    def _warn(self, run: Run | Member) -> None:
+    def _warn(self, fitted: Fitted) -> None:
         if self.posterior in ("slab", "mnf"):
             return
         empty = [row.layer for member in self._members() for row in inclusion_table(member) if row.kept == 0]
@@ -206,18 +216,19 @@ class _SparseBayes(SparseOptions, Estimator):
                 "evidence for the weights does not outweigh their divergence: lower temperature, raise "
                 "prior_inclusion, or take a narrower network",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        rates = torch.tensor([run.training.learning_rate, *(row["learning_rate"] for row in run.history)])
-        steps = torch.tensor([0.0, *(row["step"] for row in run.history)])
-        start, travel = SlabStart().logit[1], run.training.structure_rate * float(torch.trapezoid(rates, steps))
-        if travel < start:  # Adam moves a parameter by about one rate per step
+        t = fitted.training
+        if t is None:
+            return
+        start, travel = SlabStart().logit[1], t.structure_rate * adam_travel(fitted.history, t.learning_rate)
+        if travel < start:
             warnings.warn(
                 f"inclusion logits start up to {start:g} above the edge between in and out and could move by about "
                 f"{travel:.2g}: how many weights are kept tells how long the training was. Raise epochs (now "
-                f"{run.training.epochs}) or structure_rate (now {run.training.structure_rate:.2g})",
+                f"{t.epochs}) or structure_rate (now {t.structure_rate:.2g})",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
 
@@ -231,12 +242,7 @@ class SparseBayesClassifier(_SparseBayes, Classifier):
 
     Attributes
     ----------
-    inclusion_probability_ : dict of str to ndarray
-        Layer -> posterior probability that each weight is included, shape (outputs, inputs).
-    selected_features_ : list of str
-        Columns that the median probability model uses.
-    structure_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`~fathomless.families.depth.estimator.UnboundedDepthClassifier`.
+    {attributes}
 
     References
     ----------
@@ -265,6 +271,5 @@ class SparseBayesRegressor(_SparseBayes, Regressor):
 
     Attributes
     ----------
-    inclusion_probability_, selected_features_, structure_, history_, n_iter_, validation_score_, model_, likelihood_
-        As in :class:`SparseBayesClassifier`.
+    {attributes}
     """

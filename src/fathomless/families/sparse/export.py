@@ -28,7 +28,8 @@ from fathomless.families.sparse.plain import (
     weighted,
 )
 from fathomless.nn.bayesian import Bayesian, sparse_layers
-from fathomless.nn.layers import BayesianLayer, SpikeSlab
+from fathomless.nn.layers import BayesianLayer
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.system import io
 from fathomless.system.errors import DataError
 
@@ -145,17 +146,17 @@ class SparseExport:
 
 @torch.no_grad()
 def to_sparse(
-    network: nn.Module, *, structure: str = "median", format: str = "auto", example: Tensor | None = None
+    network: nn.Module, *, predict_by: str = "median", format: str = "auto", example: Tensor | None = None
 ) -> SparseExport:
     """Return the median probability model of a network, with the means of its weights, as a small plain network.
 
-    Its outputs are those of the network in evaluation with ``structure="median"`` and ``point=True``, to rounding.
+    Its outputs are those of the network in evaluation with ``predict_by="median"`` and ``use_means=True``, to rounding.
 
     Parameters
     ----------
     network : nn.Module
         A chain, as :func:`~fathomless.families.sparse.paths.read_chain` reads it. It is not changed.
-    structure : {"median", "average"}
+    predict_by : {"median", "average"}
         Keep the weights with α > ½; or all, at their posterior means αμ.
     format : {"auto", "dense", "csr"}
         Of linear maps: dense ones of the size that remains; or compressed rows. "auto" takes compressed rows for at
@@ -193,16 +194,16 @@ def to_sparse(
     )
     """
     for name, value, allowed in (
-        ("structure", structure, ("median", "average")),
+        ("predict_by", predict_by, ("median", "average")),
         ("format", format, ("auto", "dense", "csr")),
     ):
         if value not in allowed:
             raise DataError(f"{name}={value!r} was given; allowed are {', '.join(map(repr, allowed))}")
     fixed = copy.deepcopy(network).eval()
     for _, layer in sparse_layers(fixed):
-        layer.structure, layer.point = structure, True
+        layer.predict_by, layer.use_means = predict_by, True
     chain = read_chain(fixed)
-    if structure == "average":
+    if predict_by == "average":
         links = [replace(link, included=torch.ones_like(link.included)) for link in chain.links]
         chain = replace(chain, links=tuple(links))
     cuts = _folded(chain)
@@ -242,7 +243,7 @@ def _folded(chain: Chain) -> list[_Cut]:
     varies = first = torch.ones_like(chain.links[0].connections(chain.links[0].included)[0])  # of every source
     value = first * 0.0
     for link in chain.links:
-        weight, bias = link.layer.point_weights() if isinstance(link.layer, SpikeSlab) else _plain_weights(link.layer)
+        weight, bias = link.layer.mean_weights() if isinstance(link.layer, SpikeSlab) else _plain_weights(link.layer)
         if cuts:
             value, steady = _through(link, value)
             varies = varies | ~steady

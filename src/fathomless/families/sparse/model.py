@@ -8,36 +8,38 @@ the weights with α > ½, and is what is exported.
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fathomless.nn.bayesian import sparse_layers
-from fathomless.nn.layers import BayesianLayer, SpikeSlab
-from fathomless.posterior.model import Draws, Model, Structure
+from fathomless.nn.layers import BayesianLayer
+from fathomless.nn.sparse_layer import SpikeSlab, nested_draws
+from fathomless.posterior.capabilities import HasStructureLaw, Stackable
+from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.structure import InclusionPosterior, InclusionRow
 from fathomless.system.errors import DataError
 
-__all__ = ["InclusionRow", "InputSkip", "SparseNetwork", "freeze_after", "inclusion_table", "parameter_groups"]
+__all__ = ["InputSkip", "SparseNetwork", "freeze_after", "inclusion_table", "parameter_groups"]
 
 
-class SparseNetwork(Model):
+class SparseNetwork(HasStructureLaw, Stackable):
     """A network whose weights may be absent, with a posterior over which are there.
 
     Parameters
     ----------
     network : BayesianLayer
         As :func:`~fathomless.nn.bayesian.bayesian` returns it; any of its layers may have spikes and slabs.
-    structure : {"average", "median"}
+    predict_by : {"average", "median"}
         What is drawn in evaluation: structure and weights, or weights of the median probability model.
-    point : bool
+    use_means : bool
         In evaluation take means of weights in place of draws: one network.
 
     Raises
     ------
     DataError
-        If no layer has spikes and slabs, or for another `structure`.
+        If no layer has spikes and slabs, or for another `predict_by`.
 
     Notes
     -----
@@ -51,96 +53,62 @@ class SparseNetwork(Model):
     torch.Size([4, 5, 3])
     """
 
-    def __init__(self, network: BayesianLayer, *, structure: str = "average", point: bool = False) -> None:
+    def __init__(self, network: BayesianLayer, *, predict_by: str = "average", use_means: bool = False) -> None:
         super().__init__()
         self.network = network
         if not self.sparse_layers():
             raise DataError(
                 "a network without spikes and slabs was given; make one with fathomless.nn.bayesian.bayesian"
             )
-        self.predict_by(structure, point=point)
+        self.set_prediction(predict_by, use_means=use_means)
 
     # ---- what the rest of the library asks of a model
 
     @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the weights."""
-        return self.sparse_layers()[0][1].weight.mean.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights live."""
-        return self.sparse_layers()[0][1].weight.mean.device
-
-    @property
     def stochastic(self) -> bool:
         """Whether weights are drawn."""
-        return not self.point
+        return not self.use_means
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Evaluate `n` drawn networks; with `point`, and not in training, the one network of means.
+        """Evaluate `n` drawn networks; with `use_means`, and not in training, the one network of means.
 
-        A drawn structure comes with one draw of its weights, so that what is uncertain about either is told as
-        structure.
+        In evaluation several weights are drawn for each drawn structure, so that what is uncertain about either can be
+        told apart; if no inclusion is open there is one structure. In training each pass is a local draw of its own.
         """
         n = n if self.stochastic or self.training else 1
-        passes = [self.network(x, generator) for _ in range(n)]
+        layers = [] if self.training else [layer for _, layer in self.sparse_layers()]
+        passes, structures, sampled = nested_draws(lambda: self.network(x, generator), n, layers, generator)
         f = torch.stack([output for output, _ in passes])  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
             f = f.float()
         return Draws(
             f=f,
             log_weight=f.new_full((n,), -math.log(n)),
-            structure=torch.arange(n, device=f.device) * int(self.prediction == "average"),
+            structure=torch.tensor(structures, device=f.device),
             divergence={"weights": torch.stack([divergence for _, divergence in passes]).mean(0)},
+            sampled=sampled,
         )
 
     @torch.no_grad()
-    def structure(self) -> Structure:
-        """Return the density of the network. The structures are too many to list: they count as one."""
+    def structure(self) -> InclusionPosterior:
+        """Return the inclusion of every layer's weights, and the density of the network."""
         rows = inclusion_table(self)
         total = max(sum(row.weights for row in rows), 1)
         kept, expected = sum(row.kept for row in rows), sum(row.expected * row.weights for row in rows) / total
         undecided = sum(row.undecided * row.weights for row in rows) / total
-        return Structure(
+        return InclusionPosterior(
             kind="sparsity",
-            names=("all",),
-            probabilities=(1.0,),
+            rows=tuple(rows),
             statistics={"density": kept / total, "expected_density": expected, "undecided": undecided},
             summary=f"{kept:,} of {total:,} weights in the median probability model (density {kept / total:.3g}), "
             f"{expected * total:,.0f} expected",
         )
 
-    def grow(self, limit: int | None = None) -> int:
-        """Do nothing: all weights that may be included exist."""
-        return 0
-
     def structure_parameters(self) -> dict[str, nn.Parameter]:
         """Return the inclusion logits."""
         return {name: p for name, p in self.named_parameters() if name.endswith(".logit")}
 
-    def fisher(self) -> Tensor:
-        """Refuse: the matrix has as many rows as there are weights.
-
-        Raises
-        ------
-        DataError
-            Always.
-        """
-        raise DataError("the natural gradient was asked for of inclusion variables; use structure_optimizer='adam'")
-
-    def usage(self) -> dict[str, Tensor]:
-        """Return nothing: every parameter is used in every step."""
-        return {}
-
-    def layout(self) -> dict[str, Any]:
-        """Return what of the structure must be known before a ``state_dict`` can be loaded: nothing but its kind."""
-        return {"sparse": True}
-
-    def restore(self, layout: dict[str, Any]) -> None:
-        """Do nothing: nothing is created in training."""
-
-    def joined(self, others: Sequence[Model]) -> "SparseNetwork":
+    def union(self, others: Sequence[Model]) -> "SparseNetwork":
         """Return a copy; sparse networks that are built alike have the same parts.
 
         Raises
@@ -156,26 +124,25 @@ class SparseNetwork(Model):
 
     # ---- structure
 
-    def predict_by(self, structure: str, *, point: bool = False) -> "SparseNetwork":
+    def set_prediction(self, predict_by: str, *, use_means: bool = False) -> "SparseNetwork":
         """Set what is drawn in evaluation, here and in the layers; return this model.
 
         Raises
         ------
         DataError
-            For another `structure`.
+            For another `predict_by`.
         """
-        if structure not in ("average", "median"):
-            raise DataError(f"structure={structure!r} was given; allowed are 'average' and 'median'")
-        self.prediction, self.point = structure, point
+        if predict_by not in ("average", "median"):
+            raise DataError(f"predict_by={predict_by!r} was given; allowed are 'average' and 'median'")
+        self.predict_by, self.use_means = predict_by, use_means
         for _, layer in self.sparse_layers():
-            layer.structure, layer.point = structure, point
+            layer.predict_by, layer.use_means = predict_by, use_means
         return self
 
     def sparse_layers(self) -> list[tuple[str, SpikeSlab]]:
         """Return the layers with spikes and slabs, by name."""
         return sparse_layers(self.network)
 
-    @torch.no_grad()
     def freeze(self) -> "SparseNetwork":
         """Fix the inclusions at those of the median probability model, in place; weights can be trained on.
 
@@ -183,8 +150,8 @@ class SparseNetwork(Model):
         """
         for _, layer in self.sparse_layers():
             for weights in (layer.weight, layer.bias):
-                if weights is not None and weights.logit is not None:
-                    weights.logit.copy_(torch.where(weights.logit > 0.0, _SURE, -_SURE)).requires_grad_(False)
+                if weights is not None:
+                    weights.freeze()
         return self
 
 
@@ -217,34 +184,6 @@ class InputSkip(nn.Module):
         return h
 
 
-@dataclass(frozen=True)
-class InclusionRow:
-    """What is included in one layer.
-
-    Attributes
-    ----------
-    layer : str
-        Name.
-    weights, kept : int
-        Weights with inclusion variables, and those with α > ½. Biases do not count.
-    expected : float
-        Mean α.
-    undecided : float
-        Share of the weights with |λ| < 1.
-    """
-
-    layer: str
-    weights: int
-    kept: int
-    expected: float
-    undecided: float
-
-    @property
-    def density(self) -> float:
-        """Share of the weights that the median probability model keeps."""
-        return self.kept / max(self.weights, 1)
-
-
 @torch.no_grad()
 def inclusion_table(model: nn.Module) -> list[InclusionRow]:
     """Return one row for each layer that has inclusion variables, wherever in `model` it is."""
@@ -252,8 +191,7 @@ def inclusion_table(model: nn.Module) -> list[InclusionRow]:
     for name, layer in sparse_layers(model.network if isinstance(model, SparseNetwork) else model):
         logit = layer.weight.logit
         if logit is not None:
-            told = torch.stack([(logit > 0).sum().double(), logit.sigmoid().double().mean()])
-            kept, expected = told.tolist()
+            kept, expected = torch.stack([(logit > 0).sum().double(), logit.sigmoid().double().mean()]).tolist()
             undecided = float((logit.abs() < 1.0).double().mean())
             rows.append(InclusionRow(name, logit.numel(), int(kept), expected, undecided))
     return rows
@@ -295,6 +233,3 @@ def freeze_after(epoch: int) -> Callable[[Any], None]:
             run.model.freeze()
 
     return callback
-
-
-_SURE = 1e4  # logit of a weight that is in, or out, for good

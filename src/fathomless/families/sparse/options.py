@@ -24,7 +24,7 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
         Independent spikes and slabs, trained by sampling the outputs of layers ("lrt"), with slabs made dependent by
         flows ("flow"), or trained by relaxed draws of weights ("relaxed"); or all weights included, independent
         ("slab", mean field) or made dependent by flows ("mnf", multiplicative normalising flows).
-    structure : {"average", "median"}
+    predict_by : {"average", "median"}
         Predict by averaging over structures, or by the weights that are included with probability above one half.
     architecture : {"mlp", "skip"} or callable
         A multilayer perceptron, or one whose layers all see the inputs too; or a function (inputs, outputs) ->
@@ -45,7 +45,7 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     """
 
     posterior: str = option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab", "mnf"))
-    structure: str = option("average", "choice", names=("average", "median"), flag="predict-by")
+    predict_by: str = option("average", "choice", names=("average", "median"))
     architecture: "str | Callable[[int, int], Module]" = option("mlp", "choice", names=("mlp", "skip"))
     depth: int = option(2, "whole", least=0)
     width: int = option(64, "whole", least=1)
@@ -54,6 +54,7 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     weight_prior: "float | str" = option(0.3, "real", "learned")
     flow: "FlowOptions | None" = option(None, "object")
     temperature: float = option(0.1, "real")
+    weight_draws: int = option(32, "whole", least=2)  # two for each of 16 structures
     validation_fraction: float = option(0.0, "real")
     patience: "int | None" = option(None, "whole", None, least=1)
     structure_rate: "float | str" = option(3.0, "real", "auto")

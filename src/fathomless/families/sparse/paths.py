@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from fathomless.families.sparse.model import InputSkip, SparseNetwork
 from fathomless.families.sparse.plain import ELEMENTWISE, POOLING
-from fathomless.nn.bayesian import Bayesian, Slot
-from fathomless.nn.layers import Act, SpikeSlab
+from fathomless.nn.bayesian import Bayesian, BayesianSlot
+from fathomless.nn.sparse_layer import LinearMap, SpikeSlab
 from fathomless.system.errors import DataError
 
 __all__ = ["ActivePaths", "Chain", "LayerPaths", "Link", "active_paths", "drawn_inputs", "read_chain"]
@@ -310,7 +310,7 @@ def _layer(module: nn.Module) -> nn.Module:
             return _layer(module.network)
         case Bayesian():
             return _layer(module.module)
-        case Slot():
+        case BayesianSlot():
             return module.layer
     return module
 
@@ -352,7 +352,7 @@ def _weight(layer: nn.Module) -> Tensor:
 
 def _geometry(layer: nn.Module) -> dict[str, Any] | None:
     """Return the arguments of a convolution beside its sizes."""
-    act = layer.act if isinstance(layer, SpikeSlab) else Act.of(layer)
+    act = layer.act if isinstance(layer, SpikeSlab) else LinearMap.of(layer)
     if act.linear:
         return None
     how, pad = cast("partial[Tensor]", act.apply).keywords, cast("partial[Tensor] | None", act.pad)

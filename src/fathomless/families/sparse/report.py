@@ -8,7 +8,7 @@ from fathomless.families.sparse import plots
 from fathomless.families.sparse.estimator import SparseBayesClassifier, SparseBayesRegressor
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.paths import active_paths
-from fathomless.plots.page import Figure, Group, StructureSection, Table, percent, picture
+from fathomless.plots.page import Figure, Group, StructureSection, TextTable, percent, picture
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.system.errors import DataError
 
@@ -33,9 +33,15 @@ def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSe
         for row in inclusion_table(member)
     ]
     head = ("Layer", "Weights", "Kept", "Density", "Mean", "Open")
-    layers = Table("Weights kept, mean probability, and share with probabilities of 27 to 73 %", head, rows)
+    layers = TextTable("Weights kept, mean probability, and share with probabilities of 27 to 73 %", head, rows)
+    used = "draw weights of that model" if estimator.predict_by == "median" else "average over structures"
+    note = (
+        "The median probability model keeps the weights whose inclusion probability is above one half; predictions "
+        f"{used}. Which weights are included depends on the temperature, on the prior, and on how long inclusion is "
+        "learned."
+    )
     if not rows:  # all weights are included by choice
-        return StructureSection()
+        return StructureSection(note=note)
     figure = picture(
         "inclusion",
         partial(plots.inclusion_probabilities, estimator.inclusion_probability_),
@@ -47,15 +53,16 @@ def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSe
     try:
         relevance, chosen = estimator.feature_relevance(), set(estimator.selected_features_)
     except DataError:  # a network of the user's own, which is no chain of layers
-        return StructureSection([Group("", [figure], layers)])
+        return StructureSection([Group("", [figure], layers)], note=note)
     ordered = sorted(relevance, key=lambda name: -relevance[name])
-    columns = Table(
+    columns = TextTable(
         "Columns, by the probability that the network uses them",
         ("Column", "Kept", "Probability"),
         [(name, "yes" if name in chosen else "no", percent(relevance[name])) for name in ordered],
         text=2,
     )
-    return StructureSection([Group("", [figure, *_network(estimator, member)], layers), Group("", [], columns)])
+    groups = [Group("", [figure, *_network(estimator, member)], layers), Group("", [], columns)]
+    return StructureSection(groups, note=note)
 
 
 def _network(estimator: SparseBayesClassifier | SparseBayesRegressor, member: SparseNetwork) -> list[Figure]:

@@ -15,18 +15,20 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.sparse.model import InputSkip, SparseNetwork, inclusion_table, parameter_groups
-from fathomless.inference.batched import fit_many
-from fathomless.inference.objective import evidence
+from fathomless.inference.batched import fit_batched
+from fathomless.inference.objective import elbo
 from fathomless.inference.run import Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.nn.bayesian import Bayesian, bayesian, sparse_layers
-from fathomless.nn.layers import MeanField, SpikeSlab, gaussian_divergence
+from fathomless.nn.layers import MeanField, gaussian_divergence
 from fathomless.nn.multiplicative_flow import FlowOptions, Multiplier
+from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system.errors import DataError
+from trainings import state_of
 
 WIDE = SlabStart(logit=(-2.0, 2.0), log_scale=(-1.0, 0.3))
 FLOW = FlowOptions(hidden=(8, 8), output=2.0, gate=0.5)
@@ -128,7 +130,7 @@ def test_surely_excluded_weights_leave_the_bias() -> None:
     assert own.weight.logit is not None
     assert own.bias is not None
     own.weight.logit.fill_(-800.0)
-    own.structure, own.point = "median", True
+    own.predict_by, own.use_means = "median", True
     torch.testing.assert_close(own(inputs("linear"))[0], own.bias.mean.expand(3, 4))
 
 
@@ -325,7 +327,7 @@ def test_a_part_called_by_itself_or_twice_is_refused() -> None:
 
 def test_posterior_starts_at_the_weights_of_the_network_that_is_converted() -> None:
     plain = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    model = SparseNetwork(bayesian(plain)).predict_by("median", point=True).eval()
+    model = SparseNetwork(bayesian(plain)).set_prediction("median", use_means=True).eval()
     x = torch.randn(5, 3)
     torch.testing.assert_close(model.draw(x).f[0], plain(x))
 
@@ -334,13 +336,13 @@ def test_posterior_starts_at_the_weights_of_the_network_that_is_converted() -> N
 @settings(max_examples=20)
 @torch.no_grad()
 def test_batches_of_an_epoch_add_up_to_the_whole(rows: int, batch: int, seed: int) -> None:
-    model = SparseNetwork(network(2, 3, 1), point=True).eval().double()
+    model = SparseNetwork(network(2, 3, 1), use_means=True).eval().double()
     likelihood = Gaussian(1, noise=0.5).double()
     g = torch.Generator().manual_seed(seed)
     x, y = torch.randn(rows, 2, generator=g).double(), torch.randn(rows, 1, generator=g).double()
-    whole = evidence(model.draw(x), likelihood, y, size=rows).elbo
+    whole = elbo(model.draw(x), likelihood, y, size=rows).value
     parts = [slice(i, i + batch) for i in range(0, rows, batch)]
-    pieces = [evidence(model.draw(x[p]), likelihood, y[p], size=len(y[p])) for p in parts]
+    pieces = [elbo(model.draw(x[p]), likelihood, y[p], size=len(y[p])) for p in parts]
     total = sum(p.log_likelihood for p in pieces) - pieces[0].divergence["weights"]
     assert float(total) == pytest.approx(whole.item(), rel=1e-9)
 
@@ -399,7 +401,7 @@ def test_frozen_networks_keep_their_structure_in_training() -> None:
         torch.equal(b, own.weight.inclusion() > 0.5) for b, (_, own) in zip(before, model.sparse_layers(), strict=True)
     )
     draws = model.draw(x, 2, torch.Generator().manual_seed(0)).f
-    model.predict_by("median")
+    model.set_prediction("median")
     torch.testing.assert_close(draws, draws)
 
 
@@ -414,12 +416,13 @@ def test_parameter_groups_hold_every_parameter_once() -> None:
 def test_what_a_sparse_network_refuses() -> None:
     with pytest.raises(DataError, match="without spikes and slabs"):
         SparseNetwork(MeanField(nn.Linear(2, 1)))
-    with pytest.raises(DataError, match="structure='mean' was given"):
-        SparseNetwork(network(2, 1), structure="mean")
-    with pytest.raises(DataError, match="use structure_optimizer='adam'"):
-        SparseNetwork(network(2, 1)).fisher()
+    with pytest.raises(DataError, match="predict_by='mean' was given"):
+        SparseNetwork(network(2, 1), predict_by="mean")
+    natural = Training(structure_optimizer="natural", epochs=1)
+    with pytest.raises(DataError, match=r"of a SparseNetwork, which has no Fisher information .*; use .*='adam'"):
+        fit(SparseNetwork(network(5, 1)), Gaussian(1), regression(2, 5, 60, 0), training=natural)
     with pytest.raises(DataError, match="built alike"):
-        SparseNetwork(network(2, 1)).joined([SparseNetwork(network(3, 1))])
+        SparseNetwork(network(2, 1)).union([SparseNetwork(network(3, 1))])
 
 
 def test_input_skip_is_linear_without_hidden_units() -> None:
@@ -447,7 +450,7 @@ def test_the_support_of_a_linear_problem_is_recovered() -> None:
     sets = [regression(5, 50, 500, seed) for seed in range(10)]
     models = [SparseNetwork(bayesian(nn.Linear(50, 1))) for _ in sets]
     training = Training(epochs=200, batch_size=125, learning_rate=0.01, structure_rate=3.0, structure_every=1)
-    fit_many(models, [Gaussian(1) for _ in sets], sets, training=[training] * 10, seeds=list(range(10)))
+    fit_batched(models, [Gaussian(1) for _ in sets], sets, training=[training] * 10, seeds=list(range(10)))
     kept = [(model.sparse_layers()[0][1].weight.inclusion()[0] > 0.5).tolist() for model in models]
     assert sum(one == [True] * 5 + [False] * 45 for one in kept) >= 9
 
@@ -466,8 +469,8 @@ def test_resumed_trainings_end_in_the_same_bytes(multiplier: FlowOptions | None)
         if run.epoch == 3:
             kept.append(copy.deepcopy((run.tensors(), run.meta())))
 
-    whole = fit(start(), Gaussian(1), rows, training=training, callbacks=[keep])
-    again = fit(start(), Gaussian(1), rows, training=training, resume=kept[0])
+    whole = state_of(fit, start(), Gaussian(1), rows, training=training, callbacks=[keep])
+    again = state_of(fit, start(), Gaussian(1), rows, training=training, resume=kept[0])
     for name, value in whole.tensors().items():
         assert torch.equal(value, again.tensors()[name]), name
 

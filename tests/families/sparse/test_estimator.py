@@ -37,7 +37,7 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
 @parametrize_with_checks(
     [
         SparseBayesClassifier(epochs=60, depth=1, width=8, random_state=0),
-        SparseBayesRegressor(epochs=60, depth=1, width=32, random_state=0),
+        SparseBayesRegressor(epochs=90, depth=1, width=32, random_state=0),
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
@@ -77,11 +77,11 @@ def test_every_posterior_is_fitted_saved_and_loaded_to_the_same_predictions(
 
 def test_median_predictions_are_those_of_the_export(tmp_path: Path) -> None:
     X, y = load_iris(return_X_y=True)
-    fitted = SparseBayesClassifier(epochs=300, depth=1, structure="median", random_state=0).fit(X, y)
+    fitted = SparseBayesClassifier(epochs=300, depth=1, predict_by="median", random_state=0).fit(X, y)
     export = fitted.to_sparse()
     export.save(tmp_path / "small")
     rows = torch.as_tensor(encode(fitted.schema_, X), dtype=fitted.model_.dtype)
-    fitted.model_.predict_by("median", point=True)
+    fitted.model_.set_prediction("median", use_means=True)
     expected = fitted.model_.draw(rows).f[0]
     torch.testing.assert_close(export.network(rows), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(load_sparse(tmp_path / "small")(rows), export.network(rows))
@@ -149,13 +149,12 @@ def test_a_training_in_which_no_weight_could_leave_says_so() -> None:
     ("options", "message"),
     [
         ({"posterior": "vi"}, "posterior='vi' was given; allowed are 'lrt', 'flow', 'relaxed', 'slab'"),
-        ({"structure": "mean"}, "structure='mean' was given; allowed are 'average' and 'median'"),
+        ({"predict_by": "mean"}, "predict_by='mean' was given; allowed are 'average' and 'median'"),
         ({"architecture": "cnn"}, "architecture='cnn' was given"),
         ({"prior_inclusion": 1.0}, "a prior inclusion of 1.0 was given"),
         ({"prior_inclusion": [0.5]}, "prior_inclusion has 1 numbers and the encoded table 7 columns"),
         ({"prior_inclusion": "some"}, "prior_inclusion='some' was given"),
         ({"weight_prior": -1.0}, "a prior scale of -1.0 was given"),
-        ({"structure_optimizer": "natural"}, "structure_optimizer='adam'"),
         ({"width": 10**7}, "a width of about"),
     ],
 )

@@ -17,11 +17,11 @@ from torch.func import functional_call
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
-from fathomless.estimators.tasks import fit_together
-from fathomless.families.depth.laws import ClippedPoisson, DepthLaw, FixedDepth, QuantilePoisson, StickBreaking
+from fathomless.estimators.variational import fit_together
+from fathomless.families.depth.laws import DepthLaw, FixedDepth, QuantilePoisson, StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import load
-from fathomless.inference.batched import Runs, densities, fit_many
+from fathomless.inference.batched import BatchedRuns, densities, fit_batched
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.objective import log_predictive
 from fathomless.inference.stacked import Stack
@@ -30,6 +30,7 @@ from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError, PausedError
+from trainings import state_of
 
 F = 3
 NET = MLP(2, 2, 6)
@@ -37,7 +38,7 @@ SHORT = Training(epochs=24, batch_size=40, structure_rate=2.0, learning_rate=2e-
 
 
 def network(i: int, law: DepthLaw | None = None, **options: Any) -> UnboundedDepth:
-    law = law or ClippedPoisson(0.5 + i)
+    law = law or TruncatedPoisson(0.5 + i)
     return UnboundedDepth(NET.layer, NET.head, law=law, seed=i, dtype=torch.float64, **options)
 
 
@@ -56,10 +57,10 @@ def furthest(a: nn.Module, b: nn.Module) -> float:
 @pytest.mark.parametrize(
     ("law", "options"),
     [
-        (ClippedPoisson, {}),
+        (TruncatedPoisson, {}),
         (QuantilePoisson, {"patience": 3}),
         (StickBreaking, {"clip_norm": 0.05}),
-        (ClippedPoisson, {"structure_delay": 5, "schedule": "one_cycle", "structure_every": 3}),
+        (TruncatedPoisson, {"structure_delay": 5, "schedule": "one_cycle", "structure_every": 3}),
     ],
 )
 def test_each_member_goes_the_way_that_it_goes_alone(law: Any, options: dict[str, Any]) -> None:
@@ -67,17 +68,17 @@ def test_each_member_goes_the_way_that_it_goes_alone(law: Any, options: dict[str
     trainings = [replace(base, learning_rate=r, temperature=t) for r, t in ((2e-2, 1.0), (1e-2, 0.5), (4e-2, 1.0))]
     train, valid = [rows(i) for i in range(F)], [rows(i + F) for i in range(F)]
     models = [network(i, law(0.5 + i)) for i in range(F)]
-    runs = fit_many(models, [Categorical(2)] * F, train, valid, training=trainings, seeds=[7, 8, 9])
+    runs = state_of(fit_batched, models, [Categorical(2)] * F, train, valid, training=trainings, seeds=[7, 8, 9])
     lengths = set()
     for i, member in enumerate(runs.members):
         alone = network(i, law(0.5 + i))
-        run = fit(alone, Categorical(2), train[i], valid[i], training=trainings[i], seed=7 + i)
+        run = state_of(fit, alone, Categorical(2), train[i], valid[i], training=trainings[i], seed=7 + i)
         assert member.epoch == run.epoch
         assert member.best.epoch == run.best.epoch
         for mine, theirs in zip(member.history, run.history, strict=True):
             assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-9)
         assert furthest(member.model, alone) < 1e-9
-        assert member.model.layout() == alone.layout()
+        assert member.model.blueprint() == alone.blueprint()
         lengths.add(run.model.depth if isinstance(run.model, UnboundedDepth) else 0)
     assert len(lengths) > 1  # they grew apart, so parts of some were missing in others
     if "patience" in options:
@@ -96,7 +97,7 @@ def test_rows_may_be_shared_and_weighted_and_the_noise_learned() -> None:
         return model, Gaussian(noise="learned").double()
 
     pairs = [start(i) for i in range(F)]
-    fit_many([m for m, _ in pairs], [p for _, p in pairs], data, valid, training=training, seeds=[4, 5, 6])
+    fit_batched([m for m, _ in pairs], [p for _, p in pairs], data, valid, training=training, seeds=[4, 5, 6])
     for i, (model, likelihood) in enumerate(pairs):
         alone, noise = start(i)
         fit(alone, noise, data, valid, training=training, seed=4 + i)
@@ -106,7 +107,8 @@ def test_rows_may_be_shared_and_weighted_and_the_noise_learned() -> None:
 
 def test_without_validation_rows_the_last_state_stays() -> None:
     models = [network(i) for i in range(2)]
-    runs = fit_many(models, [Categorical(2)] * 2, [rows(0), rows(1)], training=replace(SHORT, epochs=6))
+    data = [rows(0), rows(1)]
+    runs = state_of(fit_batched, models, [Categorical(2)] * 2, data, training=replace(SHORT, epochs=6))
     for i in range(2):
         alone = network(i)
         fit(alone, Categorical(2), rows(i), training=replace(SHORT, epochs=6), seed=i)
@@ -117,15 +119,15 @@ def test_without_validation_rows_the_last_state_stays() -> None:
 
 
 def test_a_part_that_is_not_in_use_keeps_its_bytes() -> None:
-    models = [network(0, ClippedPoisson(0.06)), network(1, ClippedPoisson(4.0))]
+    models = [network(0, TruncatedPoisson(0.06)), network(1, TruncatedPoisson(4.0))]
     deep = len(models[1].layers)
     assert len(models[0].layers) < deep
     still = replace(SHORT, structure_rate=0.0, epochs=4)
-    before = {name: p.clone() for name, p in network(0, ClippedPoisson(4.0)).named_parameters()}
-    seen: list[Runs] = []
-    fit_many(models, [Categorical(2)] * 2, [rows(0), rows(1)], training=still, callbacks=[seen.append])
+    before = {name: p.clone() for name, p in network(0, TruncatedPoisson(4.0)).named_parameters()}
+    seen: list[BatchedRuns] = []
+    fit_batched(models, [Categorical(2)] * 2, [rows(0), rows(1)], training=still, callbacks=[seen.append])
     assert len(models[0].layers) < deep
-    models[0].restore(models[1].layout())  # creates what it had no use for
+    models[0].rebuild(models[1].blueprint())  # creates what it had no use for
     for name, p in models[0].named_parameters():
         if name.startswith(f"layers.{deep}."):
             assert torch.equal(p, before[name])
@@ -133,8 +135,8 @@ def test_a_part_that_is_not_in_use_keeps_its_bytes() -> None:
 
 @torch.no_grad()
 def test_a_joined_model_gives_what_each_of_its_models_gives() -> None:
-    models = [network(0, ClippedPoisson(0.3)), network(1, ClippedPoisson(3.0)), network(2, ClippedPoisson(7.0))]
-    whole = models[0].joined(models[1:])
+    models = [network(0, TruncatedPoisson(0.3)), network(1, TruncatedPoisson(3.0)), network(2, TruncatedPoisson(7.0))]
+    whole = models[0].union(models[1:])
     x, y = rows(0).x, rows(0).y
     for model in models:
         own = dict(model.named_parameters())
@@ -151,35 +153,38 @@ def test_a_killed_set_of_trainings_goes_on_to_the_same_bytes(tmp_path: Path) -> 
         return [network(i) for i in range(F)]
 
     whole = start()
-    unbroken = fit_many(whole, [Categorical(2)] * F, train, valid, training=training)
+    unbroken = state_of(fit_batched, whole, [Categorical(2)] * F, train, valid, training=training)
     for epoch in (2, 10, 20):
         keeper = Checkpoint(tmp_path / str(epoch), seconds=0.0)
 
-        def halt(runs: Runs, at: int = epoch) -> None:
+        def halt(runs: BatchedRuns, at: int = epoch) -> None:
             runs.pause = runs.epoch == at
 
         with contextlib.suppress(PausedError):
-            fit_many(start(), [Categorical(2)] * F, train, valid, training=training, callbacks=[halt, keeper])
+            fit_batched(start(), [Categorical(2)] * F, train, valid, training=training, callbacks=[halt, keeper])
         again = start()
-        runs = fit_many(again, [Categorical(2)] * F, train, valid, training=training, resume=keeper.found())
+        start_at = keeper.found()
+        runs = state_of(fit_batched, again, [Categorical(2)] * F, train, valid, training=training, resume=start_at)
         assert runs.history == unbroken.history
         assert [m.history for m in runs.members] == [m.history for m in unbroken.members]
         for a, b in zip(whole, again, strict=True):
-            assert a.layout() == b.layout()
+            assert a.blueprint() == b.blueprint()
             assert all(torch.equal(p, q) for p, q in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
 def test_a_member_that_diverges_is_given_up_and_the_others_go_on() -> None:
     trainings = [SHORT, replace(SHORT, learning_rate=1e300)]
     models = [network(0), network(1)]
-    runs = fit_many(models, [Categorical(2)] * 2, [rows(0), rows(1)], [rows(2), rows(3)], training=trainings)
-    assert not runs.members[0].error
-    assert "lower learning_rate" in runs.members[1].error
+    first, second = fit_batched(
+        models, [Categorical(2)] * 2, [rows(0), rows(1)], [rows(2), rows(3)], training=trainings
+    )
+    assert not first.error
+    assert "lower learning_rate" in second.error
     alone = network(0)
     fit(alone, Categorical(2), rows(0), rows(2), training=SHORT, seed=0)
     assert furthest(models[0], alone) < 1e-9
     with pytest.raises(DivergenceError, match="after epoch"):
-        fit_many([network(1)], [Categorical(2)], rows(1), training=trainings[1])
+        fit_batched([network(1)], [Categorical(2)], rows(1), training=trainings[1])
 
 
 def test_densities_are_those_of_the_members() -> None:
@@ -187,18 +192,17 @@ def test_densities_are_those_of_the_members() -> None:
     found = []
     models = [network(i) for i in range(F)]
 
-    def look(runs: Runs) -> None:
+    def look(runs: BatchedRuns) -> None:
         found.append(densities(runs, Stack.of("test", train, F).take(runs.active, slice(None))))
 
-    fit_many(models, [Categorical(2)] * F, train, training=replace(SHORT, epochs=2), callbacks=[look])
+    fit_batched(models, [Categorical(2)] * F, train, training=replace(SHORT, epochs=2), callbacks=[look])
     for model, own, seen in zip(models, train, found[-1], strict=True):
         assert torch.allclose(log_predictive(model.draw(own.x), Categorical(2), own.y), seen, atol=1e-12)
 
 
 def test_drawn_weights_go_side_by_side() -> None:
     models = [network(i, FixedDepth((1,)), weights="meanfield") for i in range(F)]
-    runs = fit_many(models, [Categorical(2)] * F, rows(0), rows(1), training=replace(SHORT, epochs=40))
-    for member in runs.members:
+    for member in fit_batched(models, [Categorical(2)] * F, rows(0), rows(1), training=replace(SHORT, epochs=40)):
         assert member.history[-1]["elbo"] > member.history[0]["elbo"]
         assert member.history[-1]["divergence_weights"] > 0.0
 
@@ -229,7 +233,7 @@ def test_what_cannot_go_side_by_side_is_refused(change: dict[str, Any], told: st
         **change,
     }
     with pytest.raises(DataError, match=told):
-        fit_many(**given)
+        fit_batched(**given)
 
 
 def test_running_statistics_are_refused() -> None:
@@ -237,7 +241,7 @@ def test_running_statistics_are_refused() -> None:
     models = [UnboundedDepth(net.layer, net.head, seed=i) for i in range(2)]
     data = Rows(torch.zeros(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(DataError, match="norm='group'"):
-        fit_many(models, [Categorical(2)] * 2, data)
+        fit_batched(models, [Categorical(2)] * 2, data)
 
 
 # ---- restarts of estimators

@@ -24,17 +24,18 @@ from fathomless.app import runs
 from fathomless.app.cli import main
 from fathomless.data.rows import Rows
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
-from fathomless.families.depth.laws import ClippedPoisson, StickBreaking
+from fathomless.families.depth.laws import StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
 from fathomless.inference.callbacks import Checkpoint, History
 from fathomless.inference.distributed import Ranks, checksum, ranks, started
-from fathomless.inference.run import Run
+from fathomless.inference.run import Fitted, Run
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system import io
 from fathomless.system.errors import DataError, RankError
+from trainings import state_of
 
 COUNT = 2
 LIMIT = 400.0  # seconds for one start of all processes, on a machine that is busy
@@ -67,10 +68,12 @@ def model(outputs: int = 2, **options: Any) -> UnboundedDepth:
 def train(path: dict[str, Any], **options: Any) -> Run:
     numbers, weighted, n = path.get("numbers", False), path.get("weighted", False), path.get("rows", 103)
     likelihood = Gaussian(noise="learned").double() if numbers else Categorical(2)
-    net = model(1 if numbers else 2, law=path.get("law", ClippedPoisson()), **path.get("model", {}))
+    net = model(1 if numbers else 2, law=path.get("law", TruncatedPoisson()), **path.get("model", {}))
     training = Training(**{**EVERY, **path["training"]})
     valid = data(41, weighted, numbers)
-    return svi.fit(net, likelihood, data(n, weighted, numbers), valid, training=training, seed=9, **options)
+    rows = data(n, weighted, numbers)
+    run: Run = state_of(svi.fit, net, likelihood, rows, valid, training=training, seed=9, **options)
+    return run
 
 
 def keep(run: Run, folder: Path) -> None:
@@ -116,10 +119,10 @@ def be_refused(home: Path) -> None:
     def normed(kind: type[nn.Module]) -> UnboundedDepth:
         return UnboundedDepth(lambda k: nn.Sequential(net.layer(k), kind(8)), net.head, dtype=torch.float64)
 
-    def fit(model: UnboundedDepth, rows: Rows | None = None, **options: Any) -> Run:
+    def fit(model: UnboundedDepth, rows: Rows | None = None, **options: Any) -> Fitted:
         return svi.fit(model, Categorical(2), rows or data(50), training=Training(epochs=2, **options))
 
-    trials: dict[str, Callable[[], Run]] = {
+    trials: dict[str, Callable[[], Run | Fitted]] = {
         "weights": lambda: fit(model(seed=rank)),
         "data": lambda: fit(model(), data(50 + rank)),
         "options": lambda: fit(model(), learning_rate=0.01 + rank),

@@ -11,22 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fathomless.families.depth.laws import (
-    Clip,
-    ClippedPoisson,
     DepthLaw,
     FixedDepth,
     FreeCategorical,
+    HardTruncation,
     PoissonPrior,
     QuantilePoisson,
+    SmoothTruncation,
     StickBreaking,
-    Taper,
+    TruncatedPoisson,
     UniformPrior,
     depth_terms,
 )
 from fathomless.system.errors import DataError
 
-SOFT, HARD = ClippedPoisson(), QuantilePoisson()
-POISSON = [SOFT, HARD, ClippedPoisson(clip=Clip(0.05, 0.95)), ClippedPoisson(clip=Taper())]
+SOFT, HARD = TruncatedPoisson(), QuantilePoisson()
+POISSON = [
+    SOFT,
+    HARD,
+    TruncatedPoisson(truncation=HardTruncation(0.05, 0.95)),
+    TruncatedPoisson(truncation=SmoothTruncation()),
+]
 ALL = [*POISSON, StickBreaking(), FreeCategorical(6), FixedDepth((2, 4), (0.25, 0.75))]
 RATES = [1e-6, 1e-3, 0.05, 0.5, 1.0, 3.7, 10.0, 40.0, 100.0, 1e3, 1e4]
 
@@ -43,7 +48,7 @@ def start(law: DepthLaw, layers: int = 12) -> torch.Tensor:
 
 def masses(law: DepthLaw, eta: torch.Tensor) -> dict[int, float]:
     support = law.support(eta)
-    return dict(zip(support, law.atoms(eta, support)[0].tolist(), strict=True))
+    return dict(zip(support, law.probs_and_grad(eta, support)[0].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("law", POISSON, ids=repr)
@@ -52,17 +57,17 @@ def masses(law: DepthLaw, eta: torch.Tensor) -> dict[int, float]:
 def test_masses_are_a_law_on_the_exact_support(law: DepthLaw, rate: float, dtype: torch.dtype) -> None:
     eta = raw(rate, dtype)
     support = law.support(eta)
-    q, dq = law.atoms(eta, support)
+    q, dq = law.probs_and_grad(eta, support)
     assert bool(q.isfinite().all())
     assert bool(dq.isfinite().all())
     assert float(q.min()) >= 0.0
     assert float(q.sum()) == pytest.approx(1.0, abs=1e-12)
     assert float(dq.sum().abs()) < 1e-10
     exact = float(torch.nn.functional.softplus(eta.double())[0])
-    upper = law.quantile if isinstance(law, QuantilePoisson) else law.clip.upper  # type: ignore[attr-defined]
+    upper = law.quantile if isinstance(law, QuantilePoisson) else law.truncation.upper  # type: ignore[attr-defined]
     last = int(scipy.stats.poisson.ppf(upper, exact))
     assert support[-1] == last
-    lower = 0.0 if isinstance(law, QuantilePoisson) else law.clip.lower  # type: ignore[attr-defined]
+    lower = 0.0 if isinstance(law, QuantilePoisson) else law.truncation.lower  # type: ignore[attr-defined]
     first = 0 if lower == 0.0 else int(np.flatnonzero(scipy.stats.poisson.cdf(np.arange(last + 1), exact) > lower)[0])
     assert list(support) == list(range(first, last + 1))
 
@@ -112,11 +117,11 @@ def test_soft_law_is_continuous_and_hard_law_jumps_by_the_stated_mass_where_the_
 def test_derivatives_match_central_differences(law: DepthLaw, shift: float) -> None:
     eta = start(law) + shift
     support = law.support(eta)
-    _, dq = law.atoms(eta, support)
+    _, dq = law.probs_and_grad(eta, support)
     for j in range(len(eta)):
         step = torch.zeros_like(eta)
         step[j] = 1e-6
-        up, down = law.atoms(eta + step, support)[0], law.atoms(eta - step, support)[0]
+        up, down = law.probs_and_grad(eta + step, support)[0], law.probs_and_grad(eta - step, support)[0]
         numeric = (up - down) / 2e-6
         assert torch.allclose(dq[:, j], numeric, atol=1e-8)
 
@@ -125,11 +130,11 @@ def test_derivatives_match_central_differences(law: DepthLaw, shift: float) -> N
 def test_derivatives_have_the_closed_forms_of_the_specification(rate: float) -> None:
     slope = float(torch.sigmoid(raw(rate)))
     p = scipy.stats.poisson.pmf(np.arange(60), rate)
-    q, dq = SOFT.atoms(raw(rate), SOFT.support(raw(rate)))
+    q, dq = SOFT.probs_and_grad(raw(rate), SOFT.support(raw(rate)))
     m = len(q)
     expected = np.array([(p[k - 1] if k else 0.0) - (p[k] if k < m - 1 else 0.0) for k in range(m)]) / 0.95
     assert np.allclose(dq[:, 0].numpy() / slope, expected, atol=1e-12)
-    q, dq = HARD.atoms(raw(rate), HARD.support(raw(rate)))
+    q, dq = HARD.probs_and_grad(raw(rate), HARD.support(raw(rate)))
     k = np.arange(len(q))
     q = q.numpy()
     assert np.allclose(dq[:, 0].numpy() / slope, q * (k - (q * k).sum()) / rate, atol=1e-12)
@@ -141,7 +146,7 @@ def test_a_support_that_lags_behind_keeps_a_law(law: DepthLaw) -> None:
     eta = start(law)
     support = law.support(eta)
     for shift in (-0.4, 0.4):
-        q, dq = law.atoms(eta + shift, support)
+        q, dq = law.probs_and_grad(eta + shift, support)
         assert float(q.sum()) == pytest.approx(1.0, abs=1e-12)
         assert float(q.min()) >= 0.0
         assert torch.allclose(dq.sum(0), torch.zeros(len(eta), dtype=torch.float64), atol=1e-12)
@@ -155,10 +160,14 @@ def test_stick_breaking_reaches_beyond_the_hazards_that_exist() -> None:
     assert law.support(many - 2.0)[-1] > law.support(many)[-1]
 
 
-@pytest.mark.parametrize("clip", [Clip(), Clip(0.05, 0.9), Taper(), Taper(0.5, 0.9)], ids=repr)
-def test_clippings_rise_from_zero_to_one_and_have_their_slope(clip: Clip | Taper) -> None:
+@pytest.mark.parametrize(
+    "truncation",
+    [HardTruncation(), HardTruncation(0.05, 0.9), SmoothTruncation(), SmoothTruncation(0.5, 0.9)],
+    ids=repr,
+)
+def test_truncations_rise_from_zero_to_one_and_have_their_slope(truncation: HardTruncation | SmoothTruncation) -> None:
     u = torch.linspace(0.0, 1.0, 10_001, dtype=torch.float64)
-    S, slope = clip(u)
+    S, slope = truncation(u)
     assert float(S[0]) == 0.0
     assert float(S[-1]) == 1.0
     assert bool((S.diff() >= 0).all())
@@ -168,7 +177,7 @@ def test_clippings_rise_from_zero_to_one_and_have_their_slope(clip: Clip | Taper
 
 
 def test_taper_has_no_kink() -> None:
-    taper = Taper(0.85, 0.99)
+    taper = SmoothTruncation(0.85, 0.99)
     u = torch.tensor([0.85 - 1e-9, 0.85 + 1e-9, 0.99 - 1e-9], dtype=torch.float64)
     slope = taper(u)[1]
     assert float(slope[0] - slope[1]) == pytest.approx(0.0, abs=1e-6)
@@ -204,7 +213,7 @@ def test_gradient_in_eta_is_the_closed_form(law: DepthLaw) -> None:
         return
     value.backward()
     with torch.no_grad():
-        _, dq = law.atoms(eta, support)
+        _, dq = law.probs_and_grad(eta, support)
         G = 2.0 * g + log_prior - q.log()
         assert eta.grad is not None
         assert torch.allclose(eta.grad, G @ dq, atol=1e-10)
@@ -217,7 +226,7 @@ def test_gradient_in_eta_is_the_closed_form(law: DepthLaw) -> None:
 
 def test_an_atom_of_mass_zero_gives_finite_terms() -> None:
     """Soft truncation lets a depth enter with mass 0, where log q is −∞."""
-    law = ClippedPoisson(rate=2.0)
+    law = TruncatedPoisson(rate=2.0)
     eta = raw(2.0).requires_grad_()
     longer = range(len(law.support(eta)) + 2)
     log_prior = PoissonPrior().log_prob(torch.arange(len(longer), dtype=torch.float64))
@@ -237,13 +246,13 @@ def test_priors_are_proper() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: ClippedPoisson(rate=0.0),
-        lambda: ClippedPoisson(rate=math.nan),
+        lambda: TruncatedPoisson(rate=0.0),
+        lambda: TruncatedPoisson(rate=math.nan),
         lambda: QuantilePoisson(quantile=1.0),
         lambda: StickBreaking(rate=-1.0),
-        lambda: Clip(0.5, 0.5),
-        lambda: Clip(0.0, 1.0),
-        lambda: Taper(0.99, 0.9),
+        lambda: HardTruncation(0.5, 0.5),
+        lambda: HardTruncation(0.0, 1.0),
+        lambda: SmoothTruncation(0.99, 0.9),
         lambda: FreeCategorical(0),
         lambda: FixedDepth((2, 1), (0.5, 0.5)),
         lambda: FixedDepth((1,), (0.9,)),

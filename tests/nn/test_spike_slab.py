@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fathomless.nn.layers import SpikeSlab
-from fathomless.nn.spike_slab import Prior, SlabPrior, SlabStart, Weights, moments
+from fathomless.nn.sparse_layer import SpikeSlab
+from fathomless.nn.spike_slab import Prior, SlabPrior, SlabStart, SpikeSlabPosterior, moments
 from fathomless.system.errors import DataError
 
 SHAPE = torch.Size([5, 7])
@@ -160,10 +160,12 @@ def test_learned_priors_are_where_the_bound_is_greatest(learned: tuple[str, ...]
         assert "scale" not in learned or cost(odds, scale + step) > least
 
 
-def module(**options: object) -> Weights:
+def module(**options: object) -> SpikeSlabPosterior:
     torch.manual_seed(0)
     prior = SlabPrior(0.3).against(SHAPE)
-    return Weights(torch.randn(SHAPE), prior, inclusion=True, start=SlabStart(logit=(-2.0, 2.0), log_scale=(-1.0, 0.1)))
+    return SpikeSlabPosterior(
+        torch.randn(SHAPE), prior, inclusion=True, start=SlabStart(logit=(-2.0, 2.0), log_scale=(-1.0, 0.1))
+    )
 
 
 @torch.no_grad()
@@ -182,8 +184,8 @@ def test_the_median_model_draws_what_is_more_likely_in_than_out(generator: torch
     assert own.logit is not None
     draw = own.drawn(own.mean, "median", generator)
     assert torch.equal(draw != 0.0, own.logit > 0.0)
-    assert torch.equal(own.point(own.mean, "median"), torch.where(own.logit > 0.0, own.mean, 0.0))
-    torch.testing.assert_close(own.point(own.mean, "average"), own.moments().mean)
+    assert torch.equal(own.means(own.mean, "median"), torch.where(own.logit > 0.0, own.mean, 0.0))
+    torch.testing.assert_close(own.means(own.mean, "average"), own.moments().mean)
 
 
 def test_relaxed_weights_become_exact_ones_as_they_cool(generator: torch.Generator) -> None:

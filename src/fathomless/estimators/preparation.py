@@ -1,0 +1,225 @@
+"""From a table to rows on the device: what every estimator does before a posterior is looked for."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import _check_sample_weight, validate_data
+
+from fathomless.data import streams
+from fathomless.data.frames import fit_schema, merged, readable, split, take
+from fathomless.data.rows import Rows, Stream
+from fathomless.data.schema import Schema
+from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.estimators.options import TableOptions, options_of
+from fathomless.estimators.saving import explained
+from fathomless.inference.distributed import local_device
+from fathomless.inference.training import SMALL_BATCH
+from fathomless.system import checks
+from fathomless.system.errors import DataError
+from fathomless.system.rng import as_generator, as_seed, fold_in
+
+__all__ = ["Array", "Prepared", "TableReader"]
+
+#: NumPy arrays of any type.
+Array = npt.NDArray[Any]
+
+_SMALL = 2000  # rows below which double precision costs nothing
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A table, encoded.
+
+    Attributes
+    ----------
+    schema, target
+        How the table was encoded.
+    inputs : int
+        Encoded columns that predict, D.
+    train, valid : Rows
+        On the device; what is trained on may be a stream.
+    held_out : ndarray of int
+        Numbers of the rows of the table that `valid` holds.
+    seed : int
+        Of everything that is drawn.
+    dtype, device
+        Of the rows, and of the model that they are for.
+    """
+
+    schema: Schema
+    target: ClassLabels | TargetScale
+    inputs: int
+    train: Rows | Stream
+    valid: Rows | None
+    held_out: Array
+    seed: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
+    """How an estimator reads a table, the way scikit-learn does."""
+
+    schema_: Schema
+    target_: ClassLabels | TargetScale
+
+    # ---- what a task says
+
+    @abstractmethod
+    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels | TargetScale:
+        """Learn how to encode the target."""
+
+    @abstractmethod
+    def _shaped(self, y: Any) -> Any:
+        """Return a target without an axis that it should not have."""
+
+    @abstractmethod
+    def _predictors(self, schema: Schema, X: Any) -> Array:
+        """Encode what predicts, shape (N, D)."""
+
+    @abstractmethod
+    def _width(self, schema: Schema) -> int:
+        """Return D."""
+
+    @classmethod
+    @abstractmethod
+    def _target_type(cls) -> type[ClassLabels] | type[TargetScale]:
+        """Return the class of what :meth:`_fit_target` learns."""
+
+    # ---- what an inference says
+
+    @abstractmethod
+    def _share_held_out(self, count: float) -> float:
+        """Return the share of so many rows that is held out."""
+
+    @abstractmethod
+    def _fitted_before(self) -> torch.dtype | None:
+        """Return the type of the weights if the fit goes on from the fitted state, with its schema; else None."""
+
+    # ---- reading
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> Prepared:
+        """Read the table; only the names of the columns are set here."""
+        self._check_options()
+        seed, before = self._seed(), self._fitted_before()
+        X, y, weight, kept = self._read(X, y, sample_weight, reset=before is None)
+        schema = self._fit_schema(X, weight) if before is None else self.schema_
+        target = self._fit_target(y, weight) if before is None else self.target_
+        x, z = self._predictors(schema, X), target.encode(y)
+        count = float(len(x) if weight is None else weight.sum())
+        place = np.arange(len(x))
+        if count <= SMALL_BATCH:
+            x, z, weight, place = merged(x, z, weight)
+        dtype, device = before or self._dtype(count), self._device()
+        rows = Rows(
+            torch.as_tensor(x, dtype=dtype),
+            torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype),
+            None if weight is None else torch.as_tensor(weight, dtype=dtype),
+        )
+        train, valid, held = self._hold_out(rows, count, seed)
+        valid = None if valid is None else _on(valid, device)
+        held_out = kept[np.isin(place, held)]
+        return Prepared(schema, target, self._width(schema), _on(train, device), valid, held_out, seed, dtype, device)
+
+    def _prepare_stream(self, source: streams.Source) -> Prepared:
+        """Learn how the table is encoded, and read the rows that are held out."""
+        self._check_options()
+        seed, before = self._seed(), self._fitted_before()
+        how = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
+        schema, target = (
+            streams.learn(source, self._target_type(), **how) if before is None else (self.schema_, self.target_)  # type: ignore[arg-type]
+        )
+        self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
+        held = streams.held_out(source.rows, self._share_held_out(source.rows), fold_in(seed, "split"))
+        dtype = before or self._dtype(source.rows)
+        device, digest = self._device(), "" if self.checkpoint is None else source.digest()
+        train, valid = streams.encoded(source, schema, target, held, dtype, device, digest)
+        return Prepared(schema, target, self._width(schema), train, valid, held, seed, dtype, device)
+
+    def _check_options(self) -> None:
+        for option in options_of(type(self)):
+            checks.option(option.name, getattr(self, option.name), **option.metadata)
+
+    def _fit_schema(self, X: Any, weight: Array | None) -> Schema:
+        return fit_schema(X, weight=weight, missing=self.missing, unseen=self.unseen, max_levels=self.max_levels)
+
+    def _seed(self) -> int:
+        if self.checkpoint is not None and self.random_state is None:
+            raise DataError(
+                "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
+                "set random_state to an integer"
+            )
+        return as_seed(self.random_state)
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Array | None, Array]:
+        """Check the table the way scikit-learn does, and drop rows that count for nothing; say which are kept."""
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
+        X, y = self._table(X, reset=reset), self._shaped(readable(y))
+        if len(X) != len(y):
+            raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
+        kept = np.arange(len(X))
+        if sample_weight is None:
+            return X, y, None, kept
+        weight = _check_sample_weight(sample_weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
+        kept = np.flatnonzero(weight)
+        if len(kept) == 0:
+            raise DataError("every sample_weight is zero; at least one row must count")
+        if len(kept) < len(weight):
+            X, y, weight = take(X, kept), take(y, kept), weight[kept]
+        return X, y, weight, kept
+
+    def _table(self, X: Any, reset: bool) -> Any:
+        frame = nw.from_native(X, eager_only=True, pass_through=True)
+        if isinstance(frame, nw.DataFrame):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+            raise DataError(f"X is an array of dtype {X.dtype}; arrays hold numbers: give dates in a data frame")
+        finite = "allow-nan" if self.missing == "impute" else True
+        with explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
+            return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
+
+    def _dtype(self, count: float) -> torch.dtype:
+        match self.precision:
+            case "auto":
+                return torch.float64 if count < _SMALL else torch.float32
+            case "float64":
+                return torch.float64
+            case "float32" | "bfloat16":
+                return torch.float32
+        raise DataError(
+            f"precision={self.precision!r} was given; allowed are 'auto', 'float32', 'float64' and 'bfloat16'"
+        )
+
+    def _device(self) -> torch.device:
+        if self.device == "auto":
+            return local_device()
+        try:
+            device = torch.device(self.device)
+            torch.zeros(1, device=device).tolist()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise DataError(
+                f"device={self.device!r} was given, which torch cannot use here ({reason}); 'cpu' always works"
+            ) from error
+        return device
+
+    def _hold_out(self, rows: Rows, count: float, seed: int) -> tuple[Rows, Rows | None, Array]:
+        """Split the rows; return also the numbers of those held out."""
+        fraction, none = self._share_held_out(count), np.zeros(0, dtype=np.int64)
+        if fraction == 0.0:
+            return rows, None, none
+        strata = None if rows.y.is_floating_point() else rows.y
+        train, valid = split(len(rows), fraction, as_generator(fold_in(seed, "split")), strata=strata)
+        return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
+
+
+def _on(rows: Rows, device: torch.device) -> Rows:
+    return Rows(rows.x.to(device), rows.y.to(device), None if rows.weight is None else rows.weight.to(device))

@@ -1,0 +1,115 @@
+"""What only some families can do, each as an abstract class of its own.
+
+A model has a capability by inheriting from its class. An inference that needs one asks once, when it starts, with
+``isinstance``, and its refusal (:func:`lacks`) names what the family lacks. No family carries a stub of what it cannot
+do.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from fathomless.posterior.model import Model
+from fathomless.system.errors import DataError
+
+__all__ = ["Growing", "HasStructureLaw", "NaturalGradient", "Resizable", "Stackable", "lacks"]
+
+
+class Resizable(Model, ABC):
+    """A model whose parts are created while it is trained: a ``state_dict`` alone cannot be loaded."""
+
+    @abstractmethod
+    def blueprint(self) -> dict[str, Any]:
+        """Return, as plain JSON, what must exist before a ``state_dict`` of this model can be loaded."""
+
+    @abstractmethod
+    def rebuild(self, blueprint: dict[str, Any]) -> None:
+        """Have exactly the parts that a blueprint names; their values come from the ``state_dict``."""
+
+
+class Growing(Resizable, ABC):
+    """A model that creates parts, and puts parts to rest, as its posterior over structure asks."""
+
+    @abstractmethod
+    def grow(self, limit: int | None = None) -> int:
+        """Create, retire or wake parts, as the posterior over structure asks; return how many were created.
+
+        Called between training steps, never by evaluation. Reads the device. Parameters that are not in use have
+        ``requires_grad`` false and no gradient, so that no optimiser moves them. Whoever changes the parameters of the
+        posterior over structure calls this before the next training step.
+
+        Parameters
+        ----------
+        limit : int, optional
+            Create at most this many now.
+        """
+
+    @abstractmethod
+    def use_probability(self) -> dict[str, Tensor]:
+        """Return the posterior probability that each named parameter is used, as scalars on the device.
+
+        Parameters that are not named are always used. Plain stochastic gradients divide by it, so that a
+        part which is seldom used learns as fast as the others; adaptive optimisers do so by themselves.
+        """
+
+
+class HasStructureLaw(Model, ABC):
+    """A model whose posterior over structure has parameters of its own, moved by gradients."""
+
+    @abstractmethod
+    def structure_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the variational parameters of the posterior over structure, by their full names."""
+
+
+class NaturalGradient(HasStructureLaw, ABC):
+    """A law over structure of so few parameters that its Fisher information can be inverted."""
+
+    @abstractmethod
+    def fisher(self) -> Tensor:
+        """Return the Fisher information of the posterior over structure in its parameters, shape (P, P)."""
+
+
+class Stackable(Model, ABC):
+    """A model that can be evaluated side by side with others of its kind, as one network with stacked parameters."""
+
+    @abstractmethod
+    def union(self, others: Sequence[Model]) -> Self:
+        """Return a copy that has every part that this model or any of `others` has.
+
+        Its forward pass, with the parameters of one of them put in (and anything finite where that one has none), gives
+        what that one gives; so that many models can be evaluated at once.
+
+        Raises
+        ------
+        DataError
+            If the models are not built alike.
+        """
+
+
+def lacks(model: Model, capability: type, what: str, instead: str) -> DataError:
+    """Return the refusal of an inference that needs a capability which a model has not.
+
+    Parameters
+    ----------
+    model : Model
+        Any family.
+    capability : type
+        One of the classes of this module.
+    what : str
+        What was asked for, with its value.
+    instead : str
+        What to do.
+    """
+    meaning = _MEANING.get(capability, capability.__name__)
+    return DataError(f"{what} was asked of a {type(model).__name__}, which has no {meaning}; {instead}")
+
+
+_MEANING: dict[type, str] = {
+    Resizable: "parts that can be rebuilt (Resizable)",
+    Growing: "parts that grow (Growing)",
+    HasStructureLaw: "law over structure with parameters (HasStructureLaw)",
+    NaturalGradient: "Fisher information of its law over structure (NaturalGradient)",
+    Stackable: "way to be evaluated side by side with others (Stackable)",
+}

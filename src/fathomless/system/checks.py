@@ -1,0 +1,92 @@
+"""Checks of what a user gives: each says what was given, what is allowed, and what to do.
+
+Messages begin with the name and the value: ``width=0 was given; ...``.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from fathomless.system.errors import DataError
+
+__all__ = ["choice", "flag", "interval", "option", "positive", "real", "whole"]
+
+_MOST = 2**31 - 1  # of whole numbers
+
+
+def whole(name: str, value: Any, *special: object, least: int = 1) -> int:
+    """Return an option that must be a whole number; `special` are other values that the message names."""
+    if not isinstance(value, Integral) or value < least:
+        others = "".join(f", or {other!r}" for other in special)
+        raise DataError(f"{name}={value!r} was given; at least {least} is needed, a whole number{others}")
+    if int(value) > _MOST:
+        raise DataError(f"{name}={value!r} was given; at most {_MOST:,} is allowed")
+    return int(value)
+
+
+def real(name: str, value: Any, *special: object) -> float:
+    """Return an option that must be a finite number; `special` are other values that the message names."""
+    if not isinstance(value, Real) or not math.isfinite(value):
+        others = "".join(f", or {other!r}" for other in special)
+        raise DataError(f"{name}={value!r} was given; a finite number is allowed{others}")
+    return float(value)
+
+
+def positive(name: str, value: Any, *special: object) -> float:
+    """Return a number that must be positive and finite; `special` are other values that the message names."""
+    if not isinstance(value, Real) or not 0.0 < float(value) < math.inf:
+        others = "".join(f", or {other!r}" for other in special)
+        raise DataError(f"{name}={value!r} was given; a positive, finite number is allowed{others}")
+    return float(value)
+
+
+def interval(name: str, value: Any, low: float, high: float, *, closed: bool = True) -> float:
+    """Return a number that must be in ``low <= value < high``, or without `closed` strictly between them."""
+    number = float(value) if isinstance(value, Real) else math.nan
+    if not (low <= number < high if closed else low < number < high):
+        sign = "<=" if closed else "<"
+        raise DataError(f"{name}={value!r} was given; {low:g} {sign} {name} < {high:g} is allowed")
+    return number
+
+
+def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
+    """Return a text that must be one of some."""
+    if not isinstance(value, str) or value not in allowed:
+        *others, last = map(repr, allowed)
+        listed = f"{', '.join(others)} and {last}" if others else last
+        raise DataError(f"{name}={value!r} was given; allowed {'are' if others else 'is'} {listed}")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a value that must be true or false."""
+    if type(value).__name__ not in ("bool", "bool_"):  # Python's and NumPy's, which is not imported for it
+        raise DataError(f"{name}={value!r} was given; allowed are True and False")
+    return bool(value)
+
+
+def option(name: str, value: Any, kind: str, special: Sequence[Any], least: float | None, names: Sequence[str]) -> None:
+    """Check an option against its declaration in :mod:`fathomless.estimators.options`, as far as it is plain.
+
+    Parameters
+    ----------
+    name, value
+        The option.
+    kind, special, least, names
+        As :func:`~fathomless.estimators.options.option` declares them.
+    """
+    plain = [other for other in special if not isinstance(other, type)]
+    if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
+        return
+    if isinstance(value, str) and value in plain:
+        return
+    match kind:
+        case "whole":
+            whole(name, value, *plain, least=1 if least is None else int(least))
+        case "real":
+            real(name, value, *plain)
+            if least is not None and value < least:
+                raise DataError(f"{name}={value!r} was given; {least:g} or more is allowed")
+        case "flag":
+            flag(name, value)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -8,11 +9,47 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import distributions
 
-from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, StudentT
+from fathomless.posterior import mixtures
+from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, LocationScale, StudentT
 from fathomless.system.errors import DataError
 
 CONTINUOUS = [Gaussian, Laplace, StudentT]
 NOISES = ["learned", "input", 0.3]
+LAWS = [
+    *((family.__name__, family, {}) for family in CONTINUOUS),
+    ("StudentT near its bound", StudentT, {"df": 2.1}),
+    ("StudentT learned", StudentT, {"df": "learned"}),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticLaw(mixtures.Component):
+    """A law that the library does not have."""
+
+    @staticmethod
+    def energy(z):
+        return z.abs() + 2.0 * torch.log1p(torch.exp(-z.abs()))
+
+    @staticmethod
+    def log_constant():
+        return 0.0
+
+    def standard_cdf(self, z):
+        return z.sigmoid()
+
+    def standard_icdf(self, p):
+        return torch.logit(p)
+
+    def standard_variance(self):
+        return torch.full_like(self.loc, math.pi**2 / 3.0)
+
+    def standard_sample(self, generator):
+        return torch.logit(torch.rand(self.loc.shape, generator=generator, dtype=torch.float64))
+
+
+class Logistic(LocationScale):
+    def law(self):
+        return LogisticLaw, ()
 
 
 def batch(likelihood, s=4, b=6, seed=0):
@@ -96,6 +133,76 @@ def test_components_are_the_law_that_is_trained(family, noise):
     assert law.loc.dtype == torch.float64
     assert not law.scale.requires_grad
     torch.testing.assert_close(law.log_prob(y).sum(-1), likelihood.log_prob(f, y).detach())
+
+
+@pytest.mark.parametrize(("family", "options"), [law[1:] for law in LAWS], ids=[law[0] for law in LAWS])
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("targets", [1, 3])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.float64, 1e-12)])
+def test_every_law_is_trained_and_predicted_with_one_density(family, options, noise, targets, dtype, tolerance):
+    likelihood = family(targets, noise=noise, **options).to(dtype)
+    f, y = (values.to(dtype) for values in batch(likelihood))
+    law, ours = likelihood.components(f), likelihood.log_prob(f, y)
+    assert type(law) is likelihood.law()[0]
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), law.log_prob(y.double()).sum(-1), rtol=tolerance, atol=tolerance)
+    mixture = mixtures.Mixture(torch.zeros(4), law)
+    assert mixture.log_prob(y.double()).shape == (6, targets)
+
+
+@pytest.mark.parametrize("family", CONTINUOUS)
+def test_the_density_of_a_law_is_written_once(family, monkeypatch):
+    """What changes the energy, or the constant, of a law changes its training and its prediction alike."""
+    likelihood = family(2, noise="input").double()
+    f, y = batch(likelihood)
+    law = likelihood.components(f)
+    before = likelihood.log_prob(f, y)
+    energy, constant = type(law).energy, type(law).log_constant
+    monkeypatch.setattr(type(law), "energy", staticmethod(lambda z, *shape: 3.0 * energy(z, *shape)))
+    monkeypatch.setattr(type(law), "log_constant", staticmethod(lambda *shape: constant(*shape) - 1.0))
+    after = likelihood.log_prob(f, y)
+    assert (after < before - 1.0).all()
+    torch.testing.assert_close(law.log_prob(y).sum(-1), after)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_new_law_is_one_component_and_its_name(noise):
+    likelihood = Logistic(2, noise=noise).double()
+    f, y = batch(likelihood)
+    law = likelihood.components(f)
+    expected = stats.logistic(law.loc, law.scale)
+    np.testing.assert_allclose(likelihood.log_prob(f, y).detach(), expected.logpdf(y).sum(-1), rtol=1e-10)
+    mixture = mixtures.Mixture(torch.zeros(4), law)
+    np.testing.assert_allclose(mixture.cdf(y), expected.cdf(y).mean(0), rtol=1e-10)
+    torch.testing.assert_close(mixture.cdf(mixture.icdf(0.9)), torch.full((6, 2), 0.9, dtype=torch.float64))
+
+
+def test_options_are_plain_attributes():
+    """Trainings side by side compare likelihoods by them."""
+
+    def plain(likelihood):
+        parts = ((type(part).__name__, vars(part)) for part in likelihood.modules())
+        return [(name, {k: v for k, v in held.items() if isinstance(v, int | float | str)}) for name, held in parts]
+
+    for make in (Gaussian, Laplace, StudentT):
+        assert plain(make(2, noise="input")) == plain(make(2, noise="input"))
+    different = [
+        *(make() for make in CONTINUOUS),
+        Gaussian(2),
+        Gaussian(noise="input"),
+        Gaussian(noise=0.3),
+        Gaussian(noise=0.4),
+        Gaussian(min_noise=1e-2),
+        Gaussian(noise="input", initial_noise=0.6),
+        StudentT(df=5.0),
+        StudentT(df="learned"),
+    ]
+    assert len({repr(plain(likelihood)) for likelihood in different}) == len(different)
+
+
+def test_location_scale_is_no_law_of_its_own():
+    with pytest.raises(TypeError, match="abstract"):
+        LocationScale()
 
 
 def test_gradient_of_learned_log_noise_is_known():

@@ -56,6 +56,29 @@ def test_component_matches_scipy_into_both_tails(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_energy_serves_any_dtype_and_has_gradients(family, dtype):
+    law = component(family, 0.0, 1.0)
+    shape = [parameter.to(dtype) for parameter in law.shape_parameters]
+    z = torch.linspace(-3.0, 3.0, 13, dtype=dtype, requires_grad=True)
+    energy = law.energy(z, *shape)
+    assert energy.dtype == dtype
+    (slope,) = torch.autograd.grad(energy.sum(), z)
+    exact = z.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad(-law.standard_log_prob(exact).sum(), exact)
+    tolerance = 4.0 * torch.finfo(dtype).eps
+    torch.testing.assert_close(slope.double(), expected, rtol=tolerance, atol=tolerance)
+    assert (energy >= 0).all()
+
+
+def test_constants_of_numbers_and_of_tensors_agree():
+    df = torch.tensor([2.05, 4.0, 200.0], dtype=torch.float64)
+    numbers = [StudentT.log_constant(value) for value in df.tolist()]
+    np.testing.assert_allclose(StudentT.log_constant(df), numbers, rtol=1e-12)
+    np.testing.assert_allclose(numbers, stats.t(df.numpy()).logpdf(0.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_component_samples_follow_their_law(family):
     draws = component(family, torch.full((20_000,), 0.3), 1.7).sample(torch.Generator().manual_seed(1))
     assert stats.kstest(draws.numpy(), reference(family, 0.3, 1.7).cdf).pvalue > 1e-3

@@ -26,13 +26,14 @@ __all__ = [
     "Laplace",
     "LearnedNoise",
     "Likelihood",
+    "LocationScale",
     "Noise",
     "StudentT",
 ]
 
 NoiseOption = float | Literal["learned", "input"]
+Law = tuple[type[Component], tuple[float | Tensor, ...]]  # a component class and its shape parameters
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _DF_START = 4.0
 _DF_LOW, _DF_HIGH = 2.05, 200.0  # a variance of 41 scale², and all but Gaussian
 
@@ -191,22 +192,89 @@ class InputNoise(Noise):
         return loc, self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
 
 
-class Gaussian(Likelihood):
-    r"""Independent Gaussian noise on each target column.
+class LocationScale(Likelihood, ABC):
+    r"""Independent noise of one law on each target column: y = centre + scale z, with z of a standardised law g.
 
-    .. math:: \log p = -\sum_t \left( \frac{e_t^2}{2 \sigma_t^2} + \log \sigma_t + \tfrac12 \log 2\pi \right)
+    .. math:: \log p = \sum_t \left( \log g(e_t / \sigma_t) - \log \sigma_t \right)
+
+    A leaf names the law; its density is written once, in its component (:mod:`fathomless.posterior.mixtures`).
 
     Parameters
     ----------
     targets : int
         Target columns T.
     noise : "learned", "input" or float
-        Standard deviation: one learned for each column (:class:`LearnedNoise`), one predicted for each input
+        Scale: one learned for each column (:class:`LearnedNoise`), one predicted for each input
         (:class:`InputNoise`; the network gives 2 T columns), or known.
     initial_noise : float
-        Standard deviation at the start of training.
+        Scale at the start of training.
     min_noise : float
-        Smooth lower bound on a learned or predicted standard deviation.
+        Smooth lower bound on a learned or predicted scale.
+
+    Raises
+    ------
+    DataError
+        If an option is not allowed.
+    """
+
+    def __init__(
+        self,
+        targets: int = 1,
+        noise: NoiseOption = "learned",
+        *,
+        initial_noise: float = 0.5,
+        min_noise: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.targets = _count("targets", targets, 1)
+        self.noise = _noise(targets, noise, initial_noise, min_noise)
+
+    @abstractmethod
+    def law(self) -> Law:
+        """Return the component class of the noise, and its shape parameters: floats, or tensors (T,) with gradients."""
+
+    @property
+    def outputs(self) -> int:
+        """Columns that the network must give."""
+        return self.targets * self.noise.columns
+
+    @property
+    def discrete(self) -> bool:
+        """False."""
+        return False
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log density, (S, B)."""
+        noise, targets = self.noise, self.targets  # a module looks up its parts slowly: once is enough
+        _fits(f, targets * noise.columns, y, (targets,))
+        loc, log_scale = noise.split(f)
+        law, shape = self.law()
+        constant = law.log_constant(*shape)  # before the cast of shape: it is a difference of large numbers
+        z = (y.to(f.dtype) - loc) * torch.exp(-log_scale)  # (S, B, T)
+        # Both ends are the same sum. Without shape parameters all columns have one constant, added to (S, B) numbers
+        # rather than (S, B, T). Another order of the additions would change the last bits of every training.
+        if not shape:
+            return targets * constant - (law.energy(z) + log_scale).sum(-1)  # (S, B)
+        energy = law.energy(z, *[_cast(parameter, f) for parameter in shape])  # (S, B, T)
+        return (_cast(constant, f) - log_scale - energy).sum(-1)  # (S, B)
+
+    def components(self, f: Tensor) -> Component:
+        """Laws of the target with axes (S, B, T)."""
+        _fits(f, self.outputs)
+        law, shape = self.law()
+        loc, log_scale = self.noise.split(f.detach())
+        return law(loc, log_scale.detach().cpu().double().exp(), *shape)
+
+
+class Gaussian(LocationScale):
+    r"""Independent Gaussian noise on each target column.
+
+    .. math:: \log p = -\sum_t \left( \frac{e_t^2}{2 \sigma_t^2} + \log \sigma_t + \tfrac12 \log 2\pi \right)
+
+    Parameters
+    ----------
+    targets, noise, initial_noise, min_noise
+        As for :class:`LocationScale`; the scale is the standard deviation.
 
     Raises
     ------
@@ -219,42 +287,12 @@ class Gaussian(Likelihood):
     tensor([[-0.9189, -2.9189]])
     """
 
-    def __init__(
-        self,
-        targets: int = 1,
-        noise: NoiseOption = "learned",
-        *,
-        initial_noise: float = 0.5,
-        min_noise: float = 1e-3,
-    ) -> None:
-        super().__init__()
-        self.targets = _count("targets", targets, 1)
-        self.noise = _noise(targets, noise, initial_noise, min_noise)
-
-    @property
-    def outputs(self) -> int:
-        """Columns that the network must give."""
-        return self.targets * self.noise.columns
-
-    @property
-    def discrete(self) -> bool:
-        """False."""
-        return False
-
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log density, (S, B)."""
-        _fits(f, self.outputs, y, (self.targets,))
-        loc, log_scale = self.noise.split(f)
-        z = (y.to(f.dtype) - loc) * torch.exp(-log_scale)
-        return -(0.5 * z.square() + log_scale).sum(-1) - self.targets * _HALF_LOG_TWO_PI  # (S, B)
-
-    def components(self, f: Tensor) -> mixtures.Normal:
-        """Gaussian laws with axes (S, B, T)."""
-        _fits(f, self.outputs)
-        return mixtures.Normal(*_loc_scale(self.noise, f))
+    def law(self) -> Law:
+        """Gaussian, without a shape parameter."""
+        return mixtures.Normal, ()
 
 
-class Laplace(Likelihood):
+class Laplace(LocationScale):
     r"""Independent Laplace noise on each target column.
 
     .. math:: \log p = -\sum_t \left( |e_t| / b_t + \log 2 b_t \right)
@@ -262,7 +300,7 @@ class Laplace(Likelihood):
     Parameters
     ----------
     targets, noise, initial_noise, min_noise
-        As for :class:`Gaussian`, for the scale b; the standard deviation is :math:`\sqrt 2\, b`.
+        As for :class:`LocationScale`, for the scale b; the standard deviation is :math:`\sqrt 2\, b`.
 
     Raises
     ------
@@ -270,42 +308,12 @@ class Laplace(Likelihood):
         If an option is not allowed.
     """
 
-    def __init__(
-        self,
-        targets: int = 1,
-        noise: NoiseOption = "learned",
-        *,
-        initial_noise: float = 0.5,
-        min_noise: float = 1e-3,
-    ) -> None:
-        super().__init__()
-        self.targets = _count("targets", targets, 1)
-        self.noise = _noise(targets, noise, initial_noise, min_noise)
-
-    @property
-    def outputs(self) -> int:
-        """Columns that the network must give."""
-        return self.targets * self.noise.columns
-
-    @property
-    def discrete(self) -> bool:
-        """False."""
-        return False
-
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log density, (S, B)."""
-        _fits(f, self.outputs, y, (self.targets,))
-        loc, log_scale = self.noise.split(f)
-        distance = (y.to(f.dtype) - loc).abs() * torch.exp(-log_scale)
-        return -(distance + log_scale).sum(-1) - self.targets * math.log(2.0)  # (S, B)
-
-    def components(self, f: Tensor) -> mixtures.Laplace:
-        """Laplace laws with axes (S, B, T)."""
-        _fits(f, self.outputs)
-        return mixtures.Laplace(*_loc_scale(self.noise, f))
+    def law(self) -> Law:
+        """Laplace, without a shape parameter."""
+        return mixtures.Laplace, ()
 
 
-class StudentT(Likelihood):
+class StudentT(LocationScale):
     r"""Independent Student t laws, robust to outliers.
 
     .. math:: \log p = \sum_t \log \frac{\Gamma(\frac{\nu+1}{2})}{\Gamma(\frac{\nu}{2}) \sqrt{\pi \nu}}
@@ -314,7 +322,7 @@ class StudentT(Likelihood):
     Parameters
     ----------
     targets, noise, initial_noise, min_noise
-        As for :class:`Gaussian`, for the scale; the variance is :math:`\sigma^2 \nu / (\nu - 2)`.
+        As for :class:`LocationScale`; the variance is :math:`\sigma^2 \nu / (\nu - 2)`.
     df : float or "learned"
         Degrees of freedom :math:`\nu > 2`. Learned ones are one for each column, start at 4 and stay between
         2.05 and 200, since :math:`1 / \nu` is a scaled sigmoid of the parameter.
@@ -336,9 +344,7 @@ class StudentT(Likelihood):
         initial_noise: float = 0.5,
         min_noise: float = 1e-3,
     ) -> None:
-        super().__init__()
-        self.targets = _count("targets", targets, 1)
-        self.noise = _noise(targets, noise, initial_noise, min_noise)
+        super().__init__(targets, noise, initial_noise=initial_noise, min_noise=min_noise)
         learned = df == "learned"
         self.fixed_df = math.nan if isinstance(df, str) else float(df)
         if not learned and not 2.0 < self.fixed_df < math.inf:
@@ -350,45 +356,15 @@ class StudentT(Likelihood):
         start = torch.full((targets,), math.log(share / (1.0 - share)))
         self.raw_df = nn.Parameter(start) if learned else None
 
-    @property
-    def outputs(self) -> int:
-        """Columns that the network must give."""
-        return self.targets * self.noise.columns
-
-    @property
-    def discrete(self) -> bool:
-        """False."""
-        return False
-
     def df(self) -> Tensor:
         """Degrees of freedom, shape () if fixed and (T,) if learned."""
         if self.raw_df is None:
             return torch.tensor(self.fixed_df, dtype=torch.float64)
         return 1.0 / (1.0 / _DF_HIGH + (1.0 / _DF_LOW - 1.0 / _DF_HIGH) * self.raw_df.sigmoid())
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log density, (S, B)."""
-        _fits(f, self.outputs, y, (self.targets,))
-        loc, log_scale = self.noise.split(f)
-        df, log_norm = self._tail(f)
-        z = (y.to(f.dtype) - loc) * torch.exp(-log_scale)
-        kernel = 0.5 * (df + 1.0) * torch.log1p(z.square() / df)
-        return (log_norm - log_scale - kernel).sum(-1)  # (S, B)
-
-    def components(self, f: Tensor) -> mixtures.StudentT:
-        """Student t laws with axes (S, B, T)."""
-        _fits(f, self.outputs)
-        loc, scale = _loc_scale(self.noise, f)
-        return mixtures.StudentT(loc, scale, self.df())
-
-    def _tail(self, f: Tensor) -> tuple[float | Tensor, float | Tensor]:
-        """Degrees of freedom and the log of the normalising constant."""
-        if self.raw_df is None:
-            df = self.fixed_df  # in Python's double precision: lgamma cancels badly in float32
-            return df, math.lgamma(0.5 * (df + 1.0)) - math.lgamma(0.5 * df) - 0.5 * math.log(df * math.pi)
-        nu = self.df()
-        log_norm = torch.lgamma(0.5 * (nu + 1.0)) - torch.lgamma(0.5 * nu) - 0.5 * torch.log(nu * math.pi)
-        return nu.to(f.dtype), log_norm.to(f.dtype)
+    def law(self) -> Law:
+        """Student's, with its degrees of freedom: fixed ones as a float, to keep Python's double precision."""
+        return mixtures.StudentT, (self.fixed_df if self.raw_df is None else self.df(),)
 
 
 class Categorical(Likelihood):
@@ -487,9 +463,9 @@ class Bernoulli(Likelihood):
         return Classes(F.logsigmoid(torch.cat([-logit, logit], -1)))  # (S, B, 2)
 
 
-def _loc_scale(noise: Noise, f: Tensor) -> tuple[Tensor, Tensor]:
-    loc, log_scale = noise.split(f.detach())
-    return loc, log_scale.detach().cpu().double().exp()
+def _cast(parameter: float | Tensor, f: Tensor) -> float | Tensor:
+    """Give a tensor the dtype of f; a float takes part in any dtype as it is."""
+    return parameter.to(f.dtype) if isinstance(parameter, Tensor) else parameter
 
 
 def _fits(f: Tensor, outputs: int, y: Tensor | None = None, columns: tuple[int, ...] = ()) -> None:

@@ -6,6 +6,9 @@ float64 on the CPU. The parts are :class:`Normal`, :class:`Laplace` and :class:`
 location-scale families,
 
 .. math:: p_s(y) = \frac{1}{\sigma_s}\, g\!\left(\frac{y - \mu_s}{\sigma_s}\right), \qquad g(-z) = g(z).
+
+The log density of g is written here and nowhere else: :mod:`fathomless.posterior.likelihoods` trains with it, in any
+dtype, on any device and with gradients.
 """
 
 import math
@@ -13,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +31,17 @@ __all__ = ["Classes", "Component", "Laplace", "Mixture", "Normal", "StudentT", "
 Values = npt.ArrayLike | Tensor
 C = TypeVar("C", bound="Component")
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _ITERATIONS = 250  # enough to bisect from a bracket of 1e30 to the last bit of 1e-30
 
 
 @dataclass(frozen=True, eq=False)
 class Component(ABC):
-    """A symmetric location-scale family; a leaf gives the law of z = (y - loc) / scale.
+    r"""A symmetric location-scale family; a leaf gives the law of z = (y - loc) / scale.
+
+    .. math:: \log g(z) = \log c - E(z)
+
+    Neither the energy E nor the constant c depends on loc and scale. Fields after ``scale`` are shape parameters, for
+    instance degrees of freedom.
 
     Parameters are kept detached, in float64 on the CPU, and broadcast against each other. They are not
     checked here, because a mixture ignores whatever a component of weight zero holds; :attr:`valid` tells.
@@ -56,9 +63,23 @@ class Component(ABC):
         for name, tensor in zip(names, torch.broadcast_tensors(*tensors), strict=True):
             object.__setattr__(self, name, tensor)
 
+    @staticmethod
     @abstractmethod
-    def standard_log_prob(self, z: Tensor) -> Tensor:
-        """Log density log g(z)."""
+    def energy(z: Tensor, *shape: Any) -> Tensor:
+        """Minus the log density of z, up to its constant, in nats; differentiable, in any dtype and on any device.
+
+        Parameters
+        ----------
+        z : Tensor
+            Standardised values, without a unit.
+        *shape : float or Tensor
+            The shape parameters in the order of the fields; tensors broadcast to z and have its dtype.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def log_constant(*shape: Any) -> float | Tensor:
+        """Log of the normalising constant, in nats: a float, or a tensor where a shape parameter is one."""
 
     @abstractmethod
     def standard_cdf(self, z: Tensor) -> Tensor:
@@ -75,6 +96,15 @@ class Component(ABC):
     @abstractmethod
     def standard_sample(self, generator: torch.Generator) -> Tensor:
         """One independent z for each element of the parameters."""
+
+    def standard_log_prob(self, z: Tensor) -> Tensor:
+        """Log density log g(z)."""
+        return self.log_constant(*self.shape_parameters) - self.energy(z, *self.shape_parameters)
+
+    @cached_property
+    def shape_parameters(self) -> tuple[Tensor, ...]:
+        """Every parameter but loc and scale, which come first."""
+        return tuple(getattr(self, field.name) for field in fields(self)[2:])
 
     @property
     def valid(self) -> Tensor:
@@ -129,9 +159,15 @@ class Component(ABC):
 class Normal(Component):
     """Gaussian law; ``scale`` is its standard deviation."""
 
-    def standard_log_prob(self, z: Tensor) -> Tensor:
-        """Log density log g(z)."""
-        return -0.5 * z.square() - _HALF_LOG_TWO_PI
+    @staticmethod
+    def energy(z: Tensor) -> Tensor:
+        """z² / 2."""
+        return 0.5 * z.square()
+
+    @staticmethod
+    def log_constant() -> float:
+        """-log(2 pi) / 2."""
+        return -0.5 * math.log(2.0 * math.pi)
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
@@ -155,9 +191,15 @@ class Normal(Component):
 class Laplace(Component):
     """Laplace law g(z) = exp(-|z|) / 2; its variance is 2 scale²."""
 
-    def standard_log_prob(self, z: Tensor) -> Tensor:
-        """Log density log g(z)."""
-        return -z.abs() - math.log(2.0)
+    @staticmethod
+    def energy(z: Tensor) -> Tensor:
+        """|z|."""
+        return z.abs()
+
+    @staticmethod
+    def log_constant() -> float:
+        """-log 2."""
+        return -math.log(2.0)
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
@@ -190,11 +232,21 @@ class StudentT(Component):
 
     df: Tensor
 
-    def standard_log_prob(self, z: Tensor) -> Tensor:
-        """Log density log g(z)."""
-        df = self.df
-        norm = torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * torch.log(df * math.pi)
-        return norm - 0.5 * (df + 1.0) * torch.log1p(z.square() / df)
+    @staticmethod
+    def energy(z: Tensor, df: float | Tensor) -> Tensor:
+        """(df + 1) / 2 log(1 + z² / df)."""
+        return 0.5 * (df + 1.0) * torch.log1p(z.square() / df)
+
+    @staticmethod
+    def log_constant(df: float | Tensor) -> float | Tensor:
+        """Log of Gamma((df + 1) / 2) / (Gamma(df / 2) sqrt(pi df)).
+
+        A float is taken in Python's double precision. Neighbouring values of lgamma cancel badly in float32: give a
+        tensor in the best precision there is.
+        """
+        of: Any = math if isinstance(df, float) else torch
+        constant: float | Tensor = of.lgamma(0.5 * (df + 1.0)) - of.lgamma(0.5 * df) - 0.5 * of.log(df * math.pi)
+        return constant
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""

@@ -64,10 +64,11 @@ def test_every_public_name_has_one_home_and_a_text(module: str) -> None:
     for own in imported(module).__all__:
         thing = getattr(imported(module), own)
         if inspect.isclass(thing) or inspect.isfunction(thing):
-            assert package or thing.__module__ == f"fathomless.{module}", (
+            home = thing.__module__  # a class of others may have its name here, as the owner of its package
+            assert package or home == f"fathomless.{module}" or not home.startswith("fathomless."), (
                 f"{module} passes {own} on: import it where it is"
             )
-        elif re.search(rf"^{own}\b.*= ", source, re.M):
+        elif re.search(rf"^{own}\b[^,\n]*= ", source, re.M):
             assert re.search(rf"^(#: .+\n){own}\b|^{own}\b.*  #: ", source, re.M), (
                 f"{module}.{own} needs a comment, #: ..."
             )

@@ -22,7 +22,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators import saving
-from fathomless.estimators.options import DrawnWeightsOptions
+from fathomless.estimators.options import DrawnWeightsOptions, options_of
 from fathomless.estimators.preparation import Array, Prepared, TableReader
 from fathomless.inference.run import Fitted, blueprint_of, rebuild
 from fathomless.posterior.ensemble import Ensemble
@@ -244,7 +244,8 @@ class Estimator(TableReader, ABC):
                 f"{cls.__name__}.load(path, {', '.join(f'{name}=...' for name in sorted(lacking))})"
             )
         with saving.foreign(path):
-            estimator = cls(**{**saving.decoded(meta["options"], cls.saved_values), **functions})
+            known = saving.current(given, (option.name for option in options_of(cls)))
+            estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
             estimator._rebuild(saved)
         return estimator
 

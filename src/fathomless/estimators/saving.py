@@ -17,6 +17,7 @@ from fathomless.system.errors import DataError, FileError
 
 __all__ = [
     "FUNCTION",
+    "current",
     "decoded",
     "encoded",
     "explained",
@@ -26,6 +27,12 @@ __all__ = [
 
 #: What a manifest holds in place of an option that was a function.
 FUNCTION = {"function": True}  # stands for an option that was a function
+
+# what version 0.1.0 called what is written now, and the options that families had and did not use
+_RENAMED_OPTIONS = {"structure": "predict_by"}
+_RENAMED_CLASSES = {"ClippedPoisson": "TruncatedPoisson", "Clip": "HardTruncation", "Taper": "SmoothTruncation"}
+_RENAMED_FIELDS = {"clip": "truncation"}
+_WITHOUT_EFFECT = {"weight_draws", "structure_rate", "structure_optimizer", "structure_radius", "structure_delay"}
 
 
 def fingerprint(
@@ -90,11 +97,22 @@ def encoded(value: Any, classes: Mapping[str, type]) -> Any:
     raise DataError(f"an option of type {name} cannot be saved; allowed are plain values and {', '.join(classes)}")
 
 
+def current(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return encoded options by the names that they have now; those that a family has no more are left out.
+
+    Version 0.1.0 had other names for some options and laws, and gave every family options that had no effect on it.
+    """
+    known = set(names)
+    renamed = {_RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
+    return {name: value for name, value in renamed.items() if name in known or name not in _WITHOUT_EFFECT}
+
+
 def decoded(value: Any, classes: Mapping[str, type]) -> Any:
     """Undo :func:`encoded`; lists become tuples."""
     match value:
         case {"class": str(name), "fields": dict(entries)}:
-            return classes[name](**decoded(entries, classes))
+            own = {_RENAMED_FIELDS.get(field, field): entry for field, entry in entries.items()}
+            return classes[_RENAMED_CLASSES.get(name, name)](**decoded(own, classes))
         case dict():
             return {name: decoded(entry, classes) for name, entry in value.items()}
         case list():

@@ -46,8 +46,9 @@ class SlabPrior:
     ----------
     inclusion : float, Tensor or "learned"
         α₀, between 0 and 1. A tensor broadcasts to the weight, so that columns (inputs) or single weights may differ.
-        Learned, it is the value that maximises the bound, one for each layer, under a uniform prior on it:
-        (1 + Σ α) / (2 + P).
+        Learned, it is one value for each layer, (1 + Σ α) / (2 + P): the maximiser of the bound plus the log of a
+        Beta(2, 2) prior on it. (The bound alone, or with a uniform prior, has its maximum at the mean of α, which may
+        be 0 or 1, where its logit is not finite.) The log of that prior is not part of the bound that is reported.
     scale : float, Tensor or "learned"
         σ₀. Learned, it is the value that maximises the bound: σ₀² = Σ α (σ² + (μ − μ₀)²) / Σ α.
     mean : float or Tensor

@@ -1,9 +1,19 @@
-"""Whether a posterior over structure has come to rest, by its history."""
+"""Whether a posterior over depth has come to rest, and whether it could have left its start, by its history."""
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-__all__ = ["depth_drift"]
+import torch
+
+from fathomless.families.depth.laws import DepthLaw, DepthPrior, QuantilePoisson, StickBreaking, TruncatedPoisson
+from fathomless.inference.training import adam_travel
+
+__all__ = ["Reach", "depth_drift", "reach"]
+
+_DEEPEST = 10_000  # offsets over which the mean of a prior is summed
+_SHALLOWEST = 0.05  # mean offset below which a law is as good as at its lower bound
 
 
 def depth_drift(history: Sequence[Mapping[str, float]]) -> float:
@@ -19,5 +29,72 @@ def depth_drift(history: Sequence[Mapping[str, float]]) -> float:
     share = sum(row["learning_rate"] for row in late) / max(sum(row["learning_rate"] for row in history), 1e-300)
     if len(steps) < 3 or length == 0.0 or share == 0.0 or abs(sum(steps)) < 0.9 * length:
         return 0.0
-    way = sum(steps) / share
-    return way if abs(way) > 1.0 else 0.0
+    drift = sum(steps) / share
+    return drift if abs(drift) > 1.0 else 0.0
+
+
+class Reach(NamedTuple):
+    """How far a law over depth could have moved, in its raw parameter.
+
+    Attributes
+    ----------
+    travel : float
+        The longest way that its optimiser could have taken it.
+    distance : float
+        From its start to the law that has the mean of the prior.
+    prior_mean : float
+        That mean.
+    """
+
+    travel: float
+    distance: float
+    prior_mean: float
+
+    def short(self, stopped: bool) -> bool:
+        """Whether the start decided: the way back to the prior was longer than the training.
+
+        Of a training that its validation rows ended, only if it was four times as long: most of these end before the
+        law has gone the whole way, and their scores no longer rose.
+        """
+        return self.travel < (0.25 if stopped else 1.0) * self.distance
+
+
+def reach(
+    law: DepthLaw,
+    prior: DepthPrior,
+    history: Sequence[Mapping[str, float]],
+    *,
+    learning_rate: float,
+    structure_rate: float,
+) -> Reach | None:
+    """Return how far Adam could have moved a law, by about one rate per step; None for laws without a rate.
+
+    Data that say nothing about depth should leave the posterior at the prior; if the law could not have got there,
+    where it ended says where it began.
+
+    Parameters
+    ----------
+    law, prior
+        The law at its start, and the prior over the offset.
+    history : sequence of mappings
+        Rows with "step" and "learning_rate".
+    learning_rate, structure_rate : float
+        Rate of the weights at the start, and of the law relative to it.
+
+    Examples
+    --------
+    >>> from fathomless.families.depth.laws import PoissonPrior
+    >>> rows = [{"step": 1000.0, "learning_rate": 0.005}]
+    >>> found = reach(TruncatedPoisson(8.0), PoissonPrior(0.5), rows, learning_rate=0.005, structure_rate=0.3)
+    >>> round(found.travel, 2), round(found.distance, 1)
+    (1.5, 8.4)
+    """
+    if not isinstance(law, TruncatedPoisson | QuantilePoisson | StickBreaking):
+        return None
+    k = torch.arange(_DEEPEST, dtype=torch.float64)
+    mass = prior.log_prob(k).exp()
+    mean = float((k * mass).sum() / mass.sum())
+    start, back = (one.start(0) for one in (law, dataclasses.replace(law, rate=max(mean, _SHALLOWEST))))
+    assert start is not None
+    assert back is not None
+    return Reach(structure_rate * adam_travel(history, learning_rate), abs(start - back), mean)

@@ -13,7 +13,7 @@ from fathomless.estimators.options import documented
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.depth import FAMILY
-from fathomless.families.depth.convergence import depth_drift
+from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.laws import (
     DepthLaw,
     DepthPrior,
@@ -154,13 +154,27 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
         self.depth_posterior_ = {int(name): p for name, p in pairs}
 
     def _warn(self, fitted: Fitted) -> None:
-        drift, t = depth_drift(fitted.history), fitted.training
-        if drift and not fitted.stopped and t is not None:
+        t = fitted.training
+        model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)
+        if t is None or model is None or "mean_depth" not in fitted.history[-1]:
+            return
+        mean = fitted.history[-1]["mean_depth"]
+        remedy = f"Raise epochs (now {t.epochs}) or structure_rate (now {t.structure_rate:.2g})"
+        drift = depth_drift(fitted.history)
+        if drift and not fitted.stopped:
             warnings.warn(
-                f"the posterior over depth has not come to rest: its mean is "
-                f"{fitted.history[-1]['mean_depth']:.1f} and at the pace of the last half of the training it would go "
-                f"by {drift:+.1f} layers in another one. Raise epochs (now {t.epochs}) or structure_rate (now "
-                f"{t.structure_rate:.2g})",
+                f"the posterior over depth has not come to rest: its mean is {mean:.1f} and at the pace of the last "
+                f"half of the training it would go by {drift:+.1f} layers in another one. {remedy}",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        rates = {"learning_rate": t.learning_rate, "structure_rate": t.structure_rate}
+        how_far = reach(model.law, model.prior, fitted.history, **rates) if t.structure_optimizer == "adam" else None
+        if how_far is not None and how_far.short(fitted.stopped):
+            warnings.warn(
+                f"the posterior over depth could not have gone far from its start: its parameter could move by "
+                f"{how_far.travel:.2g}, and {how_far.distance:.2g} lead to the mean of the prior, so that the mean "
+                f"depth of {mean:.1f} says where it began. {remedy}, or start nearer to the prior (initial_depth)",
                 ConvergenceWarning,
                 stacklevel=4,
             )

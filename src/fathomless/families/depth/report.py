@@ -8,7 +8,7 @@ import torch
 
 from fathomless.estimators.findings import Case, Finding
 from fathomless.families.depth import plots
-from fathomless.families.depth.convergence import depth_drift
+from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.families.depth.laws import FixedDepth, FreeCategorical
 from fathomless.families.depth.model import UnboundedDepth
@@ -66,6 +66,7 @@ def findings(case: Case) -> Iterator[Finding]:
     model = case.estimator.model_
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
         yield from _on_its_way(case)
+        yield from _near_its_start(case, model)
         yield from _not_moved(case)
         yield from _at_its_bound(case, model)
 
@@ -94,6 +95,23 @@ def _on_its_way(case: Case) -> Iterator[Finding]:
             "Depth has not come to rest",
             f"{pace} What is reported says how fast it was learned, not what the data ask for.",
             f"Raise {case.now('epochs')} or {case.now('structure_rate')}.",
+        )
+
+
+def _near_its_start(case: Case, model: UnboundedDepth) -> Iterator[Finding]:
+    if case.given["structure_optimizer"] != "adam":
+        return
+    rates = {"learning_rate": case.given["learning_rate"], "structure_rate": case.structure_rate}
+    how_far = reach(model.law, model.prior, case.history, **rates)
+    if how_far is not None and how_far.travel < how_far.distance:
+        yield Finding(
+            "problem" if how_far.short(case.stopped) else "advice",
+            "Depth stayed near its start",
+            f"The parameter of its law could move by {how_far.travel:.2g} in this training, and {how_far.distance:.2g} "
+            f"lead from its start to the mean of the prior, {how_far.prior_mean:.2g}: the mean depth of "
+            f"{case.history[-1]['mean_depth']:.1f} says more of where it began than of the data.",
+            f"If the depth itself matters, compare with another start ({case.now('initial_depth')}), or raise "
+            f"{case.now('structure_rate')}.",
         )
 
 

@@ -311,6 +311,14 @@ def test_a_cell_of_another_kind_is_named_with_its_row(file, kind, cell, expected
     assert columns(ok)["key"] == ["007"]
 
 
+@pytest.mark.parametrize("last", ["2024-02-29T10:00", ""])
+def test_the_first_date_that_disagrees_on_its_zone_is_named(file, last):
+    cells = ["2024-02-29T10:00Z", "2024-03-01T10:00+02:00", "2024-03-02T10:00", "2024-03-03T10:00Z", last]
+    text = "x,y\n" + "".join(f"{cell},1\n" for cell in cells)
+    with pytest.raises(DataError, match="row 3 after the header: '2024-03-02T10:00' is not an ISO date"):
+        list(tables.batches(file(text), {"x": "date"}))
+
+
 def test_a_table_without_rows_is_one_piece_without_rows(file):
     frame = pa.table({"x": pa.array([], pa.float64()), "y": pa.array([], pa.string())})
     for content in ("x,y\n", "x,y\n\n\n", "x,y", parquet_bytes(frame)):

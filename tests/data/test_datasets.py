@@ -1,5 +1,6 @@
 import functools
 import math
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fathomless.data import datasets
 from fathomless.data.frames import encode, fit_schema
 from fathomless.data.targets import fit_labels
 from fathomless.system.errors import DataError, FileError
+from fathomless.system.io import read_json
 
 SHIPPED = ("breast_cancer", "diabetes", "digits", "iris", "wine_recognition")
 
@@ -57,6 +59,42 @@ def test_missing_file_is_named(tmp_path):
         datasets.load("boston", tmp_path)
 
 
+# --- the catalogue
+
+CATALOGUE = read_json(Path(datasets.__file__).with_name("catalogue.json"))
+FIELDS = {
+    "file": {"path": str, "layout": str, "source": str, "target": str, "split_column": str, "train_rows": int},
+    "bundled": {"source": str, "target": str, "feature_names": list, "class_names": list},
+}
+
+
+def test_the_catalogue_holds_what_is_loaded_below():
+    assert tuple(CATALOGUE) == datasets.names()
+    assert {name for name, parts in CATALOGUE.items() if "bundled" in parts} == set(SHIPPED)
+    assert {name for name, parts in CATALOGUE.items() if "file" in parts} == {*SIZES, *IMAGES}
+    layouts = {parts["file"]["layout"] for parts in CATALOGUE.values() if "file" in parts}
+    assert layouts == {"regression", "density", "images", "mosaics", "table", "two tables"}
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_an_entry_of_the_catalogue_is_well_formed(name):
+    parts = CATALOGUE[name]
+    assert parts
+    assert set(parts) <= set(FIELDS)
+    for part, fields in parts.items():
+        assert {key: type(value) for key, value in fields.items()}.items() <= FIELDS[part].items()
+        assert all(fields.values())
+        assert len(fields["source"]) > 10
+    if "file" in parts:
+        path = PurePosixPath(parts["file"]["path"])
+        assert path.stem.split(".")[0] == name
+        assert not path.is_absolute()
+        assert ".." not in path.parts
+        assert ("target" in parts["file"]) >= (parts["file"]["layout"] in ("table", "two tables"))
+    if len(parts) == 2:
+        assert parts["bundled"]["target"] == parts["file"]["target"]
+
+
 # --- with the folder: sizes and statistics as published
 
 load_once = functools.cache(datasets.load)
@@ -84,6 +122,12 @@ SIZES = {
     "wine_red": (1599, 11),
     "yacht": (308, 6),
     "yeast": (1484, 8),
+}
+IMAGES = {
+    "mnist": ((70000, 28, 28), 60000, 0.1307),
+    "fashion_mnist": ((70000, 28, 28), 60000, 0.2860),
+    "kmnist_partial": ((17011, 28, 28), 7011, 0.1919),
+    "cifar10": ((60000, 32, 32, 3), 50000, 0.4734),
 }
 MEANS = {"boston": 22.533, "concrete": 35.818, "energy": 22.307, "kin8nm": 0.71428, "naval": 0.975}
 MEANS |= {"power": 454.37, "protein": 7.7485, "wine_red": 5.636, "yacht": 10.495}
@@ -163,15 +207,7 @@ def test_copy_in_the_folder_equals_the_one_of_scikit_learn(name, monkeypatch):
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("name", "shape", "train", "mean"),
-    [
-        ("mnist", (70000, 28, 28), 60000, 0.1307),
-        ("fashion_mnist", (70000, 28, 28), 60000, 0.2860),
-        ("kmnist_partial", (17011, 28, 28), 7011, 0.1919),
-        ("cifar10", (60000, 32, 32, 3), 50000, 0.4734),
-    ],
-)
+@pytest.mark.parametrize(("name", "shape", "train", "mean"), [(name, *facts) for name, facts in IMAGES.items()])
 def test_images_have_their_published_size_and_mean(name, shape, train, mean):
     if name == "cifar10":
         pytest.importorskip("PIL")

@@ -1,9 +1,13 @@
 """CSV from bytes to typed columns, by the rules that :mod:`fathomless.data.files` states; it touches no files.
 
-pyarrow cuts the text into cells, all of them text at first. The few functions that then give them a type serve a
-whole column as well as a piece of one, so that both ways of reading agree.
+pyarrow cuts the text into cells, all of them text at first, and then casts them. Its reader is not told the types of
+the columns, even where they are known: it can take words in quotes as missing in all columns or in none, knows a date
+in one unit and with one kind of zone, and refuses a whole block for a cell, before the rows that stand in front of it
+were given. The few functions that give the types serve a whole column as well as a piece of one, so that both ways of
+reading agree.
 """
 
+import bisect
 import codecs
 import contextlib
 import csv
@@ -17,6 +21,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
+from pyarrow import types
 
 from fathomless.system.errors import DataError, FileError
 
@@ -24,24 +29,24 @@ __all__ = [
     "KINDS",
     "Column",
     "Watched",
-    "as_kind",
     "check_names",
     "check_options",
     "check_present",
     "cut",
+    "equal_tables",
     "inferred",
     "short",
     "some",
+    "with_kinds",
 ]
 
 #: What a column can be read as.
 KINDS = ("numeric", "boolean", "category", "date")
 
 #: A column of a pyarrow table.
-Column: TypeAlias = "pa.ChunkedArray"
+Column: TypeAlias = pa.ChunkedArray
 
 _MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
-_BOOLEANS = ("false", "true", "0", "1")  # the odd ones are true
 _EXPECTED: Mapping[str, str] = {
     "numeric": "a number",
     "boolean": "true, false, 1 or 0",
@@ -50,15 +55,12 @@ _EXPECTED: Mapping[str, str] = {
 _DELIMITERS = ",;\t|"
 _TAB = ("tab", "\\t", "\t")
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
-_RAGGED = re.compile(r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)(?:: (.*))?", re.DOTALL)
 _HEADER = 4 << 20  # bytes within which the header must end
 _BLOCK = 1 << 20  # bytes, or 32 headers, that are cut into cells at once; a longer row may be refused
 
 
 class Watched(io.RawIOBase):
-    """A file that shows what is read from it to a function, after bytes that were read ahead.
-
-    Closing it leaves the file open.
+    """A file that shows what is read from it to a function, and nothing at the end; closing it leaves the file open.
 
     Attributes
     ----------
@@ -68,11 +70,11 @@ class Watched(io.RawIOBase):
         The last eight of them.
     """
 
-    def __init__(self, file: Any, watch: Callable[[bytes], object] | None = None, ahead: bytes = b"") -> None:
+    def __init__(self, file: Any, watch: Callable[[bytes], object] | None = None) -> None:
         super().__init__()
         self.bytes = 0
         self.end = b""
-        self._file, self._watch, self._ahead = file, watch, ahead
+        self._file, self._watch = file, watch
 
     def readable(self) -> bool:
         """Say yes."""
@@ -80,13 +82,11 @@ class Watched(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read at most as many bytes as the buffer takes; return how many there were."""
-        size = len(buffer)
-        if self._ahead:
-            data, self._ahead = self._ahead[:size], self._ahead[size:]
-        else:
-            data = self._file.read(size)
+        data = self._file.read(len(buffer))
         if self._watch is not None:
             self._watch(data)
+            if len(data) < len(buffer):
+                self._watch(b"")  # with the last bytes, not when more are asked for
         buffer[: len(data)] = data
         self.bytes += len(data)
         self.end = (self.end + data[-8:])[-8:]
@@ -127,56 +127,58 @@ def cut(
     DataError
         For a header that cannot serve, and columns that it lacks.
     """
-    checked = io.BufferedReader(Watched(text, _utf8_check(name)), _BLOCK)
-    head = checked.read(_HEADER).removeprefix(codecs.BOM_UTF8)
-    names, delimiter, used = _read_header(head, delimiter, name)
+    file = io.BufferedReader(Watched(text, _utf8_check(name)), _HEADER)
+    names, delimiter, used = _read_header(file.peek(), delimiter, name)
+    file.read(used)
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
     schema = pa.schema([(column, pa.string()) for column in wanted])
-    rest = head[used:] or checked.read(_BLOCK)
-    body = Watched(checked, ahead=rest)
-    return schema, _blocks(body, names, wanted, delimiter, used, name) if rest else iter(())
+    return schema, _blocks(file, names, schema, delimiter, max(_BLOCK, 32 * used), name)
 
 
 def _blocks(
-    body: Watched, names: list[str], wanted: list[str], delimiter: str, used: int, name: str
+    file: "io.BufferedReader[Watched]", names: list[str], schema: pa.Schema, delimiter: str, size: int, name: str
 ) -> Iterator[pa.RecordBatch]:
-    file = io.BufferedReader(body, _BLOCK)
-    read = arrow_csv.ReadOptions(
-        use_threads=False,  # hardly slower, and rows then have numbers
-        block_size=max(_BLOCK, 32 * used),
-        column_names=names,
-    )
-    parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    if not file.peek():
+        return
+    ragged: list[Any] = []
+
+    def refuse(row: Any) -> str:
+        ragged.append(row)  # an exception would be lost here
+        return "error"
+
+    # without threads it is hardly slower, and rows have numbers
+    read = arrow_csv.ReadOptions(use_threads=False, block_size=size, column_names=names)
+    parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=refuse)
     convert = arrow_csv.ConvertOptions(
         check_utf8=False,  # was checked
-        column_types=dict.fromkeys(names, pa.string()),
-        include_columns=wanted,
+        column_types=schema,
+        include_columns=schema.names,
         null_values=[before + word + after for word in _MISSING for before in ("", " ") for after in ("", " ")],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
+    final = None
     try:
         with arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
-            final = None
             for final in reader:
                 yield final
     except pa.ArrowInvalid as error:
-        raise FileError(f"{name}{_reason(str(error), delimiter)}") from error
+        raise FileError(f"{name}{_reason(str(error), ragged, delimiter)}") from error
     # pyarrow closes a quote that is still open at the end, and then has lines for the text of the last cell
-    if final is not None and names[-1] in wanted and not body.end.rstrip(b"\r\n").endswith(b'"'):
-        cell = final.column(wanted.index(names[-1]))[-1].as_py() if len(final) else None
+    if final is not None and names[-1] in schema.names and not file.raw.end.rstrip(b"\r\n").endswith(b'"'):
+        cell = final.column(names[-1])[-1].as_py() if len(final) else None
         if cell is not None and "\n" in cell:
             raise FileError(f"{name} has a quote that is never closed, before {short(cell)}; remove or close it")
 
 
-def _reason(message: str, delimiter: str) -> str:
-    if ragged := _RAGGED.match(message):
-        row, expected, found, text = ragged.groups()
-        sample = f": {short(text)}" if text else ""
+def _reason(message: str, ragged: Sequence[Any], delimiter: str) -> str:
+    if ragged:
+        row = ragged[0]
         return (
-            f", row {row} after the header: expected {expected} cells, found {found}{sample}; repair it, put cells "
-            f"that hold the delimiter {delimiter!r} in quotes, or name another delimiter"
+            f", row {row.number} after the header: expected {row.expected_columns} cells, found {row.actual_columns}: "
+            f"{short(row.text)}; repair it, put cells that hold the delimiter {delimiter!r} in quotes, or name another "
+            "delimiter"
         )
     if "straddling" in message or "out of sync" in message:
         return " has a row that is much longer than its header, or a quote that is never closed; look for a stray quote"
@@ -215,14 +217,16 @@ def _read_header(head: bytes, delimiter: str, name: str) -> tuple[list[str], str
     found = []
     candidates = _DELIMITERS if delimiter == "auto" else "\t" if delimiter in _TAB else delimiter
     for candidate in candidates:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=candidate, strict=True)
+        lines = io.StringIO(text, newline="")
+        lines.seek(int(text.startswith("\ufeff")))  # past a byte-order mark
+        reader = csv.reader(lines, delimiter=candidate, strict=True)
         with contextlib.suppress(csv.Error):
             cells = next((row for row in reader if len(row) > 1 or "".join(row).strip()), [])
-            found.append((cells, candidate, reader.line_num))
-    cells, delimiter, count = max(found, key=lambda option: len(option[0]), default=([""], "", 0))
+            found.append((cells, candidate, lines.tell()))
+    cells, delimiter, stop = max(found, key=lambda option: len(option[0]), default=([""], "", 0))
     if len(cells) == 1 and len(found) < len(candidates):
         raise FileError(f"{name} has a header that cannot be read; look for a stray quote in it")
-    used = len("".join(itertools.islice(io.StringIO(text, newline=""), count)).encode())
+    used = len(text[:stop].encode())
     if not cells:
         raise FileError(f"{name} is empty; a table needs a header line with column names")
     if used >= _HEADER - 4:  # a character may be cut off
@@ -266,44 +270,61 @@ def short(text: str, limit: int = 60) -> str:
 # -------------------------------------------------------------------------------------------- into types
 
 
+def equal_tables(schema: pa.Schema, pieces: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Cut record batches of any size anew, into tables of equally many rows and a last one with the rest."""
+    held = schema.empty_table()
+    first = True
+    for piece in pieces:
+        held = pa.concat_tables([held, pa.Table.from_batches([piece])])
+        while len(held) >= rows:
+            yield held.slice(0, rows).combine_chunks()
+            held, first = held.slice(rows), False
+    if first or len(held):
+        yield held.combine_chunks()
+
+
 def inferred(column: Column, decimal: str) -> Column:
     """Find the type of a whole column of text, and its values."""
     for cells in _readings(column):
         for kind in ("numeric", "boolean", "date"):
-            with contextlib.suppress(pa.ArrowInvalid):
-                found = _cast(cells, kind, decimal)
-                if found.null_count == len(found):
-                    return pa.chunked_array([pa.nulls(len(found))])
-                if kind == "numeric":
-                    with contextlib.suppress(pa.ArrowInvalid):
-                        return pc.cast(cells, pa.int64())
-                return found
-    return _stripped(column)
+            found = _typed(cells, kind, decimal)
+            if found is None:
+                continue
+            if found.null_count == len(found):
+                return pa.chunked_array([pa.nulls(len(found))])
+            whole = _cast(cells, pa.int64()) if kind == "numeric" else None
+            return found if whole is None else whole
+    return _stripped(column, ("",))
 
 
-def as_kind(column: Column, kind: str, decimal: str, where: str, start: int) -> Column:
-    """Read text, whose first cell stands in row `start`, as the kind that it is known to be.
+def with_kinds(table: pa.Table, kinds: Mapping[str, str], decimal: str, name: str, start: int) -> pa.Table:
+    """Give the columns of one piece, whose first row has the number `start`, the types of their kinds.
 
     Raises
     ------
     DataError
-        For the first cell that is not of that kind.
+        For the first cell of text that is not of its kind.
     """
+    found = []
+    for label, column in zip(table.column_names, table.columns, strict=True):
+        kind, type_ = kinds.get(label), column.type
+        if kind is not None and (types.is_string(type_) or types.is_large_string(type_)):
+            column = _as_kind(column, kind, decimal, f"{name}, column {label!r}", start)
+        elif kind == "numeric" and (types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)):
+            column = pc.cast(column, pa.float64(), safe=False)
+        found.append(column)
+    return pa.table(found, names=table.column_names)
+
+
+def _as_kind(column: Column, kind: str, decimal: str, where: str, start: int) -> Column:
     if kind == "category":
-        return _stripped(column)
+        return _stripped(column, ("",))
     for cells in _readings(column):
-        with contextlib.suppress(pa.ArrowInvalid):
-            return _cast(cells, kind, decimal)
-    low, high = 0, len(cells)
-    while high - low > 1:  # the first cell that cannot be read is in [low, high)
-        middle = (low + high) // 2
-        try:
-            _cast(cells.slice(low, middle - low), kind, decimal)
-            low = middle
-        except pa.ArrowInvalid:
-            high = middle
+        if (found := _typed(cells, kind, decimal)) is not None:
+            return found
+    bad = bisect.bisect_left(range(1, len(cells)), True, key=lambda n: _typed(cells.slice(0, n), kind, decimal) is None)
     raise DataError(
-        f"{where}, row {start + low} after the header: {short(cells[low].as_py())} is not {_EXPECTED[kind]}; "
+        f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} is not {_EXPECTED[kind]}; "
         "correct it, or leave the cell empty"
     )
 
@@ -311,30 +332,31 @@ def as_kind(column: Column, kind: str, decimal: str, where: str, start: int) -> 
 def _readings(column: Column) -> Iterator[Column]:
     """Give a column as it is, and to those who cannot read it so, stripped and rid of words for missing."""
     yield column
-    bare = pc.utf8_trim_whitespace(column)
-    missing = pc.is_in(bare, value_set=pa.array(_MISSING, bare.type))
-    yield pc.if_else(missing, pa.scalar(None, bare.type), bare)
+    yield _stripped(column, _MISSING)
 
 
-def _cast(cells: Column, kind: str, decimal: str) -> Column:
-    """Read text as numbers, booleans or dates, or raise pyarrow's ArrowInvalid."""
-    if kind == "numeric":
-        if decimal == ",":
-            cells = pc.replace_substring(pc.replace_substring(cells, ".", "!"), ",", ".")
-        numbers = pc.cast(cells, pa.float64())
-        return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+def _typed(cells: Column, kind: str, decimal: str) -> Column | None:
+    """Read text as numbers, booleans or dates; give nothing if a cell is of another kind."""
     if kind == "boolean":
-        found = pc.index_in(pc.utf8_lower(cells), value_set=pa.array(_BOOLEANS, cells.type))
-        if found.null_count > cells.null_count:
-            raise pa.ArrowInvalid("not boolean")
-        return pc.equal(pc.bit_wise_and(found, 1), 1)
-    for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):  # "ns" takes more than six digits
-        with contextlib.suppress(pa.ArrowInvalid):
-            return pc.cast(pc.cast(cells, pa.timestamp(unit, zone)), pa.timestamp("us"), safe=False)
-    raise pa.ArrowInvalid("not dates")
+        return _cast(cells, pa.bool_())  # true and false in any case, 1 and 0
+    if kind == "date":
+        for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):  # "ns" takes more than six digits
+            if (times := _cast(cells, pa.timestamp(unit, zone))) is not None:
+                return pc.cast(times, pa.timestamp("us"), safe=False)
+        return None
+    if decimal == ",":
+        cells = pc.replace_substring(pc.replace_substring(cells, ".", "!"), ",", ".")
+    numbers = _cast(cells, pa.float64())
+    return None if numbers is None else pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
-def _stripped(column: Column) -> Column:
-    """Strip text; what is empty then is missing, in quotes or not."""
+def _cast(cells: Column, type_: pa.DataType) -> Column | None:
+    with contextlib.suppress(pa.ArrowInvalid):
+        return pc.cast(cells, type_)
+    return None
+
+
+def _stripped(column: Column, missing: Sequence[str]) -> Column:
+    """Strip text; what is one of some words then is missing, in quotes or not."""
     bare = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.equal(bare, ""), pa.scalar(None, bare.type), bare)
+    return pc.if_else(pc.is_in(bare, value_set=pa.array(missing, bare.type)), pa.scalar(None, bare.type), bare)

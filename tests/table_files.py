@@ -1,0 +1,40 @@
+"""Tables as bytes, packed in all ways that are recognised, and as values."""
+
+import bz2
+import gzip
+import io
+import lzma
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from fathomless.data import files as tables
+
+#: A small table.
+SMALL = b"a,b\n1,2\n3,4\n"
+
+
+def gzipped(data: bytes) -> bytes:
+    """Compress without the time, so that tests have the same names in every process."""
+    return gzip.compress(data, mtime=0)
+
+
+PACKED = {
+    "plain": lambda text: text,
+    "gz": gzipped,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda text: pa.compress(text, codec="zstd", asbytes=True),
+}
+
+
+def columns(found):
+    """The values of a table, or of one that was read, by column."""
+    return (found.frame if isinstance(found, tables.Table) else found).to_pydict()
+
+
+def parquet_bytes(table, **options):
+    """A table as a Parquet file."""
+    out = io.BytesIO()
+    parquet.write_table(table, out, **options)
+    return out.getvalue()

@@ -9,6 +9,12 @@ known, and any normalised density r in its place makes the penalty larger, never
 
 with z_B the image of the same z under a second flow. ν and log τ² depend on the weights through one number,
 :math:`\bar s`, the mean of :math:`g(e^\top (W \odot \Gamma))`, which is drawn locally, like the outputs of a layer.
+
+With temperature 1 the objective is a bound on the evidence, in expectation over draws, as long as r is normalised in z,
+is evaluated at the very z that q(z) was drawn at, and sees weights drawn given that z. All three hold here, up to one
+approximation: the sum in :math:`\bar s`, as the outputs of layers, is drawn from the normal law of its exact mean and
+variance, which is close where many weights add up and is not for few (a layer of a few inputs). One evaluation is an
+estimate and may lie above its expectation. In evaluation the penalty is the same expression, estimated at other draws.
 """
 
 import math

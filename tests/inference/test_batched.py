@@ -32,6 +32,9 @@ from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError, PausedError
 from trainings import state_of
 
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
 F = 3
 NET = MLP(2, 2, 6)
 SHORT = Training(epochs=24, batch_size=40, structure_rate=2.0, learning_rate=2e-2, evaluate_every=2)

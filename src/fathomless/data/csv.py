@@ -26,7 +26,7 @@ from pyarrow import types
 from fathomless.system.errors import DataError, FileError
 
 __all__ = [
-    "KINDS",
+    "COLUMN_KINDS",
     "Column",
     "Watched",
     "check_names",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 #: What a column can be read as.
-KINDS = ("numeric", "boolean", "category", "date")
+COLUMN_KINDS = ("numeric", "boolean", "category", "date")
 
 #: A column of a pyarrow table.
 Column: TypeAlias = pa.ChunkedArray

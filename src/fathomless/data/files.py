@@ -163,12 +163,12 @@ def batches(
     Not guaranteed: less memory than a row group of a Parquet file takes, or than all of a Parquet file from a pipe.
     """
     name = _named(source)
-    from fathomless.data.csv import KINDS, Watched, check_options, check_present, cut, equal_tables, with_kinds
+    from fathomless.data.csv import COLUMN_KINDS, Watched, check_options, check_present, cut, equal_tables, with_kinds
 
     check_options(delimiter, decimal)
-    unknown = sorted(set(kinds.values()) - set(KINDS))
+    unknown = sorted(set(kinds.values()) - set(COLUMN_KINDS))
     if unknown or rows < 1:
-        raise DataError(f"kinds has {unknown}, rows is {rows}; kinds are {', '.join(KINDS)}, rows at least 1")
+        raise DataError(f"kinds has {unknown}, rows is {rows}; kinds are {', '.join(COLUMN_KINDS)}, rows at least 1")
     with _explained(name, "cannot be read"), _opened(source) as file:
         raw = Watched(file)
         kind, content = _recognise(raw, name)

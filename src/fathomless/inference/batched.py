@@ -24,7 +24,16 @@ from torch.func import functional_call, vmap
 from fathomless.data.rows import Rows
 from fathomless.inference.distributed import ranks
 from fathomless.inference.objective import elbo, log_predictive
-from fathomless.inference.run import Best, Fitted, blueprint_of, check, rebuild, structure_parameters
+from fathomless.inference.run import (
+    Best,
+    Fitted,
+    blueprint_of,
+    check,
+    history_row,
+    rebuild,
+    structure_parameters,
+    under,
+)
 from fathomless.inference.stacked import Stack, refuse_buffers, refuse_shapes, refuse_unlike
 from fathomless.inference.svi import calibrate
 from fathomless.inference.training import Training, schedule
@@ -220,7 +229,7 @@ class BatchedRuns:
                 "epoch": m.epoch,
                 "stop": m.stop,
                 "error": m.error,
-                "best": {"score": m.best.score, "epoch": m.best.epoch, "since": m.best.since, "layout": m.best.layout},
+                "best": m.best.to_json(),
             }
             for m in self.members
         ]
@@ -234,15 +243,13 @@ class BatchedRuns:
             rebuild(member.model, saved["layout"])
             member.history, member.epoch = list(saved["history"]), saved["epoch"]
             member.stop, member.error = saved["stop"], saved["error"]
-            member.best = Best(state=_under(f"best/{i}/", tensors), **saved["best"])
+            member.best = Best.from_json(saved["best"], under(f"best/{i}", tensors))
             self.orders[i].set_state(tensors[f"order/{i}"].cpu())
-            for name, value in _under(f"done/{i}/", tensors).items():
+            for name, value in under(f"done/{i}", tensors).items():
                 member.parts()[name].copy_(value)
         self.noise.set_state(tensors["noise"].cpu())
         self.active = [i for i, member in enumerate(self.members) if not member.stop]
-        self.state = {
-            kind: {name: t.to(self.device) for name, t in _under(f"{kind}/", tensors).items()} for kind in _KINDS
-        }
+        self.state = {kind: {name: t.to(self.device) for name, t in under(kind, tensors).items()} for kind in _KINDS}
         if self.active:
             self.gather()
         self.stop = not self.active
@@ -335,7 +342,9 @@ def fit_batched(
         for k in range(len(runs.active)):
             runs.write(k)
         for member in members:
-            _finish(member)
+            member.best.restore(member.model, member.likelihood)
+            member.model.eval()
+            member.likelihood.eval()
     if t.calibrate and held is not None:
         for i, member in enumerate(members):
             if not member.error:
@@ -422,9 +431,9 @@ def _adam(
     names, state = list(gradients), runs.state
     used = torch.stack([runs.active_mask[name] for name in names])  # (P, F)
     count = torch.stack([state["count"][name] for name in names]) + used
-    shape = torch.tensor([name in runs.of_structure for name in names], device=runs.device)
+    of_structure = torch.tensor([name in runs.of_structure for name in names], device=runs.device)
     structure_rate = torch.where(
-        shape[:, None], runs.structure_rate * runs.training.structure_every, torch.ones_like(runs.structure_rate)
+        of_structure[:, None], runs.structure_rate * runs.training.structure_every, torch.ones_like(runs.structure_rate)
     )
     count64 = count.double().clamp(min=1.0)
     rate = factor * runs.rates * structure_rate * used / (1.0 - beta1**count64)  # (P, F)
@@ -441,9 +450,9 @@ def _adam(
 
 
 @torch.no_grad()
-def _clip(gradients: Mapping[str, Tensor], shape: set[str], longest: float) -> None:
+def _clip(gradients: Mapping[str, Tensor], of_structure: set[str], longest: float) -> None:
     """Shorten each member's gradient of the weights to a length."""
-    weights = [g for name, g in sorted(gradients.items()) if name not in shape]
+    weights = [g for name, g in sorted(gradients.items()) if name not in of_structure]
     length = torch.stack([g.double().square().flatten(1).sum(1) if g.ndim > 1 else g.double() ** 2 for g in weights])
     factor = (longest / (length.sum(0).sqrt() + 1e-6)).clamp(max=1.0)  # (F,)
     for g in weights:
@@ -461,17 +470,12 @@ def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor
     for k, i in enumerate(runs.active):
         member = runs.members[i]
         member.epoch = runs.epoch
-        log_likelihood, *terms = parts[k]
-        row = {
+        place = {
             "epoch": runs.epoch,
             "step": runs.step,
             "learning_rate": member.training.learning_rate * _factor(runs, train),
-            "elbo": log_likelihood,
-            "log_likelihood": log_likelihood,
         }
-        for name, term in zip(runs.terms, terms, strict=True):
-            row[f"divergence_{name}"] = term
-            row["elbo"] -= member.training.temperature * term if name in runs.tempered else term
+        row = history_row(place, parts[k], runs.terms, runs.tempered, member.training.temperature)
         if not math.isfinite(row["elbo"]):
             member.stop = True
             member.error = (
@@ -485,7 +489,7 @@ def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor
             if member.best.score is None or scores[k] > member.best.score:
                 runs.write(k)  # the best state is read from the model
             member.best.offer(scores[k], runs.epoch, member.model, member.likelihood)
-            member.stop = member.stop or (t.patience is not None and member.best.since >= t.patience)
+            member.stop = member.stop or member.best.exhausted(t.patience)
         member.history.append(row)
     rows = [runs.members[i].history[-1] for i in runs.active if not runs.members[i].error]
     if rows:
@@ -524,16 +528,6 @@ def _score(runs: BatchedRuns, valid: Stack) -> list[float]:
     return [value / valid.counts[i] for value, i in zip(total.tolist(), runs.active, strict=True)]
 
 
-def _finish(member: BatchedRun) -> None:
-    """Put a member into its best state, for use."""
-    if member.best.layout is not None:
-        rebuild(member.model, member.best.layout)
-        for prefix, module in (("model/", member.model), ("likelihood/", member.likelihood)):
-            module.load_state_dict(_under(prefix, member.best.state))
-    member.model.eval()
-    member.likelihood.eval()
-
-
 def _members(
     models: Sequence[Model],
     likelihoods: Sequence[Likelihood],
@@ -553,7 +547,3 @@ def _members(
             raise DataError(f"{count} models and {len(given)} {name} were given; one for each model is needed")
     refuse_unlike(trainings, likelihoods)
     return [BatchedRun(*one) for one in zip(models, likelihoods, trainings, seeds, strict=True)]
-
-
-def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}

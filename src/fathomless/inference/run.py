@@ -1,7 +1,7 @@
 """A training between two epochs: a value that can be taken apart into tensors and JSON and put together again."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Best", "Fitted", "Run", "blueprint_of", "check", "rebuild", "structure_parameters"]
+__all__ = ["Best", "Fitted", "Run", "blueprint_of", "check", "history_row", "rebuild", "structure_parameters", "under"]
 
 
 @dataclass
@@ -32,8 +32,8 @@ class Best:
         When.
     since : int
         Scores since then.
-    layout : dict or None
-        The blueprint of the model then; {} if its parts are fixed.
+    blueprint : dict or None
+        That of the model then; {} if its parts are fixed, None if there was no score yet.
     state : dict of str to Tensor
         Copies of the tensors of model and likelihood.
     """
@@ -41,7 +41,7 @@ class Best:
     score: float | None = None
     epoch: int = 0
     since: int = 0
-    layout: dict[str, Any] | None = None
+    blueprint: dict[str, Any] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
     def offer(self, score: float, epoch: int, model: Model, likelihood: nn.Module) -> None:
@@ -49,12 +49,32 @@ class Best:
         if not math.isfinite(score) or (self.score is not None and score <= self.score):
             self.since += 1
             return
-        self.score, self.epoch, self.since, self.layout = score, epoch, 0, blueprint_of(model)
+        self.score, self.epoch, self.since, self.blueprint = score, epoch, 0, blueprint_of(model)
         self.state = {
             f"{prefix}/{name}": value.clone()
             for prefix, module in (("model", model), ("likelihood", likelihood))
             for name, value in module.state_dict().items()
         }
+
+    def restore(self, model: Model, likelihood: nn.Module) -> None:
+        """Put model and likelihood into the state that was kept, if there is one."""
+        if self.blueprint is not None:
+            rebuild(model, self.blueprint)
+            model.load_state_dict(under("model", self.state))
+            likelihood.load_state_dict(under("likelihood", self.state))
+
+    def exhausted(self, patience: int | None) -> bool:
+        """Whether so many scores have come since."""
+        return patience is not None and self.since >= patience
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the tensors, by the names that checkpoints have for it."""
+        return {"score": self.score, "epoch": self.epoch, "since": self.since, "layout": self.blueprint}
+
+    @staticmethod
+    def from_json(meta: Mapping[str, Any], state: Mapping[str, Tensor]) -> "Best":
+        """Undo :meth:`to_json`."""
+        return Best(meta["score"], meta["epoch"], meta["since"], meta["layout"], state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,39 +201,26 @@ class Run:
             "step": self.step,
             "history": self.history,
             "layout": blueprint_of(self.model),
-            "best": {
-                "score": self.best.score,
-                "epoch": self.best.epoch,
-                "since": self.best.since,
-                "layout": self.best.layout,
-            },
+            "best": self.best.to_json(),
         }
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
         rebuild(self.model, meta["layout"])
-        _load(self.model, _under("model", tensors))
-        _load(self.likelihood, _under("likelihood", tensors))
+        self.model.load_state_dict(under("model", tensors))
+        self.likelihood.load_state_dict(under("likelihood", tensors))
         self.register_parameters()
         for name, p in self.named().items():
-            state = _under(f"optimizer/{name}", tensors)
+            state = under(f"optimizer/{name}", tensors)
             if state:
                 # fused optimisers keep all their state, the step too, beside the parameter
                 self.optimizer.state[p] = {key: value.to(p.device) for key, value in state.items()}
         self.order.set_state(tensors["generator/order"].cpu())
         self.noise.set_state(tensors["generator/noise"].cpu())
-        self.best = Best(state=_under("best", tensors), **meta["best"])
+        self.best = Best.from_json(meta["best"], under("best", tensors))
         self.epoch, self.step = meta["epoch"], meta["step"]
         self.history = list(meta["history"])
-        patience = self.training.patience
-        self.stop = patience is not None and self.best.since >= patience
-
-    def restore_best(self) -> None:
-        """Put model and likelihood into the state of the best validation score, if there was one."""
-        if self.best.layout is not None:
-            rebuild(self.model, self.best.layout)
-            _load(self.model, _under("model", self.best.state))
-            _load(self.likelihood, _under("likelihood", self.best.state))
+        self.stop = self.best.exhausted(self.training.patience)
 
 
 @torch.no_grad()
@@ -259,6 +266,36 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream) -> None:
         model.train(was_training)
 
 
+def history_row(
+    place: Mapping[str, float],
+    parts: Sequence[float],
+    terms: Sequence[str],
+    tempered: Collection[str],
+    temperature: float,
+) -> dict[str, float]:
+    """Return a row of a history: where the training is, and the bound with its parts, in nats for the data set.
+
+    Parameters
+    ----------
+    place : mapping
+        Epoch, step and learning rate.
+    parts : sequence of floats
+        Expected log-likelihood, and the divergences.
+    terms : sequence of str
+        Names of the divergences.
+    tempered : collection of str
+        Those that the temperature multiplies.
+    temperature : float
+        T.
+    """
+    log_likelihood, *divergences = parts
+    row = {**place, "elbo": log_likelihood, "log_likelihood": log_likelihood}
+    for name, term in zip(terms, divergences, strict=True):
+        row[f"divergence_{name}"] = term
+        row["elbo"] -= temperature * term if name in tempered else term
+    return row
+
+
 def blueprint_of(model: Model) -> dict[str, Any]:
     """Return what must exist before the state of a model can be loaded; {} if its parts are fixed."""
     return model.blueprint() if isinstance(model, Resizable) else {}
@@ -294,9 +331,6 @@ def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}/{name}": value for name, value in state.items()}
 
 
-def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the entries below a prefix, by the rest of their names."""
     return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(prefix + "/")}
-
-
-def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    module.load_state_dict(dict(state), strict=True)

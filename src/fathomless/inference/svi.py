@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.objective import elbo, log_predictive
-from fathomless.inference.run import Fitted, Run, blueprint_of, check, structure_parameters
+from fathomless.inference.run import Fitted, Run, blueprint_of, check, history_row, structure_parameters
 from fathomless.inference.training import Training, schedule
 from fathomless.posterior.capabilities import Growing, HasStructureLaw, NaturalGradient, lacks
 from fathomless.posterior.likelihoods import Likelihood
@@ -99,14 +99,16 @@ def fit(
     if resume is not None:
         run.resume(*resume)
     run.ranks.refuse_statistics(model)
-    _compare(run, *data, told=[asdict(run.training), seed, run.epoch, len(callbacks)])
+    _compare(run, *data, plain=[asdict(run.training), seed, run.epoch, len(callbacks)])
     display = Silent() if progress is None or run.ranks.rank else progress
     display.start(run.training.epochs, run.epoch)
     totals: Tensor | None = None
     try:
         while run.epoch < run.training.epochs and not run.stop:
-            own = ("rank", run.ranks.rank) if run.ranks.rank else ()  # each has rows of its own to drop from
-            with seeded_globals(fold_in(seed, "epoch", run.epoch, *own), model.device):  # for dropout in users' modules
+            # users' modules, nn.Dropout above all, draw from torch's global stream: it starts anew with every epoch, so
+            # that a resumed training draws what an unbroken one does; each rank has rows of its own to drop from
+            rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
+            with seeded_globals(fold_in(seed, "epoch", run.epoch, *rank), model.device):
                 sums = _epoch(run, train)
             totals = sums if totals is None else totals + sums
             run.epoch += 1
@@ -124,9 +126,9 @@ def fit(
                     )
     finally:
         display.close()
-        run.restore_best()  # also after an error: the best state so far is worth having
+        run.best.restore(model, likelihood)  # also after an error: the best state so far is worth having
         for p in structure_parameters(model).values():
-            p.requires_grad_()
+            p.requires_grad_()  # the last step may have been one in which the law stood still
         model.eval()
         likelihood.eval()
     if run.training.calibrate and valid is not None and len(valid):
@@ -188,16 +190,19 @@ def _epoch(run: Run, train: Rows | Stream) -> Tensor:
     shares: list[float] = []
     steps = train.steps(t.batch_size)
     for batch in train.batches(t.batch_size, run.order):
+        # reading a number makes the host wait for the device, so the parts of the bound stay there and are summed
+        # later; not at the end of the epoch alone, since an epoch may have a million steps
         if len(parts) == _KEPT:
             total = total + _summed(parts, shares)
             parts, shares = [], []
         run.step += 1
-        look = run.step % t.structure_every == 0
-        _set_rates(run, steps, look and run.epoch >= t.structure_delay)
+        # the law over structure moves, and the model grows, in every few steps only: both must read the device
+        structure_step = run.step % t.structure_every == 0
+        _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
         parts.append(_step(run, batch, len(train), train.count))
         shares.append(len(batch) / len(train))
-        if look:
-            _look(run, train)
+        if structure_step:
+            _follow_law(run, train)
             new = _grow(run, None if t.max_growth is None else t.max_growth - created)
             created += new
             _compare(run, whole=bool(new))
@@ -222,18 +227,18 @@ def _summed(parts: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> Tenso
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])
 
 
-def _compare(run: Run, *data: Rows | Stream, whole: bool = True, told: Any = None) -> None:
+def _compare(run: Run, *data: Rows | Stream, whole: bool = True, plain: Any = None) -> None:
     """See to it that all ranks hold the same structure; the same weights, random numbers and data, if asked."""
     if run.ranks.count == 1:
         return
-    own = ("model/", "likelihood/", "generator/")
-    tensors = {name: value for name, value in run.tensors().items() if whole and name.startswith(own)}
-    plain = [blueprint_of(run.model), told]
+    compared = ("model/", "likelihood/", "generator/")
+    tensors = {name: value for name, value in run.tensors().items() if whole and name.startswith(compared)}
+    known = [blueprint_of(run.model), plain]
     for i, rows in enumerate(data):
         some = rows.first.take(slice(0, 256))
         tensors |= {f"{i}/x": some.x, f"{i}/y": some.y}
-        plain += [len(rows), rows.count]
-    run.ranks.compare(run.step, tensors, plain)
+        known += [len(rows), rows.count]
+    run.ranks.compare(run.step, tensors, known)
 
 
 def _clear(run: Run) -> None:
@@ -259,12 +264,15 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[
         draws = replace(draws, divergence={name: kl / run.ranks.count for name, kl in draws.divergence.items()})
     share = size * len(part) / len(batch)
     e = elbo(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=t.temperature)
+    # per row, so that learning rates and clipping mean the same for every size of data
     (-e.value / (count or size)).backward()
     if run.ranks.count > 1:
         parameters = [p for _, p in sorted(run.named().items())]  # in an order that a resumed run shares
         run.ranks.add([p.grad for p in parameters if p.grad is not None])
+    # a part that is used with probability p has a gradient p times as large; Adam divides it out, plain steps do not
     if t.optimizer == "sgd" if t.precondition is None else t.precondition:
         _precondition(run.model)
+    # the law is left out: its gradient is a difference of whole bounds, and would decide how far all weights may go
     if t.clip_norm is not None:
         law = {f"model/{name}" for name in structure_parameters(run.model)}
         named = run.named()  # in an order that a resumed run shares, since sums depend on it
@@ -275,7 +283,7 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[
 
 
 @torch.no_grad()
-def _look(run: Run, train: Rows | Stream) -> None:
+def _follow_law(run: Run, train: Rows | Stream) -> None:
     """Check that the posterior over structure is finite; take the natural step, if asked for."""
     t = run.training
     moving = [p for p in structure_parameters(run.model).values() if p.grad is not None]
@@ -312,9 +320,10 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
     t = run.training
     weights, structure = run.optimizer.param_groups
     weights["lr"] = t.learning_rate * schedule(t.schedule, run.step - 1, steps * t.epochs, steps)
+    # it moves in one of `structure_every` steps, that much further; natural steps are taken elsewhere
     structure["lr"] = weights["lr"] * t.structure_rate * t.structure_every * (t.structure_optimizer == "adam")
     for p in structure["params"]:
-        p.requires_grad_(structure_moves)
+        p.requires_grad_(structure_moves)  # without a gradient Adam leaves value, moments and count as they are
 
 
 def _record(run: Run, train: Rows | Stream, valid: Rows | None, totals: Tensor) -> None:
@@ -323,23 +332,15 @@ def _record(run: Run, train: Rows | Stream, valid: Rows | None, totals: Tensor) 
     _compare(run)
     epochs = run.epoch - (int(run.history[-1]["epoch"]) if run.history else 0)
     run.ranks.add([totals])
-    log_likelihood, *terms = (value / epochs for value in totals.double().tolist())
-    row = {
-        "epoch": run.epoch,
-        "step": run.step,
-        "learning_rate": run.optimizer.param_groups[0]["lr"],
-        "elbo": log_likelihood,
-        "log_likelihood": log_likelihood,
-    }
-    for name, term in zip(run.terms, terms, strict=True):
-        row[f"divergence_{name}"] = term
-        row["elbo"] -= t.temperature * term if name in run.tempered else term
+    parts = [value / epochs for value in totals.double().tolist()]
+    place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.optimizer.param_groups[0]["lr"]}
+    row = history_row(place, parts, run.terms, run.tempered, t.temperature)
     _guard(run, train, row["elbo"])
     row.update(run.model.structure().statistics)
     if valid is not None and len(valid):
         row["validation_log_likelihood"] = score(run, valid)
         run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
-        run.stop = run.stop or (t.patience is not None and run.best.since >= t.patience)
+        run.stop = run.stop or run.best.exhausted(t.patience)
     run.history.append(row)
 
 

@@ -10,6 +10,8 @@ from hypothesis import settings
 
 from commands import Call, Said
 
+pytest.register_assert_rewrite("housing", "refusals", "run_folders")  # what they assert is explained as in a test
+
 # the same examples in every run; to look for new ones: pytest --hypothesis-profile=explore
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=300, deadline=None)

@@ -1,6 +1,5 @@
-"""Unbounded depth: section 8 of the method's specification, items 5 to 18, by name."""
+"""Unbounded depth: section 8 of the method's specification, items 5 to 18, by name (others in test_growth)."""
 
-import copy
 import math
 
 import pytest
@@ -8,63 +7,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from depth_models import LAWS, NET, build, data, move_to
 from fathomless.data.rows import Rows
 from fathomless.families.depth import deploy
 from fathomless.families.depth.convergence import depth_drift
-from fathomless.families.depth.laws import (
-    FixedDepth,
-    FreeCategorical,
-    HardTruncation,
-    PoissonPrior,
-    QuantilePoisson,
-    SmoothTruncation,
-    StickBreaking,
-    TruncatedPoisson,
-    UniformPrior,
-)
+from fathomless.families.depth.laws import FixedDepth, FreeCategorical, PoissonPrior, UniformPrior
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.objective import elbo
 from fathomless.inference.run import Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
-from fathomless.nn.architectures import MLP, ConvNet, SequenceTransformer, TabularTransformer
+from fathomless.nn.architectures import MLP, ConvNet
 from fathomless.nn.layers import WeightPrior, weight_decay
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
-from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
-
-LAWS = {
-    "soft": TruncatedPoisson(2.2),
-    "hard": QuantilePoisson(2.2),
-    "two_sided": TruncatedPoisson(4.0, HardTruncation(0.05, 0.95)),
-    "taper": TruncatedPoisson(2.2, SmoothTruncation()),
-    "stick_breaking": StickBreaking(2.0),
-    "categorical": FreeCategorical(5),
-    "point": FixedDepth((3,)),
-}
-NET = MLP(inputs=2, outputs=3, width=6)
-
-
-def build(law: str = "soft", **options: object) -> UnboundedDepth:
-    options = {"dtype": torch.float64, "prior": PoissonPrior(0.8), "seed": 1, **options}
-    return UnboundedDepth(NET.layer, NET.head, law=LAWS[law], **options)  # type: ignore[arg-type]
-
-
-def data(n: int = 64) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(5)
-    x = torch.randn(n, 2, generator=g, dtype=torch.float64)
-    return x, (x[:, 0] * x[:, 1] > 0).long() + (x[:, 0] > 1).long()
+from fathomless.system.errors import DataError, DepthError
 
 
 def decay(module: nn.Module) -> Tensor:
     return 0.5 * sum((p**2).sum() for p in module.parameters())  # type: ignore[return-value]
-
-
-def move_to(model: UnboundedDepth, eta: float) -> None:
-    with torch.no_grad():
-        for p in model.law_parameters:
-            p.fill_(eta)
-    model.grow()
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -182,14 +143,6 @@ def test_categorical_law_with_a_shared_head_is_a_depth_uncertainty_network() -> 
     assert got.value.item() == pytest.approx((expected - penalty).item(), rel=1e-10)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_one_pass_gives_every_finite_network(law: str) -> None:
-    model, (x, _) = build(law), data()
-    draws = model.draw(x)
-    for depth, f in zip(model.depth_posterior(), draws.f, strict=True):
-        assert torch.allclose(deploy.point_depth(model, depth)(x), f, atol=1e-12)
-
-
 def test_equal_minibatches_average_to_the_full_batch() -> None:
     x, y = data(60)
     values, gradients = [], []
@@ -215,190 +168,6 @@ def test_row_weights_count_as_repetitions() -> None:
     a = elbo(model.draw(x), Categorical(3), y, size=8, weight=weight).value
     b = elbo(model.draw(x[repeated]), Categorical(3), y[repeated], size=len(repeated)).value
     assert a.item() == pytest.approx(b.item(), rel=1e-12)
-
-
-def test_objective_is_continuous_where_a_layer_enters() -> None:
-    x, y = data()
-    model = build("soft")
-    likelihood = Categorical(3)
-
-    def bound(eta: float) -> tuple[float, int]:
-        move_to(model, eta)
-        return elbo(model.draw(x), likelihood, y, size=len(x)).value.item(), model.depth
-
-    low, high = 0.5, 4.0
-    shallow = bound(low)[1]
-    while high - low > 1e-9:  # the raw rate at which the next layer enters
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if bound(middle)[1] == shallow else (low, middle)
-    before, after = bound(low), bound(high)
-    assert after[1] == before[1] + 1
-    assert after[0] == pytest.approx(before[0], abs=1e-4)
-
-
-@pytest.mark.parametrize("residual", [False, True])
-def test_identity_growth_preserves_the_function(residual: bool) -> None:
-    net = MLP(2, 3, 6, residual=residual)
-    model = UnboundedDepth(net.layer, net.head, law=LAWS["soft"], growth="identity", dtype=torch.float64)
-    x, _ = data()
-    old = model.depth
-    move_to(model, 4.0)
-    f = dict(zip(model.depth_posterior(), model.draw(x).f, strict=True))
-    assert model.depth > old
-    for depth in range(old + 1, model.depth + 1):
-        assert torch.equal(f[depth], f[old])
-
-
-def test_identity_growth_is_refused_where_it_has_no_meaning() -> None:
-    for net in (MLP(2, 3, 6, activation="tanh"), MLP(2, 3, 6, activation="gelu")):
-        with pytest.raises(DataError, match="identity"):
-            UnboundedDepth(net.layer, net.head, growth="identity")
-
-
-def test_identity_growth_leaves_layers_that_learn() -> None:
-    """Zeros in front of a ReLU would have no gradient for ever."""
-    for net, x in (
-        (MLP(2, 3, 6, residual=True), data()[0].float()),
-        (ConvNet(base=4, size=16, outputs=3, norm="group", stages=(30, 5)), torch.randn(64, 3, 16, 16)),
-        (TabularTransformer(2, 3, width=8, heads=2), data()[0].float()),
-    ):
-        model = UnboundedDepth(net.layer, net.head, growth="identity", law=TruncatedPoisson(1.0))
-        old = model.depth
-        move_to(model, 4.0)
-        elbo(model.draw(x), Categorical(3), data()[1], size=64).value.backward()
-        for depth in range(old + 1, model.depth + 1):
-            gradients = [p.grad for p in model.layers[str(depth)].parameters()]
-            assert any(g is not None and float(g.abs().max()) > 1e-8 for g in gradients)
-
-
-def test_initial_weights_do_not_depend_on_when_a_layer_is_made_or_on_evaluations() -> None:
-    x, _ = data()
-    early, late = build("soft"), build("soft")
-    move_to(early, 6.0)
-    for eta in (2.5, 0.1, 3.9):
-        late.draw(x)
-        torch.rand(3)  # the global stream must not matter, and must not be touched
-        move_to(late, eta)
-    move_to(late, 6.0)
-    state = early.state_dict()
-    assert state.keys() == late.state_dict().keys()
-    assert all(torch.equal(state[name], value) for name, value in late.state_dict().items())
-
-
-def test_building_leaves_the_global_random_stream_alone() -> None:
-    before = torch.get_rng_state()
-    move_to(build("soft"), 8.0)
-    assert torch.equal(before, torch.get_rng_state())
-
-
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
-@pytest.mark.parametrize("to_none", [True, False])
-def test_layers_at_rest_stay_bit_for_bit(kind: str, to_none: bool) -> None:
-    model, (x, y) = build("soft"), data()
-    move_to(model, 4.0)
-    weights = [p for name, p in model.named_parameters() if not name.startswith("law")]
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.Adam(weights, lr=0.01)
-        if kind == "adam"
-        else torch.optim.SGD(weights, lr=0.01, momentum=0.9, weight_decay=0.1)
-    )
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=to_none)
-        (-elbo(model.draw(x), Categorical(3), y, size=64).value / 64).backward()
-        optimizer.step()
-
-    for _ in range(3):
-        step()
-    deep = model.depth
-    move_to(model, 0.5)
-    resting = [p for k in range(model.depth + 1, deep + 1) for p in model.layers[str(k)].parameters()]
-    kept = [p.clone() for p in resting]
-    states = [{k: v.clone() for k, v in optimizer.state[p].items()} for p in resting]
-    for _ in range(5):
-        step()
-    for p, value, state in zip(resting, kept, states, strict=True):
-        assert torch.equal(p, value)
-        assert p.grad is None
-        assert all(torch.equal(v, optimizer.state[p][k]) for k, v in state.items())
-    move_to(model, 4.0)
-    step()
-    assert not torch.equal(resting[0], kept[0])  # awake again
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_state_is_loaded_by_name_at_any_depth(law: str) -> None:
-    """Also into a model that is deeper, and into one that is shallower than what was created."""
-    x, _ = data()
-    model = build(law)
-    move_to(model, 2.5)
-    move_to(model, 0.3)
-    for eta in (0.1, 5.0):
-        other = build(law, seed=9)
-        move_to(other, eta)
-        other.rebuild(model.blueprint())
-        other.load_state_dict(model.state_dict())
-        a, b = model.draw(x), other.draw(x)
-        assert torch.equal(a.f, b.f)
-        assert torch.equal(a.log_weight, b.log_weight)
-        assert other.blueprint() == model.blueprint()
-
-
-@pytest.mark.parametrize("eps", [0.0, 0.05, 0.3, 0.9])
-@pytest.mark.parametrize("law", LAWS)
-def test_compression_stays_within_eps_in_total_variation(law: str, eps: float) -> None:
-    model, (x, _) = build(law), data()
-    small = deploy.compress(model, eps)
-
-    @torch.no_grad()
-    def probabilities(m: UnboundedDepth) -> Tensor:
-        draws = m.draw(x)
-        return (draws.log_weight.exp()[:, None, None] * draws.f.softmax(-1)).sum(0)
-
-    p, q = probabilities(model), probabilities(small)
-    assert torch.allclose(p.sum(1), torch.ones(64, dtype=torch.float64))
-    assert float(0.5 * (p - q).abs().sum(1).max()) <= eps + 1e-12
-    assert len(small.layers) == small.depth <= model.depth
-    assert set(map(int, small.heads)) == set(small.depth_posterior())
-    again = copy.deepcopy(small)
-    again.rebuild(small.blueprint())
-    assert torch.equal(again.draw(x).f, small.draw(x).f)
-
-
-def test_early_exit_gives_the_class_of_the_full_mixture() -> None:
-    x, y = data(500)
-    model = build("soft")
-    fit(model, Categorical(3), Rows(x, y), training=Training(epochs=30, batch_size=64), seed=0)
-    draws = model.draw(x)
-    full = (draws.log_weight.exp()[:, None, None] * draws.f.softmax(-1)).sum(0).argmax(-1)
-    label, depth = deploy.classify_early(model, x)
-    assert torch.equal(label, full)
-    assert int(depth.min()) < model.depth
-    assert int(depth.max()) <= model.depth
-
-
-def test_joined_linear_heads_equal_the_weighted_sum() -> None:
-    for min_depth in (0, 1):
-        model, (x, _) = build("soft", min_depth=min_depth), data()
-        draws = model.draw(x)
-        mean = (draws.log_weight.exp()[:, None, None] * draws.f).sum(0)
-        assert torch.allclose(deploy.mean_network(model)(x), mean, atol=1e-12)
-
-
-def test_deployment_refuses_what_it_cannot_do() -> None:
-    model = build("soft", weights="meanfield")
-    x, _ = data()
-    for call in (
-        lambda: deploy.mean_network(model),
-        lambda: deploy.classify_early(model, x),
-        lambda: deploy.point_depth(model, 1),
-    ):
-        with pytest.raises(DepthError, match="drawn"):
-            call()
-    with pytest.raises(DepthError, match="depth 40"):
-        deploy.point_depth(build(), 40)
-    with pytest.raises(DataError, match="eps"):
-        deploy.compress(build(), 1.0)
 
 
 @torch.no_grad()
@@ -502,38 +271,6 @@ def test_gradient_of_the_noise_is_the_closed_form() -> None:
     assert float(raw.grad.sum()) == pytest.approx(expected, rel=1e-6)
 
 
-def test_depth_stays_below_max_depth_with_a_warning() -> None:
-    model = build("soft", max_depth=7)
-    with pytest.warns(ConvergenceWarning, match="max_depth=7"):
-        move_to(model, 20.0)
-    assert model.depth == len(model.layers) == 7
-    assert sum(model.depth_posterior().values()) == pytest.approx(1.0)
-
-
-def test_growth_obeys_its_rate_limit() -> None:
-    model = build("soft")
-    with torch.no_grad():
-        model.law_parameters[0].fill_(20.0)
-    before = len(model.layers)
-    assert model.grow(limit=2) == 4  # with their heads
-    assert len(model.layers) == model.depth == before + 2
-    assert sum(model.depth_posterior().values()) == pytest.approx(1.0)
-
-
-def test_a_task_without_structure_keeps_the_network_shallow() -> None:
-    x, y = data()
-    model = build("soft")
-    fit(
-        model,
-        Categorical(3),
-        Rows(x, torch.zeros_like(y)),
-        training=Training(epochs=400, structure_rate=4.0, structure_every=1),
-        seed=0,
-    )
-    assert model.structure().statistics["mean_depth"] < 2.0
-    assert model.depth <= 4
-
-
 def test_a_prior_that_ends_inside_the_support_is_refused() -> None:
     with pytest.raises(DepthError, match="no mass"):
         build("soft", prior=UniformPrior(2))
@@ -552,32 +289,6 @@ def test_a_prior_that_ends_inside_the_support_is_refused() -> None:
 def test_options_that_are_not_allowed_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         build(**options)
-
-
-@pytest.mark.parametrize(
-    ("net", "x"),
-    [
-        (ConvNet(base=4, size=16, outputs=2), torch.randn(3, 3, 16, 16)),
-        (ConvNet(base=4, size=28, channels=1, outputs=2, norm="group"), torch.randn(3, 1, 28, 28)),
-        (ConvNet(base=4, outputs=2, stem_counts=True), torch.randn(3, 3, 32, 32)),
-        (TabularTransformer(5, 2, width=8, heads=2), torch.randn(3, 5)),
-        (SequenceTransformer(11, 2, length=7, width=8, heads=2), torch.randint(11, (3, 7))),
-        (SequenceTransformer(4, 2, length=7, tokens=False, width=8, heads=2), torch.randn(3, 7, 4)),
-        (MLP(5, 2, activation="gelu", residual=True), torch.randn(3, 5)),
-    ],
-    ids=lambda value: repr(value)[:60] if not isinstance(value, Tensor) else "",
-)
-@pytest.mark.parametrize("weights", ["map", "meanfield"])
-def test_every_architecture_trains_and_grows(net: MLP | ConvNet, x: Tensor, weights: str) -> None:
-    model = UnboundedDepth(net.layer, net.head, law=TruncatedPoisson(1.0), weights=weights)
-    y = torch.tensor([0, 1, 1])
-    run = fit(model, Categorical(2), Rows(x, y), training=Training(epochs=4, structure_every=1, structure_rate=60.0))
-    assert all(math.isfinite(row["elbo"]) for row in run.history)
-    assert run.history[-1]["deepest"] != run.history[0]["deepest"] or len(model.layers) > 4
-    draws = model.draw(x, 2, torch.Generator().manual_seed(0))
-    assert draws.f.shape[1:] == (3, 2)
-    assert draws.log_weight.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
-    assert len(draws.structure) == len(draws.f)
 
 
 def test_the_paper_s_image_architecture_has_its_shapes() -> None:
@@ -623,22 +334,6 @@ def test_weighing_follows_the_parameters() -> None:
         model.draw(x)
     model.train()
     elbo(model.draw(x), Categorical(3), y, size=64).value.backward()
-
-
-@pytest.mark.parametrize("law", ["soft", "hard", "two_sided", "taper"])
-def test_the_least_depth_is_no_trap(law: str) -> None:
-    """However far down a step threw η, a look leaves a second depth, whose gradient leads back up."""
-    model, (x, y) = build(law, min_depth=0), data()
-    move_to(model, -40.0)
-    assert len(model.depth_posterior()) >= 2
-    with torch.no_grad():
-        model.heads["1"].weight.copy_(model.heads["0"].weight.new_zeros(model.heads["1"].weight.shape))
-        model.heads["0"].weight.fill_(30.0)  # depth 0 is hopeless
-        model.heads["0"].bias.copy_(torch.tensor([60.0, -60.0, 60.0], dtype=torch.float64))
-    elbo(model.draw(x), Categorical(3), y, size=64).value.backward()
-    gradient = model.law_parameters[0].grad
-    assert gradient is not None
-    assert gradient.item() > 1.0
 
 
 def test_the_prior_can_follow_the_shape_of_a_layer() -> None:

@@ -1,0 +1,359 @@
+"""The command line as its users meet it: predictions, and the formats of tables."""
+
+import functools
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from commands import Call
+from fathomless.app import runs
+from fathomless.data import files as tables
+from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
+from housing import N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
+
+# fits are short on purpose
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning"),
+    pytest.mark.usefixtures("houses_csv"),
+]
+
+
+def features(table: pa.Table) -> pa.Table:
+    return table.select(["size", "rooms", "colour", "new", "built"])
+
+
+# --------------------------------------------------------------------------------------------- errors: a run
+
+PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "new category": ({"colour": ["mauve"] * N}, [], "column 'colour' has the category 'mauve' in 90 of 90 rows"),
+    "missing value": ({"size": [None] + [0.5] * (N - 1)}, [], "column 'size' has missing values (NaN) in 1 of 90 rows"),
+    "text for number": ({"size": ["big"] * N}, [], "column 'size', row 1 after the header: 'big' is not a number"),
+    "number for truth": ({"new": [7] * N}, [], "column 'new'"),
+    "infinity": ({"size": [float("inf")] * N}, [], "column 'size' contains infinity in 90 of 90 rows"),
+    "no such key": ({}, ["--key", "ident"], "there is no column 'ident'; did you mean"),
+    "other ending": ({}, ["--out", "x.txt"], "x.txt ends with none of .csv, .csv.gz, .parquet and .pq; choose one"),
+    "no folder": ({}, ["--out", "nowhere/x.csv"], "nowhere/x.csv cannot be written: No such file or directory"),
+    "a folder": ({}, ["--out", "run/evaluations.csv"], "run/evaluations.csv is a folder; give the name of a file"),
+}
+
+
+@pytest.mark.parametrize("what", PREDICTING)
+def test_what_cannot_be_predicted_is_refused(call: Call, what: str) -> None:
+    changes, words, message = PREDICTING[what]
+    fitted(call)
+    Path("run/evaluations.csv").mkdir()
+    write("new.csv", houses(**changes))
+    refused(call("predict", "run", "new.csv", *words), message)
+    assert not list(Path().glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,size,rooms,colour,new,built\n", "new.csv has column names and no rows; give rows to predict"),
+        ("size,rooms\n1,2\n", "new.csv lacks the columns 'colour', 'new', 'built'; it has 'size', 'rooms'"),
+        ("", "new.csv is empty; give a CSV or Parquet table"),
+    ],
+    ids=["no rows", "no columns", "empty"],
+)
+def test_tables_that_cannot_be_predicted_are_refused(call: Call, text: str, message: str) -> None:
+    fitted(call)
+    Path("new.csv").write_text(text, encoding="utf-8")
+    refused(call("predict", "run", "new.csv", "--out", "predictions.csv"), message)
+    assert not Path("predictions.csv").exists()
+
+
+def test_a_prediction_that_fails_leaves_the_old_one(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted(call)
+    before = predicted(call)
+    monkeypatch.setattr(tables, "batches", functools.partial(tables.batches, rows=40))
+    write("new.csv", houses(size=[0.5] * (N - 1) + [None]))
+    refused(call("predict", "run", "new.csv", "--out", "predictions.csv"), "column 'size' has missing values")
+    assert tables.read("predictions.csv").frame.equals(before)
+
+
+def test_empty_standard_input_is_refused(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted(call)
+    for words in (["predict", "run", "-"], ["evaluate", "run", "-"], ["fit", "-", "--target", "price"]):
+        standard_input(monkeypatch, b"")
+        refused(call(*words), "standard input is empty; give a CSV or Parquet table")
+
+
+# ------------------------------------------------------------------------------------------------ predictions
+
+
+def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
+    fitted(call)
+    table = houses()
+    python = UnboundedDepthRegressor(epochs=4, width=8, random_state=0)
+    python.fit(features(tables.read("houses.csv").frame), column(table, "price"))
+    new = write("new.csv", houses(seed=1))
+    found = predicted(call, data=new)
+    mean, std = python.predict(features(tables.read(new).frame), return_std=True)
+    low, high = python.predict_interval(features(tables.read(new).frame))
+    for name, values in {"mean": mean, "std": std, "lower_90": low, "upper_90": high}.items():
+        np.testing.assert_array_equal(column(found, name), values)
+    assert found["id"].to_pylist() == table["id"].to_pylist()
+    assert found.column_names == [
+        "id",
+        *("mean", "std", "lower_90", "upper_90"),
+        *("variance_noise", "variance_weights", "variance_structure"),
+    ]
+
+
+@pytest.mark.parametrize("target", ["grade", "level", "sold"])
+def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
+    fitted(call, target)
+    table = tables.read("houses.csv").frame
+    python = UnboundedDepthClassifier(epochs=4, width=8, random_state=0)
+    python.fit(features(table), np.array(table[target].to_pylist()))
+    found = predicted(call)
+    assert found["class"].type == table[target].type
+    assert found["class"].to_pylist() == python.predict(features(table)).tolist()
+    names = [f"probability_{label}" for label in python.classes_.tolist()]
+    assert found.column_names == [
+        *("id", "class", "probability", *names),
+        *("entropy_noise", "entropy_weights", "entropy_structure"),
+    ]
+    probs = np.column_stack([column(found, name) for name in names])
+    dist = python.predict_dist(features(table))
+    np.testing.assert_array_equal(probs, dist.probs.numpy())
+    np.testing.assert_allclose(probs.sum(1), 1.0, rtol=1e-12)
+
+
+def test_several_targets_are_predicted_together(call: Call) -> None:
+    fit(call, "price", "--target", "rent")
+    table = tables.read("houses.csv").frame
+    python = UnboundedDepthRegressor(epochs=4, width=8, random_state=0)
+    y = np.column_stack([column(table, "price"), column(table, "rent")])
+    mean = python.fit(features(table), y).predict(features(table))
+    found = predicted(call)
+    np.testing.assert_array_equal(np.column_stack([column(found, "price_mean"), column(found, "rent_mean")]), mean)
+    assert call("evaluate", "run", "houses.csv").code == 0
+
+
+def test_weights_count_as_repetitions(call: Call) -> None:
+    table = houses(rows=40)
+    twice = pa.concat_tables([table, table.slice(0, 10)])
+    weight = pa.array([2] * 10 + [1] * 30)
+    fit(call, data=write("twice.csv", twice), out="twice")
+    fit(call, "price", "--weight", "w", data=write("weighted.csv", table.append_column("w", weight)))
+    assert predicted(call).equals(predicted(call, run="twice"))
+
+
+def test_a_row_of_the_weight_zero_is_as_if_it_were_not_there(call: Call) -> None:
+    table = houses(colour=["mauve", *["red", "blue"] * 44, "red"], w=[0, *[1] * (N - 1)])
+    said = fit(call, "price", "--weight", "w", data=write("weighted.csv", table))
+    assert "note: 1 row of the weight 0 was left out\n" in said.err
+    fit(call, data=write("without.csv", table.slice(1).drop_columns("w")), out="without")
+    assert predicted(call, data="without.csv").equals(predicted(call, run="without", data="without.csv"))
+
+
+def test_the_order_and_number_of_other_columns_do_not_matter(call: Call) -> None:
+    fitted(call)
+    expected = predicted(call)
+    table = houses()
+    mixed = table.select(sorted(table.column_names, reverse=True)).append_column("more", pa.array(["x"] * N))
+    said = call("predict", "run", write("mixed.csv", mixed), "--out", "mixed_out.csv")
+    assert (said.code, said.out) == (0, "90 rows are in mixed_out.csv\n")
+    assert said.err == "note: columns that were not used: sold, rent, price, level, grade, more\n"
+    assert tables.read("mixed_out.csv").frame.equals(expected)
+
+
+def test_a_category_that_training_did_not_see_may_be_ignored(call: Call) -> None:
+    fitted(call)
+    new = write("new.csv", houses(colour=["mauve", *["red"] * (N - 1)]))
+    found = predicted(call, "--unseen", "ignore", data=new)
+    assert len(found) == N
+    refused(call("predict", "run", new, "--unseen", "error"), "column 'colour' has the category 'mauve' in 1 of 90")
+    fit(call, "price", "--unseen", "ignore", out="lenient")
+    assert call("predict", "lenient", new).code == 0
+    refused(call("predict", "lenient", new, "--unseen", "error"), "mauve")
+
+
+def test_gaps_are_filled_where_training_had_some_or_was_told_to(call: Call) -> None:
+    gaps = write("gaps.csv", houses(size=[None, *np.linspace(0, 1, N - 1)]))
+    empty = write("empty.csv", houses(size=[None] * N))
+    fit(call, data=gaps, out="with_gaps")
+    fit(call, "price", "--missing", "impute", out="told")
+    for run in ("with_gaps", "told"):
+        for data in (gaps, empty):
+            assert len(predicted(call, run=run, data=data)) == N
+            assert call("evaluate", run, data).code == 0
+
+
+def test_intervals_are_named_by_their_levels(call: Call) -> None:
+    fitted(call)
+    found = predicted(call, "--interval", "0.5", "--interval", "0.99", "--interval", "0.9999999")
+    lower = [column(found, name) for name in ("lower_99.99999", "lower_99", "lower_50")]
+    upper = [column(found, name) for name in ("upper_50", "upper_99", "upper_99.99999")]
+    assert (np.diff([*lower, *upper], axis=0) > 0).all()
+    assert "lower_90" not in found.column_names
+
+
+def test_classes_have_no_intervals(call: Call) -> None:
+    fitted(call, "grade")
+    said = call("predict", "run", "houses.csv", "--interval", "0.5")
+    refused(said, "--interval was given, which is for numbers; the target is a class")
+
+
+def test_classes_of_any_text_are_told_apart(call: Call) -> None:
+    labels = ['a,"b"', "ü\nü", " x", "x", "", "NA"]
+    table = houses(grade=[labels[i % 6] for i in range(N)])
+    pyarrow.parquet.write_table(table, "odd.parquet")
+    fit(call, "grade", data="odd.parquet")
+    found = predicted(call, data="odd.parquet")
+    assert sorted(found.column_names[3:9]) == sorted(f"probability_{label}" for label in labels)
+    assert call("evaluate", "run", "odd.parquet").code == 0
+
+
+def test_the_key_may_be_another_or_absent(call: Call) -> None:
+    fitted(call)
+    assert predicted(call, "--key", "rooms").column_names[0] == "rooms"
+    assert predicted(call, data=write("new.csv", houses().drop_columns("id"))).column_names[0] == "mean"
+
+
+def test_a_key_that_is_called_like_a_prediction_is_refused(call: Call) -> None:
+    fitted(call)
+    new = write("new.csv", houses().append_column("mean", pa.array(range(N))))
+    refused(call("predict", "run", new, "--key", "mean"), "the key column 'mean' is called like one of predictions")
+
+
+def test_keys_keep_what_they_are(call: Call) -> None:
+    keys = ["007", "a,b", 'quo"te', "new\nline", "ü", " x ", *map(str, range(N - 6))]
+    table = houses(id=keys)
+    fit(call, data=write("keys.parquet", table))
+    said = call("predict", "run", "keys.parquet", "--out", "keys_out.parquet")
+    assert said.code == 0
+    assert pyarrow.parquet.read_table("keys_out.parquet")["id"].to_pylist() == keys
+
+
+@pytest.mark.parametrize("rows", [7, 89, 90, 1000])
+def test_predictions_do_not_depend_on_the_pieces(call: Call, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    fitted(call)
+    whole = predicted(call)
+    monkeypatch.setattr(tables, "batches", functools.partial(tables.batches, rows=rows))
+    pieces = predicted(call)
+    assert pieces.column_names == whole.column_names
+    assert pieces["id"].equals(whole["id"])
+    for name in whole.column_names[1:]:  # a product of matrices may depend on their size in its last bits
+        np.testing.assert_allclose(column(pieces, name), column(whole, name), rtol=1e-12, atol=1e-12)
+
+
+def test_drawn_weights_are_the_same_in_every_piece(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit(call, "price", "--weights", "meanfield", "--weight-draws", "3")
+    whole = predicted(call)
+    assert (column(whole, "variance_weights") > 0).all()
+    monkeypatch.setattr(tables, "batches", functools.partial(tables.batches, rows=40))
+    np.testing.assert_allclose(column(predicted(call), "mean"), column(whole, "mean"), rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- formats
+
+
+def test_the_format_of_a_table_does_not_matter(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Path("houses.csv").read_bytes()
+    table = tables.read("houses.csv").frame
+    write("houses.parquet", table)
+    Path("houses.csv.gz").write_bytes(gzip.compress(plain))
+    semicolons = plain.decode().replace(",", ";").replace(".", ",")
+    Path("houses.txt").write_text(semicolons, encoding="utf-8-sig")
+    Path("houses.tsv").write_bytes(plain.replace(b",", b"\t").replace(b"\n", b"\r\n"))
+    standard_input(monkeypatch, plain)
+    fitted(call)
+    expected, found = model_of("run"), predicted(call)
+    for data, words in (
+        ("houses.parquet", []),
+        ("houses.csv.gz", []),
+        ("houses.txt", ["--decimal", ","]),
+        ("houses.tsv", []),
+        ("houses.tsv", ["--delimiter", "tab"]),
+        ("-", []),
+    ):
+        fit(call, "price", *words, "--overwrite", data=data, out="other")
+        assert model_of("other") == expected, data
+        if data != "-":
+            assert predicted(call, *words, data=data).equals(found), data
+    manifest = runs.read_manifest("other")
+    assert manifest is not None
+    assert (manifest.source, manifest.bytes) == ("standard input", len(plain))
+
+
+def test_the_format_of_predictions_does_not_matter(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted(call)
+    expected = predicted(call)
+    for out in ("x.csv.gz", "x.parquet", "x.pq", "X.CSV"):
+        assert call("predict", "run", "houses.csv", "--out", out).code == 0
+        assert tables.read(out).frame.to_pydict() == expected.to_pydict()
+    assert call("predict", "run", "houses.csv").out == Path("predictions.csv").read_text(encoding="utf-8")
+    standard_input(monkeypatch, Path("houses.csv").read_bytes())
+    assert call("predict", "run", "-", "--out", "-").out == Path("predictions.csv").read_text(encoding="utf-8")
+
+
+def test_an_old_file_of_predictions_is_replaced(call: Call) -> None:
+    fitted(call)
+    Path("predictions.csv").write_text("old", encoding="utf-8")
+    assert len(predicted(call)) == N
+
+
+def test_names_of_files_need_not_be_text(call: Call) -> None:
+    name = os.fsdecode(b"caf\xe9 \xf0.csv")
+    try:
+        os.replace("houses.csv", name)
+    except OSError:
+        pytest.skip("this file system takes text alone")
+    fit(call, data=name)
+    manifest = runs.read_manifest("run")
+    assert manifest is not None
+    assert manifest.source == name
+    assert call("evaluate", "run", name).code == 0
+    assert call("report", "run").code == 0
+    assert call("predict", "run", name).code == 0
+
+
+# ------------------------------------------------------------------------------------ estimators saved from Python
+
+
+@pytest.fixture
+def saved() -> UnboundedDepthRegressor:
+    table = tables.read("houses.csv").frame
+    y = np.column_stack([column(table, "price"), column(table, "rent")])
+    python = UnboundedDepthRegressor(epochs=2, width=4, random_state=0).fit(features(table), y)
+    python.save("saved")
+    return python
+
+
+def test_an_estimator_that_python_saved_predicts(call: Call, saved: UnboundedDepthRegressor) -> None:
+    found = predicted(call, "--key", "id", run="saved")
+    assert found.column_names[:2] == ["id", "y0_mean"]
+    mean = saved.predict(features(tables.read("houses.csv").frame))
+    np.testing.assert_array_equal(np.column_stack([column(found, "y0_mean"), column(found, "y1_mean")]), mean)
+
+
+def test_an_estimator_that_python_saved_is_reported_and_cited(call: Call, saved: UnboundedDepthRegressor) -> None:
+    said = call("report", "saved")
+    assert (said.code, said.out) == (0, f"{Path('saved/report.html')}\n")
+    assert call("cite", "saved").code == 0
+
+
+def test_an_estimator_that_python_saved_is_not_evaluated(call: Call, saved: UnboundedDepthRegressor) -> None:
+    said = call("evaluate", "saved", "houses.csv")
+    refused(said, "saved was saved from Python, which keeps no name of its target; evaluate it there")
+
+
+def test_an_estimator_of_an_array_takes_columns_by_position(call: Call) -> None:
+    X = np.random.default_rng(0).normal(size=(N, 2))
+    python = UnboundedDepthRegressor(epochs=2, width=4, random_state=0).fit(X, X[:, 0])
+    python.save("saved")
+    write("new.csv", pa.table({"any": X[:, 0], "name": X[:, 1]}))
+    np.testing.assert_array_equal(column(predicted(call, run="saved", data="new.csv"), "mean"), python.predict(X))
+    write("keyed.csv", pa.table({"id": range(N), "any": X[:, 0], "name": X[:, 1]}))
+    found = predicted(call, "--key", "id", run="saved", data="keyed.csv")
+    np.testing.assert_array_equal(column(found, "mean"), python.predict(X))
+    refused(call("predict", "saved", "keyed.csv"), "the table has 3 columns; the model was trained on an array of 2")

@@ -1,0 +1,117 @@
+"""One call of each function of pictures on plain data, and on data that are hard to draw."""
+
+import functools
+
+import matplotlib
+import numpy as np
+from scipy import stats
+
+from fathomless import plots
+from fathomless.families.depth import plots as depth_plots
+from fathomless.families.sparse import plots as sparse_plots
+
+matplotlib.use("Agg")
+
+LONG = "average selling price per m² in 2024 (k$)"
+
+
+def fresh(height: float = 3.0):
+    return plots.figure(4.4, height)[1]
+
+
+def history(epochs: int, *, valid: bool = True) -> list[dict[str, float]]:
+    rng = np.random.default_rng(epochs)
+    rows = []
+    for e in range(1, epochs + 1):
+        fit, weights, depth = -900 - 8000 * np.exp(-e / 6) + 20 * rng.normal(), 300 * (1 - np.exp(-e / 25)) + 80, 2.5
+        row = {"epoch": e, "elbo": fit - weights - depth, "log_likelihood": fit}
+        row |= {"divergence_weights": weights, "divergence_depth": depth}
+        row |= {"mean_depth": 3.5 - 2 * np.exp(-e / 30), "deepest": 6.0 - (e < 10)}
+        rows.append(row | ({"validation_log_likelihood": fit / 1000 - 0.1} if valid else {}))
+    return rows
+
+
+def law(low: int, high: int, mean: float) -> dict[int, float]:
+    depth = np.arange(low, high + 1)
+    mass = stats.poisson.pmf(depth, mean)
+    return dict(zip(depth.tolist(), (mass / mass.sum()).tolist(), strict=True))
+
+
+def table(classes: int, rows: int = 3000) -> np.ndarray:
+    rng = np.random.default_rng(classes)
+    true = rng.integers(0, classes, rows)
+    predicted = np.where(rng.random(rows) < 0.8, true, rng.integers(0, classes, rows))
+    return np.histogram2d(true, predicted, bins=np.arange(classes + 1) - 0.5)[0].astype(int)
+
+
+Y, NOISE = np.random.default_rng(0).normal(size=(2, 2000))
+MEAN = Y + 0.4 * NOISE
+LEVELS = np.arange(1, 20) / 20
+X = np.linspace(-3, 3, 50)
+BANDS = np.sin(2 * X) + np.array([-1.6, -0.7, 0.0, 0.7, 1.6])[:, None] * (0.1 + X**2 / 12)
+PARTS = np.random.default_rng(1).gamma(2.0, size=(3, 2000))
+SEGMENTS = [f"customer segment of the northern region {i}" for i in range(4)]
+INCLUSION = {"first": np.random.default_rng(2).beta(0.3, 2.0, (9, 8)), "second": np.random.default_rng(3).random(9)}
+NETWORK = [[[1.0, 0.0, -0.5], [0.0, 0.0, 0.8], [0.0, 0.0, 0.0]], [[0.7, -1.2, 0.0], [0.0, 0.4, 0.0]]]
+SKIP = [[[1.0, 0.0]], [[0.5, 0.0, -2.0]]]
+PLAIN = {
+    "inclusion_probabilities": lambda ax: sparse_plots.inclusion_probabilities(INCLUSION, ax=ax),
+    "active_network": lambda ax: sparse_plots.active_network(NETWORK, inputs="abc", outputs=["yes", "no"], ax=ax),
+    "depth_posterior": lambda ax: depth_plots.depth_posterior(law(1, 8, 3.5), prior=law(1, 8, 2.0), ax=ax),
+    "depth_path": lambda ax: depth_plots.depth_path(history(60), ax=ax),
+    "learning_curves": lambda ax: plots.learning_curves(history(60), rows=1000, ax=ax),
+    "reliability": lambda ax: plots.reliability([0.4, 0.6, 0.9], [0.3, 0.6, 0.85], [20, 40, 300], ax=ax),
+    "pit_histogram": lambda ax: plots.pit_histogram([40, 22, 18, 20, 17, 19, 16, 21, 5, 22], ax=ax),
+    "coverage": lambda ax: plots.coverage(LEVELS, LEVELS**1.2, rows=200, ax=ax),
+    "intervals": lambda ax: plots.intervals(Y, MEAN, MEAN - 0.6, MEAN + 0.6, ax=ax),
+    "functions": lambda ax: plots.functions(X, BANDS, [0.05, 0.25, 0.5, 0.75, 0.95], X=X, y=np.sin(2 * X), ax=ax),
+    "confusion": lambda ax: plots.confusion([[50, 0, 0], [0, 46, 4], [0, 3, 47]], ["one", "two", "three"], ax=ax),
+    "uncertainty_split": lambda ax: plots.uncertainty_split(*PARTS, ax=ax),
+    "predicted_against_observed": lambda ax: plots.predicted_against_observed(Y, MEAN, ax=ax),
+}
+HARD = {
+    "one weight": lambda ax: sparse_plots.inclusion_probabilities({"only": [1.0]}, ax=ax),
+    "many layers": lambda ax: sparse_plots.inclusion_probabilities({str(i): [0.1 * i] for i in range(9)}, ax=ax),
+    "a network that sees its inputs twice": lambda ax: sparse_plots.active_network(
+        SKIP, inputs=["size", LONG], outputs=["price"], skip=True, ax=ax
+    ),
+    "a network without weights": lambda ax: sparse_plots.active_network([[[0.0]]], inputs="a", outputs="b", ax=ax),
+    "depths 0 to 40": lambda ax: depth_plots.depth_posterior(law(0, 40, 22), prior=law(0, 40, 10), ax=ax),
+    "one depth": lambda ax: depth_plots.depth_posterior({3: 1.0}, ax=ax),
+    "two depths": lambda ax: depth_plots.depth_posterior({3: 0.5, 4: 0.5}, ax=ax),
+    "depth after one epoch": lambda ax: depth_plots.depth_path(history(1), ax=ax),
+    "depth at rest": lambda ax: depth_plots.depth_path([{"epoch": e, "mean_depth": 3.0} for e in range(5)], ax=ax),
+    "spread of the depth": lambda ax: depth_plots.depth_path([row | {"std_depth": 0.6} for row in history(30)], ax=ax),
+    "depth over 2000 epochs": lambda ax: depth_plots.depth_path(history(2000), ax=ax),
+    "curves of one epoch": lambda ax: plots.learning_curves(history(1), rows=1000, ax=ax),
+    "curves of 2000 epochs": lambda ax: plots.learning_curves(history(2000), rows=1000, ax=ax),
+    "curves without validation": lambda ax: plots.learning_curves(history(20, valid=False), ax=ax),
+    "one bin": lambda ax: plots.reliability([1.0], [1.0], [40], ax=ax),
+    "fifteen bins": lambda ax: plots.reliability((np.arange(15) + 0.5) / 15, np.arange(15) / 15, [200] * 15, ax=ax),
+    "forecasts of a million rows": lambda ax: plots.pit_histogram(50_000 + 100 * np.arange(-10, 11), ax=ax),
+    "forecasts of four rows": lambda ax: plots.pit_histogram([0, 1, 0, 2, 0, 1], ax=ax),
+    "forecasts all too narrow": lambda ax: plots.pit_histogram([500, *[0] * 18, 300], ax=ax),
+    "large numbers": lambda ax: plots.intervals(*(1e6 * np.stack([Y, MEAN, MEAN - 1, MEAN + 1])), target=LONG, ax=ax),
+    "one interval": lambda ax: plots.intervals([1.0], [1.1], [0.5], [1.6], ax=ax),
+    "intervals without width": lambda ax: plots.intervals(*np.ones((4, 9)), ax=ax),
+    "two quantiles": lambda ax: plots.functions(X, BANDS[[0, 4]], [0.05, 0.95], feature=LONG, target=LONG, ax=ax),
+    "one class": lambda ax: plots.confusion([[7]], ["only"], ax=ax),
+    "ten classes": lambda ax: plots.confusion(table(10, 60_000), "0123456789", ax=ax),
+    "26 classes": lambda ax: plots.confusion(table(26), [chr(65 + i) for i in range(26)], ax=ax),
+    "100 classes": lambda ax: plots.confusion(table(100), [f"class {i}" for i in range(100)], ax=ax),
+    "long names of classes": lambda ax: plots.confusion(table(4), SEGMENTS, ax=ax),
+    "one row": lambda ax: plots.uncertainty_split([0.1], [0.2], [0.3], ax=ax),
+    "rows without uncertainty": lambda ax: plots.uncertainty_split([0, 0, 1], [0, 0, 1], [0, 0, 1], ax=ax),
+    "long tails": lambda ax: plots.predicted_against_observed(np.exp(3 * Y), np.exp(3 * MEAN), target=LONG, ax=ax),
+    "constant targets": lambda ax: plots.predicted_against_observed([5.0] * 9, [5.0] * 9, ax=ax),
+    "small numbers": lambda ax: plots.predicted_against_observed(1e-7 * Y, 1e-7 * MEAN, ax=ax),
+    "small numbers far from zero": lambda ax: plots.predicted_against_observed(1e6 + Y, 1e6 + MEAN, ax=ax),
+}
+ALL = PLAIN | HARD
+
+
+@functools.cache
+def drawn(name: str):
+    """Draw a case once; return its axes and its SVG."""
+    ax = ALL[name](fresh())
+    return ax, plots.svg(ax)

@@ -1,0 +1,56 @@
+"""Small problems, and estimators that are fitted to them quickly."""
+
+import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+
+from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
+
+Array = npt.NDArray[Any]
+
+
+def problem(n: int = 80, columns: int = 3, targets: int = 1, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, columns))
+    y = np.sin(X[:, :1]) + X[:, 1:2] * np.arange(1, targets + 1) + 0.2 * rng.normal(size=(n, targets))
+    return X, y[:, 0] if targets == 1 else y
+
+
+def classes(n: int = 80, k: int = 3, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2)) + np.arange(n)[:, None] % k
+    return X, np.arange(n) % k
+
+
+def regressor(**options: Any) -> UnboundedDepthRegressor:
+    return UnboundedDepthRegressor(**{"epochs": 8, "width": 8, "random_state": 0, **options})
+
+
+def classifier(**options: Any) -> UnboundedDepthClassifier:
+    return UnboundedDepthClassifier(**{"epochs": 8, "width": 8, "random_state": 0, **options})
+
+
+def table(n: int = 70) -> dict[str, list[Any]]:
+    rng = np.random.default_rng(1)
+    start = datetime.datetime(2024, 1, 1)
+    size = [float(v) for v in rng.normal(size=n)]
+    colour = [("red", "green", "blue")[i % 3] for i in range(n)]
+    return {
+        "size": [None if i % 11 == 5 else size[i] for i in range(n)],
+        "count": [int(v) for v in rng.integers(0, 9, n)],
+        "new": [bool(v) for v in rng.integers(0, 2, n)],
+        "colour": [None if i % 13 == 7 else colour[i] for i in range(n)],
+        "day": [start + datetime.timedelta(days=3 * i) for i in range(n)],
+    }
+
+
+FRAMES = {
+    "pandas": lambda t: pd.DataFrame(t).astype({"colour": "category"}),
+    "polars": lambda t: pl.DataFrame(t).with_columns(pl.col("colour").cast(pl.Categorical)),
+    "pyarrow": pa.table,
+}

@@ -17,6 +17,7 @@ from fathomless.inference.training import Training
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
@@ -57,8 +58,7 @@ def restarted(
     DivergenceError
         If every start failed; those that fail alone are left out.
     """
-    if combine not in ("best", "average"):
-        raise DataError(f"restarts={combine!r} was given; allowed are 'best' and 'average'")
+    checks.choice("restarts", combine, ("best", "average"))
     if not isinstance(train, Rows):
         raise DataError(f"n_restarts={len(starts)} was given with data that are read in parts; set it to 1")
     every = fit_batched(

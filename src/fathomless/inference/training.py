@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -96,32 +97,16 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "draws", "structure_every", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name}={getattr(self, name)} was given; at least 1 is needed")
+            checks.whole(name, getattr(self, name))
         for name in ("learning_rate", "temperature", "structure_radius"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise DataError(f"{name}={getattr(self, name)} was given; a positive, finite number is allowed")
-        for name, value in (
-            ("clip_norm", self.clip_norm),
-            ("patience", self.patience),
-            ("max_growth", self.max_growth),
-        ):
-            if value is not None and not value > 0:
-                raise DataError(f"{name}={value} was given; a positive number is allowed, or None")
-        if not 0.0 <= self.momentum < 1.0:
-            raise DataError(f"momentum={self.momentum} was given; 0 <= momentum < 1 is allowed")
-        if self.structure_rate < 0.0:
-            raise DataError(f"structure_rate={self.structure_rate} was given; 0 or more is allowed")
-        if self.optimizer not in ("adam", "sgd"):
-            raise DataError(f"optimizer={self.optimizer!r} was given; allowed are 'adam' and 'sgd'")
-        if self.structure_optimizer not in ("adam", "natural"):
-            raise DataError(
-                f"structure_optimizer={self.structure_optimizer!r} was given; allowed are 'adam' and 'natural'"
-            )
-        for name in ("structure_radius", "clip_norm", "patience"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise DataError(f"{name}={value} was given; a positive number is allowed")
+            checks.positive(name, getattr(self, name))
+        for name in ("clip_norm", "patience", "max_growth"):
+            if getattr(self, name) is not None:
+                checks.positive(name, getattr(self, name), None)
+        checks.interval("momentum", self.momentum, 0.0, 1.0)
+        checks.interval("structure_rate", self.structure_rate, 0.0, math.inf)
+        for name in ("optimizer", "structure_optimizer"):
+            checks.choice(name, getattr(self, name), ("adam", "sgd") if name == "optimizer" else ("adam", "natural"))
         schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
 
 

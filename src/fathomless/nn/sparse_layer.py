@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from fathomless.nn.layers import BayesianLayer
 from fathomless.nn.multiplicative_flow import FlowOptions, Multiplier
 from fathomless.nn.spike_slab import SlabPrior, SlabStart, SpikeSlabPosterior, WeightMoments, inclusions_from
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import branch
 
@@ -101,10 +102,8 @@ class SpikeSlab(BayesianLayer):
         bias_start: SlabStart | None = None,
     ) -> None:
         super().__init__()
-        if estimator not in ("local", "relaxed"):
-            raise DataError(f"estimator={estimator!r} was given; allowed are 'local' and 'relaxed'")
-        if not temperature > 0.0:
-            raise DataError(f"temperature={temperature} was given; a positive number is allowed")
+        checks.choice("estimator", estimator, ("local", "relaxed"))
+        checks.positive("temperature", temperature)
         self.act = LinearMap.of(module)
         self.estimator, self.temperature, self.predict_by, self.use_means = estimator, temperature, "average", False
         self.compiled = compiled

@@ -43,6 +43,7 @@ from fathomless.nn.stacked_linear import alike_linear, side_by_side
 from fathomless.posterior.capabilities import Growing, NaturalGradient, Stackable
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import ListedPosterior, credible_interval
+from fathomless.system import checks
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.system.rng import fold_in, seeded_globals
 
@@ -493,10 +494,6 @@ def _check(min_depth: int, max_depth: int | None, weights: str, head_divergence:
         raise DataError(f"min_depth={min_depth} was given; 0 (a linear model) or more is allowed")
     if max_depth is not None and max_depth < max(min_depth, 1):
         raise DataError(f"max_depth={max_depth} was given; at least {max(min_depth, 1)} is needed")
-    for name, given, allowed in (
-        ("weights", weights, WEIGHT_KINDS),
-        ("head_divergence", head_divergence, ("own", "cumulative")),
-        ("growth", growth, ("default", "identity")),
-    ):
-        if given not in allowed:
-            raise DataError(f"{name}={given!r} was given; allowed are {' and '.join(map(repr, allowed))}")
+    checks.choice("weights", weights, WEIGHT_KINDS)
+    checks.choice("head_divergence", head_divergence, ("own", "cumulative"))
+    checks.choice("growth", growth, ("default", "identity"))

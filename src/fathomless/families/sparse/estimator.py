@@ -26,7 +26,7 @@ from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.system import memory
+from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
@@ -53,8 +53,7 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
     inclusion_probability_: dict[str, Array]
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> SparseNetwork:
-        if self.posterior not in _POSTERIORS:
-            raise DataError(f"posterior={self.posterior!r} was given; allowed are {', '.join(map(repr, _POSTERIORS))}")
+        checks.choice("posterior", self.posterior, _POSTERIORS)
         self._room(inputs, outputs, dtype)
         first, rest = self._priors(inputs)
         how: dict[str, Any] = {

@@ -30,8 +30,7 @@ from fathomless.families.sparse.plain import (
 from fathomless.nn.bayesian import Bayesian, sparse_layers
 from fathomless.nn.layers import BayesianLayer
 from fathomless.nn.sparse_layer import SpikeSlab
-from fathomless.system import io
-from fathomless.system.errors import DataError
+from fathomless.system import checks, io
 
 __all__ = ["ExportReport", "LayerReport", "SparseExport", "to_sparse"]
 
@@ -193,12 +192,8 @@ def to_sparse(
       (3): Linear(in_features=1, out_features=1, bias=True)
     )
     """
-    for name, value, allowed in (
-        ("predict_by", predict_by, ("median", "average")),
-        ("format", format, ("auto", "dense", "csr")),
-    ):
-        if value not in allowed:
-            raise DataError(f"{name}={value!r} was given; allowed are {', '.join(map(repr, allowed))}")
+    checks.choice("predict_by", predict_by, ("median", "average"))
+    checks.choice("format", format, ("auto", "dense", "csr"))
     fixed = copy.deepcopy(network).eval()
     for _, layer in sparse_layers(fixed):
         layer.predict_by, layer.use_means = predict_by, True

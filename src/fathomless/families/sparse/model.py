@@ -19,6 +19,7 @@ from fathomless.nn.sparse_layer import SpikeSlab, nested_draws
 from fathomless.posterior.capabilities import HasStructureLaw, Stackable
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import InclusionPosterior, InclusionRow
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 
 __all__ = ["InputSkip", "SparseNetwork", "freeze_after", "inclusion_table", "parameter_groups"]
@@ -132,9 +133,8 @@ class SparseNetwork(HasStructureLaw, Stackable):
         DataError
             For another `predict_by`.
         """
-        if predict_by not in ("average", "median"):
-            raise DataError(f"predict_by={predict_by!r} was given; allowed are 'average' and 'median'")
-        self.predict_by, self.use_means = predict_by, use_means
+        self.predict_by = checks.choice("predict_by", predict_by, ("average", "median"))
+        self.use_means = use_means
         for _, layer in self.sparse_layers():
             layer.predict_by, layer.use_means = predict_by, use_means
         return self

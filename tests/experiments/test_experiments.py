@@ -25,6 +25,7 @@ from fathomless.experiments.parts import run_parts
 from fathomless.experiments.reproduce import expected, reproduce
 from fathomless.experiments.results import (
     Expectation,
+    Request,
     Result,
     Value,
     expectations,
@@ -59,7 +60,7 @@ def smoke(request: pytest.FixtureRequest) -> Callable[[str], Result]:
     def run(name: str) -> Result:
         if name not in kept:
             data = request.getfixturevalue("data_folder") if name in NEEDS_DATA else None
-            kept[name] = experiments.find(name).load().run("smoke", data=data)
+            kept[name] = experiments.find(name).load().run(Request("smoke", data=data))
         return kept[name]
 
     return run
@@ -244,7 +245,7 @@ def test_the_best_depth_is_chosen_by_validation_rows_not_by_the_test() -> None:
 
 @pytest.mark.slow
 def test_the_preset_of_the_paper_fixes_the_noise(smoke: Callable[[str], Result]) -> None:
-    result = uci.run("smoke", preset="paper")
+    result = uci.run(Request("smoke", preset="paper"))
     bound = -0.5 * math.log(2 * math.pi)  # no density with a scale of 1 is higher
     assert result.values["diabetes/udn/log_likelihood"].value < bound
     assert all(verdict.holds for verdict in expected(result)), layout(expected(result))
@@ -307,7 +308,7 @@ def test_an_interrupted_part_goes_on_from_its_checkpoint(
     images = datasets.load("cifar10", data_folder)
     monkeypatch.setattr(cifar, "setup", lambda *_: tiny)
     monkeypatch.setattr(datasets, "load", lambda *_: images)
-    whole = cifar.run("full")
+    whole = cifar.run(Request("full"))
     train, epochs = cifar.train, []
 
     def interrupted(*given: Any) -> Any:
@@ -319,9 +320,9 @@ def test_an_interrupted_part_goes_on_from_its_checkpoint(
 
     monkeypatch.setattr(cifar, "train", interrupted)
     with pytest.raises(PausedError):
-        cifar.run("full", out=tmp_path)
+        cifar.run(Request("full", out=tmp_path))
     monkeypatch.setattr(cifar, "train", followed)
-    assert cifar.run("full", out=tmp_path).values == whole.values
+    assert cifar.run(Request("full", out=tmp_path)).values == whole.values
     assert epochs == [1]
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["deer_car-udn_2-0.json"]
 
@@ -476,8 +477,8 @@ class _Fake:
 
     found = 1.0
 
-    def run(self, mode: str = "smoke", **options: Any) -> Result:
-        return Result("uci", mode, options["preset"], options["seed"], {"x": Value(self.found)}, notes=("a note",))
+    def run(self, request: Request) -> Result:
+        return Result("uci", request.mode, request.preset, request.seed, {"x": Value(self.found)}, notes=("a note",))
 
     def figure(self, result: Result) -> Any:
         return plots.figure()[0]

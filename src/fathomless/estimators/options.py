@@ -250,20 +250,18 @@ def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, s
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))
 def documented(kind: Kind) -> Kind:
-    """Give an estimator a constructor with all its options, and complete its docstring.
+    """Give an estimator a constructor with all its options, and a docstring with all its options and attributes.
 
-    Its lines ``{parameters}`` and ``{attributes}`` become what the docstrings of its bases say of them.
+    Its own docstring holds a summary, and notes, references and examples; what the docstrings of its bases say of
+    options and attributes comes between.
     """
     dataclass(kw_only=True, eq=False, repr=False)(kind)
-    entries = {
-        "parameters": [
-            f"    {name} : {type_}, default={getattr(kind, name)!r}\n        {text}"
-            for name, (type_, text) in described(kind).items()
-        ],
-        "attributes": [
-            f"    {name} : {type_}\n        {text}" for name, (type_, text) in described(kind, "Attributes").items()
-        ],
-    }
-    for what, lines in entries.items():
-        kind.__doc__ = (kind.__doc__ or "").replace(f"    {{{what}}}", "\n".join(lines))
+    head, *rest = re.split(r"\n\n(?=(?:Notes|References|Examples)\n---)", inspect.cleandoc(kind.__doc__ or ""))
+    for section in ("Parameters", "Attributes"):
+        lines = [section, "-" * len(section)]
+        for name, (type_, text) in described(kind, section).items():
+            default = f", default={getattr(kind, name)!r}" if section == "Parameters" else ""
+            lines += [f"{name} : {type_}{default}", f"    {text}"]
+        head = "\n".join([head, "", *lines])
+    kind.__doc__ = "\n\n".join([head, *rest])
     return kind

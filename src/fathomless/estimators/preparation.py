@@ -187,16 +187,9 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
             return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
 
     def _dtype(self, count: float) -> torch.dtype:
-        match self.precision:
-            case "auto":
-                return torch.float64 if count < _SMALL else torch.float32
-            case "float64":
-                return torch.float64
-            case "float32" | "bfloat16":
-                return torch.float32
-        raise DataError(
-            f"precision={self.precision!r} was given; allowed are 'auto', 'float32', 'float64' and 'bfloat16'"
-        )
+        checks.choice("precision", self.precision, ("auto", "float32", "float64", "bfloat16"))
+        double = self.precision == "float64" or (self.precision == "auto" and count < _SMALL)
+        return torch.float64 if double else torch.float32
 
     def _device(self) -> torch.device:
         if self.device == "auto":

@@ -2,10 +2,11 @@
 
 An experiment is a module of this package with two functions::
 
-    run(mode="smoke", *, seed=0, data=None, preset="default", out=None, progress=None) -> Result
+    run(request: Request) -> Result
     figure(result) -> Figure
 
-``mode="smoke"`` takes seconds on one core and needs no more data than it says; ``mode="full"`` is the experiment. A
+A request (:class:`~fathomless.experiments.results.Request`) names its mode: ``"smoke"`` takes seconds on one core and
+needs no more data than it says, ``"full"`` is the experiment. A
 full run is cut into parts (:func:`fathomless.experiments.parts.run_parts`), each kept in the folder `out` as soon as it
 is done, so that a run which was interrupted goes on where it stood. ``figure`` draws a result, also one that was read
 back from its file, with what :mod:`fathomless.plots` offers.
@@ -18,14 +19,12 @@ Experiments may import everything but the application.
 
 import importlib
 from dataclasses import dataclass
-from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
-    from fathomless.experiments.results import Result
-    from fathomless.system.progress import Progress
+    from fathomless.experiments.results import Request, Result
 
 __all__ = ["EXPERIMENTS", "PRESETS", "Experiment", "Module", "find", "listing"]
 
@@ -36,33 +35,8 @@ PRESETS = ("default", "paper")
 class Module(Protocol):
     """What the module of an experiment offers."""
 
-    def run(
-        self,
-        mode: str = "smoke",
-        *,
-        seed: int = 0,
-        data: "str | PathLike[str] | None" = None,
-        preset: str = "default",
-        out: "str | PathLike[str] | None" = None,
-        progress: "Progress | None" = None,
-    ) -> "Result":
-        """Run it.
-
-        Parameters
-        ----------
-        mode : {"smoke", "full"}
-            Seconds, or the experiment.
-        seed : int
-            The same seed gives the same values.
-        data : path, optional
-            Folder with the data sets; else the environment variable FATHOMLESS_DATA.
-        preset : {"default", "paper"}
-            Settings of this library, or of the paper.
-        out : path, optional
-            Where parts and checkpoints are kept, for a run that may be interrupted.
-        progress : Progress, optional
-            Display of the parts that are done.
-        """
+    def run(self, request: "Request") -> "Result":
+        """Run it."""
 
     def figure(self, result: "Result") -> Any:
         """Draw a result as a matplotlib Figure."""

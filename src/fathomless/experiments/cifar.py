@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.laws import (
     DepthLaw,
     FixedDepth,
@@ -46,7 +46,6 @@ from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import io
 from fathomless.system.errors import DataError
-from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
 
 __all__ = ["Pixels", "Setup", "figure", "run", "setup", "train"]
@@ -156,32 +155,30 @@ def setup(mode: str, preset: str, accelerator: bool) -> Setup:
     return Setup(finite=(5, 10), training=dataclasses.replace(sgd, epochs=30))
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Train on every task; see :class:`fathomless.experiments.Module`. It needs the folder with CIFAR-10."""
-    device = torch.device("cuda" if mode == "full" and torch.cuda.is_available() else "cpu")
-    chosen = setup(mode, preset, device.type == "cuda")
-    settings = {"seed": seed, "preset": preset, "device": device.type, **dataclasses.asdict(chosen)}
+    device = torch.device("cuda" if request.mode == "full" and torch.cuda.is_available() else "cpu")
+    chosen = setup(request.mode, request.preset, device.type == "cuda")
+    settings = {"seed": request.seed, "preset": request.preset, "device": device.type, **dataclasses.asdict(chosen)}
     settings = json.loads(json.dumps(settings))  # as checkpoints give it back
     models = {f"udn_{start:g}": start for start in chosen.starts} | {f"L{depth}": depth for depth in chosen.finite}
-    images = _loaded(datasets.load("cifar10", data), chosen, device)
+    images = _loaded(datasets.load("cifar10", request.data), chosen, device)
     parts = {
         f"{task}/{name}/{s}": functools.partial(
-            _scores, images[task], chosen, start, fold_in(seed, task, s), _place(out, task, name, s), settings
+            _scores,
+            images[task],
+            chosen,
+            start,
+            fold_in(request.seed, task, s),
+            _place(request.out, task, name, s),
+            settings,
         )
         for task, (name, start), s in itertools.product(chosen.tasks, models.items(), range(chosen.seeds))
     }
-    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values, curves = _summed(found, chosen, list(models))
-    notes = [] if device.type == "cuda" or mode == "smoke" else [_SMALL]
-    return Result("cifar", mode, preset, seed, values, settings, seconds, curves, tuple(notes))
+    notes = [] if device.type == "cuda" or request.mode == "smoke" else [_SMALL]
+    return Result("cifar", request.mode, request.preset, request.seed, values, settings, seconds, curves, tuple(notes))
 
 
 def _place(out: str | PathLike[str] | None, task: str, name: str, s: int) -> Path | None:

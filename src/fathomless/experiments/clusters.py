@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from os import PathLike
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, summed_up
+from fathomless.experiments.results import Request, Result, Value, summed_up
 from fathomless.families.baselines.model import dropout_network
 from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference.svi import fit
@@ -40,7 +39,6 @@ from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import auroc
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import ClassPredictive, predictive
-from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["METHODS", "PROTOCOLS", "figure", "grid", "law", "posterior", "run", "sample"]
@@ -142,24 +140,16 @@ class _Cases:
         return -(log_p.exp() * log_p).sum(-1)
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Train and score every method; see :class:`fathomless.experiments.Module`. It needs no data and no accelerator.
 
     The smoke run is one short training of each method on 50 cases of each cluster, with our settings.
     """
-    full = mode == "full"
-    panels = PROTOCOLS[preset if full else "default"]
+    full = request.mode == "full"
+    panels = PROTOCOLS[request.preset if full else "default"]
     if not full:
         panels = {"calibrated": {**panels["calibrated"], "steps": 40, "draws": 5, "repetitions": {"50": 1}}}
-    settings: dict[str, Any] = {"seed": seed, "tests": 2000 if full else 400, "panels": panels}
+    settings: dict[str, Any] = {"seed": request.seed, "tests": 2000 if full else 400, "panels": panels}
     cells = [
         (name, int(size), method, i)
         for name, panel in panels.items()
@@ -169,14 +159,14 @@ def run(
         if i < times
     ]
     parts = {"/".join(map(str, cell)): partial(_part, settings, *cell) for cell in cells}
-    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for name, size, method in dict.fromkeys(cell[:3] for cell in cells):
         own = [found[f"{name}/{size}/{method}/{i}"]["scores"] for i in range(panels[name]["repetitions"][str(size)])]
         values |= {f"{name}/{size}/{method}/{key}": summed_up([scores[key] for scores in own]) for key in own[0]}
     values |= _true(settings)
     curves = {name.removesuffix("/0"): part["maps"] for name, part in found.items() if name.endswith("/0")}
-    return Result("clusters", mode, preset, seed, values, settings, seconds, curves)
+    return Result("clusters", request.mode, request.preset, request.seed, values, settings, seconds, curves)
 
 
 def _true(settings: Mapping[str, Any]) -> dict[str, Value]:

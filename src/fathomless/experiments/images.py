@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value
+from fathomless.experiments.results import Request, Result, Value
 from fathomless.families.baselines.model import dropout_network, finite_network
 from fathomless.families.sparse.export import to_sparse
 from fathomless.families.sparse.model import SparseNetwork, freeze_after
@@ -42,7 +42,6 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import accuracy, brier, expected_calibration_error
 from fathomless.posterior.model import Model
-from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "Perceptron", "convolutional", "figure", "fully_connected", "run"]
@@ -116,41 +115,48 @@ def convolutional() -> nn.Sequential:
     return nn.Sequential(*map(_he, stages), nn.Flatten(), *map(_he, top))
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Train and score every method; see :class:`fathomless.experiments.Module`.
 
     The smoke run is two epochs of the paper's protocol at ten times its rate, LRT, on 6,000 images of MNIST. The
     paper's preset takes its 250 epochs on an accelerator, and the first 10 of them without.
     """
-    full, device = mode == "full", local_device()
-    own = dict(PROTOCOLS[preset if full else "paper"])
+    full, device = request.mode == "full", local_device()
+    own = dict(PROTOCOLS[request.preset if full else "paper"])
     notes: tuple[str, ...] = ()
     if not full:
         own |= {"epochs": {"fc": 2}, "methods": ("lrt",), "draws": 10, "learning_rate": 1e-3}
-    elif preset == "paper" and device.type == "cpu":
+    elif request.preset == "paper" and device.type == "cpu":
         own |= {"epochs": {"fc": 10}, "draws": 10}
         notes = ("without an accelerator: the first 10 of 250 epochs, on MNIST, fully connected",)
-    sets = _SETS if full and preset == "default" else _SETS[:1]
+    sets = _SETS if full and request.preset == "default" else _SETS[:1]
     tasks = [("fc", name, method) for method in own["methods"] for name in sets]
     if "conv" in own["epochs"]:
         tasks += [("conv", "mnist", method) for method in own["methods"] if method in ("lrt", "flow")]
-    settings = {"seed": seed, "rows": None if full else 6000, "paper": preset == "paper" or not full, **own}
+    settings = {
+        "seed": request.seed,
+        "rows": None if full else 6000,
+        "paper": request.preset == "paper" or not full,
+        **own,
+    }
     parts = {
-        f"{net}/{name}/{method}": (lambda n=net, d=name, m=method: _part(n, d, m, settings, data, device))
+        f"{net}/{name}/{method}": (lambda n=net, d=name, m=method: _part(n, d, m, settings, request.data, device))
         for net, name, method in tasks
     }
-    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values = {f"{name}/{key}": Value(value) for name, part in found.items() for key, value in part["scores"].items()}
     curves = {name: part["curve"] for name, part in found.items()}
-    return Result("images", mode, preset if full else "paper", seed, values, settings, seconds, curves, notes)
+    return Result(
+        "images",
+        request.mode,
+        request.preset if full else "paper",
+        request.seed,
+        values,
+        settings,
+        seconds,
+        curves,
+        notes,
+    )
 
 
 def _part(

@@ -16,12 +16,11 @@ import numpy as np
 
 from fathomless.data import datasets
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.sparse.model import inclusion_table
 from fathomless.posterior.metrics import nll, rmse
 from fathomless.posterior.predictive import ContinuousPredictive
-from fathomless.system.progress import Progress
 
 __all__ = ["WEIGHTS", "figure", "run"]
 
@@ -36,24 +35,16 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 _SCORES = ("log_likelihood", "rmse", "mean_depth", "density", "expected_density", "cpu_seconds")
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Fit every kind of weights to every table; see :class:`fathomless.experiments.Module`.
 
     There is no paper to follow: both presets are the same. The smoke run needs no data folder.
     """
-    full = mode == "full"
+    full = request.mode == "full"
     # the small version is too short for weights to leave at 0.02
     kinds = {kind: own and {**own, "temperature": 0.02 if full else 0.1} for kind, own in WEIGHTS.items()}
     settings: dict[str, Any] = {
-        "seed": seed,
+        "seed": request.seed,
         "tables": ("concrete", "energy", "yacht") if full else ("diabetes",),
         "splits": 3 if full else 1,
         "epochs": 400 if full else 120,
@@ -62,12 +53,12 @@ def run(
         "kinds": kinds,
     }
     parts = {
-        f"{name}/{kind}/{s}": (lambda n=name, o=options, s=s: _scores(n, o, s, settings, data))
+        f"{name}/{kind}/{s}": (lambda n=name, o=options, s=s: _scores(n, o, s, settings, request.data))
         for name in settings["tables"]
         for kind, options in kinds.items()
         for s in range(settings["splits"])
     }
-    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for name in settings["tables"]:
         scores = {
@@ -78,8 +69,8 @@ def run(
         for other in ("map", "gaussian"):
             gained = paired(scores["sparse"]["log_likelihood"], scores[other]["log_likelihood"])
             values[f"{name}/log_likelihood_gained_over_{other}"] = gained
-    notes = ("both presets are the same: this experiment is in no paper",) if preset == "paper" else ()
-    return Result("joint", mode, preset, seed, values, settings, seconds, notes=notes)
+    notes = ("both presets are the same: this experiment is in no paper",) if request.preset == "paper" else ()
+    return Result("joint", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
 def _scores(

@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, summed_up
+from fathomless.experiments.results import Request, Result, Value, summed_up
 from fathomless.families.sparse.logistic import Selection, selections
 from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference.batched import fit_batched
@@ -37,7 +36,6 @@ from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.likelihoods import Bernoulli
-from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "SUPPORT", "Protocol", "figure", "network", "regenerated", "run"]
@@ -121,21 +119,13 @@ PROTOCOLS = {
 }
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Fit every method from many seeds; see :class:`fathomless.experiments.Module`.
 
     The smoke run takes few fits and epochs, and needs the data set lbbnn_logistic.
     """
-    protocol = PROTOCOLS[preset]
-    if mode == "smoke":
+    protocol = PROTOCOLS[request.preset]
+    if request.mode == "smoke":
         protocol = replace(
             protocol,
             fits=4,
@@ -148,18 +138,20 @@ def run(
             draws=20,
             responses=("stored",),
         )
-    found = datasets.load("lbbnn_logistic", data)
+    found = datasets.load("lbbnn_logistic", request.data)
     X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
-    settings = {"seed": seed, "preset": preset, **asdict(protocol)}
+    settings = {"seed": request.seed, "preset": request.preset, **asdict(protocol)}
     parts: dict[str, Any] = {}
     for source in protocol.responses:
         for method in ("lrt", "flow"):
             for first in range(0, protocol.fits, _TOGETHER):
                 chosen = range(first, min(first + _TOGETHER, protocol.fits))
-                parts[f"{source}/{method}/{first}"] = partial(_trained, protocol, method, X, y, source, chosen, seed)
+                parts[f"{source}/{method}/{first}"] = partial(
+                    _trained, protocol, method, X, y, source, chosen, request.seed
+                )
         for method in ("cs", "cs_given") if source == "stored" else ("cs",):
-            parts[f"{source}/{method}/0"] = partial(_ascended, protocol, method, X, y, source, seed)
-    kept, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+            parts[f"{source}/{method}/0"] = partial(_ascended, protocol, method, X, y, source, request.seed)
+    kept, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     fits: dict[str, list[dict[str, Any]]] = {}
     for name, part in kept.items():
         fits.setdefault(name.rpartition("/")[0].removeprefix("stored/"), []).extend(part["fits"])
@@ -173,7 +165,7 @@ def run(
         "blocks of rows stay together, as in the published fits, but their order within an epoch is random; "
         "standard deviations of slabs are e^ρ, not log(1 + e^ρ).",
     )
-    return Result("logistic", mode, preset, seed, values, settings, seconds, notes=notes)
+    return Result("logistic", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
 # --------------------------------------------------------------------------------------------------------- the fits

@@ -6,9 +6,8 @@ from os import PathLike
 from pathlib import Path
 
 from fathomless import experiments
-from fathomless.experiments.results import Result, Verdict, expectations, judge
-from fathomless.system import io
-from fathomless.system.errors import DataError
+from fathomless.experiments.results import Request, Result, Verdict, expectations, judge
+from fathomless.system import checks, io
 from fathomless.system.progress import Progress
 
 __all__ = ["Report", "expected", "reproduce"]
@@ -69,14 +68,13 @@ def reproduce(
     FileError
         If `out` cannot be written; that is told before anything is computed.
     """
-    for what, given, allowed in (("mode", mode, ("smoke", "full")), ("preset", preset, experiments.PRESETS)):
-        if given not in allowed:
-            raise DataError(f"{what}={given!r} was given; allowed are {' and '.join(map(repr, allowed))}")
+    checks.choice("mode", mode, ("smoke", "full"))
+    checks.choice("preset", preset, experiments.PRESETS)
     module = experiments.find(name).load()
     if out is not None:
         io.writable(out)
     kept = out if mode == "full" else None
-    result = module.run(mode, seed=seed, data=data, preset=preset, out=kept, progress=progress)
+    result = module.run(Request(mode, seed, data, preset, kept, progress))
     verdicts = expected(result)
     if out is not None:
         from fathomless import plots

@@ -3,11 +3,52 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from os import PathLike
 from typing import Any, Self
 
 from fathomless.system.errors import DataError
+from fathomless.system.progress import Progress
 
-__all__ = ["Expectation", "Result", "Value", "Verdict", "expectations", "judge", "layout", "paired", "summed_up"]
+__all__ = [
+    "Expectation",
+    "Request",
+    "Result",
+    "Value",
+    "Verdict",
+    "expectations",
+    "judge",
+    "layout",
+    "paired",
+    "summed_up",
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of an experiment.
+
+    Attributes
+    ----------
+    mode : {"smoke", "full"}
+        Seconds, or the experiment.
+    seed : int
+        The same seed gives the same values.
+    data : path, optional
+        Folder with the data sets; else the environment variable FATHOMLESS_DATA.
+    preset : {"default", "paper"}
+        Settings of this library, or of the paper.
+    out : path, optional
+        Where parts and checkpoints are kept, for a run that may be interrupted.
+    progress : Progress, optional
+        Display of the parts that are done.
+    """
+
+    mode: str = "smoke"
+    seed: int = 0
+    data: str | PathLike[str] | None = None
+    preset: str = "default"
+    out: str | PathLike[str] | None = None
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,11 @@ from torch import nn
 
 from fathomless.data import datasets
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.nn.architectures import Architecture, SequenceTransformer, TabularTransformer
 from fathomless.posterior.metrics import accuracy, expected_calibration_error, nll
 from fathomless.posterior.predictive import ClassPredictive
-from fathomless.system.progress import Progress
 
 __all__ = ["ImageRows", "figure", "run"]
 
@@ -70,27 +69,19 @@ def _columns(inputs: int, outputs: int) -> TabularTransformer:
 _NETWORKS = {"rows": _rows, "columns": _columns}
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Score all models on every task; see :class:`fathomless.experiments.Module`.
 
     There is no paper to follow: both presets are the same. The smoke run needs no data folder.
     """
-    full = mode == "full"
+    full = request.mode == "full"
     finite = (1, 2, 4, 6) if full else (2,)
     models: dict[str, dict[str, Any]] = {"udn": {}, **{f"L{depth}": {"depth_law": depth} for depth in finite}}
     models["udn_gaussian"] = {"weights": "meanfield"}
     if full:
         models["L2_gaussian"] = {"weights": "meanfield", "depth_law": 2}
     settings: dict[str, Any] = {
-        "seed": seed,
+        "seed": request.seed,
         "tasks": {task: _TABLES[task] for task in (("rows", "columns") if full else ("rows",))},
         "repetitions": 3 if full else 1,
         "epochs": 100 if full else 20,
@@ -99,12 +90,14 @@ def run(
         "models": models,
     }
     parts = {
-        f"{task}/{name}/{s}": (lambda task=task, o=options, s=s: _scores(task, settings, o, seed + s, data))
+        f"{task}/{name}/{s}": (
+            lambda task=task, o=options, s=s: _scores(task, settings, o, request.seed + s, request.data)
+        )
         for task in settings["tasks"]
         for name, options in models.items()
         for s in range(settings["repetitions"])
     }
-    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values: dict[str, Value] = {}
     for task in settings["tasks"]:
         scores = {
@@ -114,8 +107,8 @@ def run(
             for name in models
         }
         values.update(_compared(task, scores))
-    notes = ("both presets are the same: these experiments are not in the paper",) if preset == "paper" else ()
-    return Result("sequences", mode, preset, seed, values, settings, seconds, notes=notes)
+    notes = ("both presets are the same: these experiments are not in the paper",) if request.preset == "paper" else ()
+    return Result("sequences", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
 _ALL = (*_SCORES, "validation")

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch import nn
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.laws import (
     DepthLaw,
     FixedDepth,
@@ -39,7 +38,6 @@ from fathomless.inference.stacked import Stack
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical
-from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
 
 __all__ = ["PROTOCOLS", "ROTATIONS", "Protocol", "figure", "run", "train"]
@@ -104,25 +102,23 @@ _FINITE = tuple(f"L{depth}" for depth in range(2, 9))
 _KINDS = {"default": ("udn", *_FINITE, "dun", "udn@1", "udn@5", "udn*3"), "paper": ("udn", *_FINITE, "dun")}
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Train every kind on every rotation, three times; see :class:`fathomless.experiments.Module`.
 
     The data are drawn, and need no folder. The smoke run takes three rotations, two repetitions and few epochs.
     """
-    protocol, kinds, rotations, repetitions, rows = PROTOCOLS[preset], _KINDS[preset], ROTATIONS, 3, 1024
-    if mode == "smoke":
+    protocol, kinds, rotations, repetitions, rows = (
+        PROTOCOLS[request.preset],
+        _KINDS[request.preset],
+        ROTATIONS,
+        3,
+        1024,
+    )
+    if request.mode == "smoke":
         protocol = replace(protocol, epochs=60, evaluate_every=10, learning_rate=0.02)
         kinds, rotations, repetitions, rows = ("udn", "L3", "dun"), (0, 4, 8), 2, 256
     settings = {
-        "seed": seed,
+        "seed": request.seed,
         "rows": rows,
         "repetitions": repetitions,
         "rotations": list(rotations),
@@ -132,11 +128,13 @@ def run(
     cells = [(rotation, repetition) for rotation in rotations for repetition in range(repetitions)]
 
     def part(kind: str) -> dict[str, Any]:
-        return {"cells": train(kind, protocol, cells, seed=seed, rows=rows, early=preset == "paper")}
+        return {"cells": train(kind, protocol, cells, seed=request.seed, rows=rows, early=request.preset == "paper")}
 
     parts = {kind: partial(part, kind) for kind in kinds}
-    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
-    return _result({kind: part["cells"] for kind, part in found.items()}, settings, mode, preset, seconds)
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    return _result(
+        {kind: part["cells"] for kind, part in found.items()}, settings, request.mode, request.preset, seconds
+    )
 
 
 def train(

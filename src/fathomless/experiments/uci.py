@@ -22,12 +22,11 @@ import numpy.typing as npt
 from fathomless.data import datasets
 from fathomless.estimators.variational import fit_together
 from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Result, Value, paired, summed_up
+from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.metrics import nll, rmse
 from fathomless.posterior.predictive import ContinuousPredictive
-from fathomless.system.progress import Progress
 
 __all__ = ["DEEP", "SHALLOW", "figure", "plan", "run"]
 
@@ -78,27 +77,19 @@ def plan(preset: str) -> dict[str, dict[str, Any]]:
     return {"udn": {}, **{f"L{depth}": {"depth_law": depth} for depth in range(1, 7)}}
 
 
-def run(
-    mode: str = "smoke",
-    *,
-    seed: int = 0,
-    data: str | PathLike[str] | None = None,
-    preset: str = "default",
-    out: str | PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Result:
+def run(request: Request) -> Result:
     """Score the models of a preset on every table; see :class:`fathomless.experiments.Module`.
 
     The smoke run takes a table that comes with scikit-learn, two splits, few epochs and depths, and needs no data
     folder.
     """
-    tables = _FULL[preset] if mode == "full" else _SMOKE
-    models = plan(preset)
-    if mode == "smoke":
+    tables = _FULL[request.preset] if request.mode == "full" else _SMOKE
+    models = plan(request.preset)
+    if request.mode == "smoke":
         models = {name: models[name] for name in ("udn", "L2", "L4")}
     settings: dict[str, Any] = {
-        "seed": seed,
-        "preset": preset,
+        "seed": request.seed,
+        "preset": request.preset,
         "splits": {table: splits for table, (splits, _) in tables.items()},
         "epochs": {table: epochs for table, (_, epochs) in tables.items()},
         "models": {
@@ -106,19 +97,19 @@ def run(
         },
     }
     parts = {
-        f"{table}/{name}": (lambda t=table, o=options: _scores(t, settings, o, data))
+        f"{table}/{name}": (lambda t=table, o=options: _scores(t, settings, o, request.data))
         for table in tables
         for name, options in models.items()
     }
-    found, seconds = run_parts(parts, settings=settings, out=out, progress=progress)
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
     values = {}
     for table in tables:
         values.update(_compared(table, {name: found[f"{table}/{name}"] for name in models}))
-    if mode == "full":
+    if request.mode == "full":
         deep = min(values[f"{table}/udn/mean_depth"].value for table in DEEP)
         values["depth_gap"] = Value(deep - max(values[f"{table}/udn/mean_depth"].value for table in SHALLOW))
     notes = ("RMSE and log-likelihood (nats per row) are of the standardised target; rmse_original has its units.",)
-    return Result("uci", mode, preset, seed, values, settings, seconds, notes=notes)
+    return Result("uci", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
 
 
 def _compared(table: str, scores: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, Value]:

@@ -14,6 +14,7 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -46,7 +47,7 @@ def activation(name: str) -> nn.Module:
     DataError
         For a name that is not known.
     """
-    _choice("activation", name, _ACTIVATIONS)
+    checks.choice("activation", name, tuple(_ACTIVATIONS))
     return _ACTIVATIONS[name]()
 
 
@@ -124,8 +125,8 @@ class MLP(Architecture):
     initialisation: str = "he"
 
     def __post_init__(self) -> None:
-        _choice("activation", self.activation, _ACTIVATIONS)
-        _choice("initialisation", self.initialisation, ("he", "default"))
+        checks.choice("activation", self.activation, tuple(_ACTIVATIONS))
+        checks.choice("initialisation", self.initialisation, ("he", "default"))
         _positive(inputs=self.inputs, outputs=self.outputs, width=self.width)
 
     def layer(self, depth: int) -> nn.Module:
@@ -178,7 +179,7 @@ class ConvNet(Architecture):
     stem_counts: bool = False
 
     def __post_init__(self) -> None:
-        _choice("norm", self.norm, ("batch", "group"))
+        checks.choice("norm", self.norm, ("batch", "group"))
         _positive(channels=self.channels, size=self.size, outputs=self.outputs, base=self.base)
 
     def layer(self, depth: int) -> nn.Module:
@@ -415,12 +416,6 @@ def _transformer_block(width: int, heads: int, hidden: int) -> nn.Module:
         Residual(nn.Sequential(nn.LayerNorm(width), _Attention(width, heads))),
         Residual(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))),
     )
-
-
-def _choice(name: str, given: str, allowed: object) -> None:
-    names = tuple(allowed)  # type: ignore[arg-type, var-annotated]
-    if given not in names:
-        raise DataError(f"{name}={given!r} was given; allowed are {', '.join(names)}")
 
 
 def _positive(**sizes: object) -> None:

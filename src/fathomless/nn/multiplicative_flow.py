@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fathomless.nn.flows import Flow
-from fathomless.system.errors import DataError
+from fathomless.system import checks
 
 __all__ = ["FlowOptions", "Multiplier"]
 
@@ -79,8 +79,7 @@ class FlowOptions:
     summary: float | None = None
 
     def __post_init__(self) -> None:
-        if self.squash not in _SQUASH:
-            raise DataError(f"squash={self.squash!r} was given; allowed are {', '.join(map(repr, _SQUASH))}")
+        checks.choice("squash", self.squash, tuple(_SQUASH))
 
 
 class Multiplier(nn.Module):

@@ -77,43 +77,17 @@ class _DeepEnsemble(EnsembleOptions, _FiniteNetwork):
 
 @documented
 class FiniteNetworkClassifier(_FiniteNetwork, Classifier):
-    """Classifier by an ordinary network of one depth.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    """
+    """Classifier by an ordinary network of one depth."""
 
 
 @documented
 class FiniteNetworkRegressor(_FiniteNetwork, Regressor):
-    """Regressor by an ordinary network of one depth.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    """
+    """Regressor by an ordinary network of one depth."""
 
 
 @documented
 class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, Classifier):
     """Classifier by a network with a posterior over a given number of depths.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     References
     ----------
@@ -123,29 +97,12 @@ class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, Classifier):
 
 @documented
 class DepthUncertaintyNetworkRegressor(_DepthUncertaintyNetwork, Regressor):
-    """Regressor by a network with a posterior over a given number of depths.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    """
+    """Regressor by a network with a posterior over a given number of depths."""
 
 
 @documented
 class DropoutNetworkClassifier(_DropoutNetwork, Classifier):
     """Classifier by an ordinary network with Monte Carlo dropout.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     Notes
     -----
@@ -159,29 +116,12 @@ class DropoutNetworkClassifier(_DropoutNetwork, Classifier):
 
 @documented
 class DropoutNetworkRegressor(_DropoutNetwork, Regressor):
-    """Regressor by an ordinary network with Monte Carlo dropout.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    """
+    """Regressor by an ordinary network with Monte Carlo dropout."""
 
 
 @documented
 class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
     """Classifier by a network with an independent Gaussian on every weight.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     References
     ----------
@@ -191,29 +131,12 @@ class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
 
 @documented
 class MeanFieldNetworkRegressor(_MeanFieldNetwork, Regressor):
-    """Regressor by a network with an independent Gaussian on every weight.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    """
+    """Regressor by a network with an independent Gaussian on every weight."""
 
 
 @documented
 class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
     """Classifier by several ordinary networks, trained from different initial weights.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     References
     ----------
@@ -224,13 +147,4 @@ class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
 
 @documented
 class DeepEnsembleRegressor(_DeepEnsemble, Regressor):
-    """Regressor by several ordinary networks, trained from different initial weights.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-    """
+    """Regressor by several ordinary networks, trained from different initial weights."""

@@ -228,14 +228,6 @@ class _UnboundedDepth(DepthOptions, LayeredNetwork, ABC):
 class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
     """Classifier whose network has as many layers as the data ask for.
 
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-
     Notes
     -----
     With ``weights="map"`` the objective is penalised maximum likelihood with depth-weighted decay, not an evidence
@@ -260,14 +252,6 @@ class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
     """Regressor, for one target or several, whose network has as many layers as the data ask for.
 
     Targets are centred and scaled inside; predictions are in the units of y.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
 
     Examples
     --------

@@ -235,14 +235,6 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
 class SparseBayesClassifier(_SparseBayes, Classifier):
     """Classifier by a network whose weights may be absent.
 
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
-
     References
     ----------
     L. Skaaret-Lund, G. Storvik and A. Hubin, "Sparsifying Bayesian neural networks with latent binary variables and
@@ -263,12 +255,4 @@ class SparseBayesRegressor(_SparseBayes, Regressor):
     """Regressor, for one target or several, by a network whose weights may be absent.
 
     Targets are centred and scaled inside; predictions are in the units of y.
-
-    Parameters
-    ----------
-    {parameters}
-
-    Attributes
-    ----------
-    {attributes}
     """

@@ -134,7 +134,8 @@ def parameters() -> set[str]:
     for module in MODULES:
         for own in imported(module).__all__:
             thing = getattr(imported(module), own)
-            if inspect.isfunction(thing) or (inspect.isclass(thing) and not issubclass(thing, Exception)):
+            ours = str(getattr(thing, "__module__", "")).startswith("fathomless.")
+            if ours and (inspect.isfunction(thing) or (inspect.isclass(thing) and not issubclass(thing, Exception))):
                 found |= set(inspect.signature(thing).parameters)
     return found
 

@@ -18,6 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 import storm
 
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
 
 def small_disk(place: Path, size: str) -> Iterator[Path]:
     place.mkdir()

@@ -33,9 +33,10 @@ def _process(app: Sphinx, what: str, name: str, obj: object, options: object, li
 
 
 def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
-    """Leave out what scikit-learn brings, whose docstrings link to its own site."""
+    """Leave out what others bring, whose docstrings link to their own sites: scikit-learn's methods, classes."""
     foreign = ("get_metadata_routing", "set_fit_request", "set_predict_request", "set_score_request", "score")
-    return skip or name in foreign
+    home = str(getattr(obj, "__module__", "")) if what == "module" else ""
+    return skip or name in foreign or home.startswith(("matplotlib.", "pyarrow."))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

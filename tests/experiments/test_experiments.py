@@ -43,6 +43,9 @@ from fathomless.system import io
 from fathomless.system.errors import DataError, FileError, PausedError
 from fathomless.system.rng import seeded_globals
 
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
 NAMES = [experiment.name for experiment in experiments.EXPERIMENTS]
 EXPECTED: dict[str, Any] = io.read_json(Path(experiments.__file__).parent / "expected.json")
 NEEDS_DATA = {"cifar", "images", "logistic"}

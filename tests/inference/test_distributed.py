@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,11 @@ from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system import io
-from fathomless.system.errors import DataError, RankError
+from fathomless.system.errors import ConvergenceWarning, DataError, RankError
 from trainings import state_of
+
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 
 COUNT = 2
 LIMIT = 400.0  # seconds for one start of all processes, on a machine that is busy
@@ -149,7 +153,8 @@ def wish(home: Path) -> None:
 
     run = train(PATHS["adam"], callbacks=[enough])
     X = np.random.default_rng(0).normal(size=(90, 2))
-    estimator = UnboundedDepthRegressor(width=6, epochs=3, random_state=0).fit(X, X[:, 0])
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # short on purpose
+        estimator = UnboundedDepthRegressor(width=6, epochs=3, random_state=0).fit(X, X[:, 0])
     estimator.save(home / f"estimator-{rank}")
     seen: list[Tensor] = []
 

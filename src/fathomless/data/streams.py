@@ -1,7 +1,7 @@
 """Tables larger than the memory: read in parts and in any order, learned from in one pass, encoded as they are read.
 
 A :class:`Source` is opened by :func:`arrays` or :func:`parquet` and trained on by
-:meth:`~fathomless.estimators.base.Estimator.fit_stream`. What is held in memory is a pool of encoded rows, the rows
+:meth:`~fathomless.estimators.tasks.Supervised.fit_stream`. What is held in memory is a pool of encoded rows, the rows
 that are held out, and one part of the file; none of it grows with the number of rows.
 """
 

@@ -190,7 +190,7 @@ def evaluate(estimator: Estimator, X: Any, y: Any, *, name: str, targets: Sequen
     --------
     >>> from fathomless import UnboundedDepthClassifier
     >>> X = np.arange(80.0)[:, None]
-    >>> classifier = UnboundedDepthClassifier(width=8, epochs=100, random_state=0).fit(X, X[:, 0] > 40)
+    >>> classifier = UnboundedDepthClassifier(depth_law=1, width=8, epochs=100, random_state=0).fit(X, X[:, 0] > 40)
     >>> found = evaluate(classifier, X, X[:, 0] > 40, name="training rows")
     >>> found.rows, found.labels, found.scores["accuracy"].value > 0.9
     (80, ('False', 'True'), True)

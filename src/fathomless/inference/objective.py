@@ -4,7 +4,7 @@ r"""The only evidence bound in the library: in nats, for the whole data set, wit
           - \sum_{\text{others}} \mathrm{KL}
 
 Nothing is averaged over weights, layers or batches. T = 1 is the model; T < 1 is a cold posterior. Which terms T
-multiplies is what :attr:`~fathomless.posterior.model.Draws.tempered` says.
+multiplies is what ``tempered`` of :class:`~fathomless.posterior.model.Draws` says.
 """
 
 from collections.abc import Mapping

@@ -66,8 +66,7 @@ def findings(case: Case) -> Iterator[Finding]:
     model = case.estimator.model_
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
         yield from _on_its_way(case)
-        yield from _near_its_start(case, model)
-        yield from _not_moved(case)
+        yield from list(_not_moved(case)) or _near_its_start(case, model)
         yield from _at_its_bound(case, model)
 
 

@@ -171,6 +171,7 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
         rates = {"learning_rate": t.learning_rate, "structure_rate": t.structure_rate}
         how_far = reach(model.law, model.prior, fitted.history, **rates) if t.structure_optimizer == "adam" else None
         if how_far is not None and how_far.short(fitted.stopped):
+            mean = fitted.model.structure().statistics["mean_depth"]  # of the epoch that was kept
             warnings.warn(
                 f"the posterior over depth could not have gone far from its start: its parameter could move by "
                 f"{how_far.travel:.2g}, and {how_far.distance:.2g} lead to the mean of the prior, so that the mean "

@@ -108,8 +108,8 @@ def _near_its_start(case: Case, model: UnboundedDepth) -> Iterator[Finding]:
             "Depth stayed near its start",
             f"The parameter of its law could move by {how_far.travel:.2g} in this training, and {how_far.distance:.2g} "
             f"lead from its start to the mean of the prior, {how_far.prior_mean:.2g}: the mean depth of "
-            f"{case.history[-1]['mean_depth']:.1f} says more of where it began than of the data.",
-            f"If the depth itself matters, compare with another start ({case.now('initial_depth')}), or raise "
+            f"{case.estimator.structure_.statistics['mean_depth']:.1f} says more of where it began than of the data.",
+            f"If the depth itself matters, compare with another start, {case.now('initial_depth')}, or raise "
             f"{case.now('structure_rate')}.",
         )
 

@@ -1,0 +1,201 @@
+"""What a family says that it can do, it does; what it cannot, it refuses by name. It has the options it registers."""
+
+import ast
+import copy
+import inspect
+import math
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fathomless
+from battery.cases import CASES, Case, fitted, named, parts, rows
+from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, NaturalLawOptions
+from fathomless.families import registry
+from fathomless.inference.batched import fit_batched
+from fathomless.inference.run import structure_parameters
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.posterior.capabilities import Growing, HasStructureLaw, NaturalGradient, Resizable, Stackable
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.model import Model
+from fathomless.system.errors import DataError
+
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
+SHORT = Training(epochs=2, batch_size=50)
+TASKS = [(family, task) for family in {id(c.family): c.family for c in CASES}.values() for task in family.tasks]
+SUPERVISED = [(family, task) for family, task in TASKS if task in ("classification", "regression")]
+SOURCES = sorted(Path(fathomless.__file__).parent.rglob("*.py"))
+
+
+def state(*modules: torch.nn.Module) -> list[torch.Tensor]:
+    return [value.clone() for module in modules for value in module.state_dict().values()]
+
+
+def refused(case: Case, training: Training, capability: type) -> None:
+    """Check that a training is refused before its first step, and that the capability is named."""
+    model, likelihood = parts(case)
+    before = state(model, likelihood)
+    with pytest.raises(DataError, match=capability.__name__):
+        fit(model, likelihood, rows(case), training=training)
+    assert all(map(torch.equal, before, state(model, likelihood)))
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case) -> None:
+    """Of what is trained side by side every member has a finite history of its own."""
+    model, likelihood = parts(case)
+    models, likelihoods = ([copy.deepcopy(part) for _ in range(2)] for part in (model, likelihood))
+    before = state(*models, *likelihoods)
+    if isinstance(model, Stackable):
+        both = fit_batched(models, likelihoods, rows(case), training=SHORT)
+        for one in both:
+            assert not one.error
+            assert len(one.history) == SHORT.epochs
+            assert all(math.isfinite(value) for row in one.history for value in row.values())
+        assert not all(map(torch.equal, before, state(*models, *likelihoods)))
+    else:
+        with pytest.raises(DataError, match="Stackable"):
+            fit_batched(models, likelihoods, rows(case), training=SHORT)
+        assert all(map(torch.equal, before, state(*models, *likelihoods)))
+
+
+@pytest.mark.parametrize(**named([case for case in CASES if case.plain]))
+def test_restarts_are_trained_side_by_side_or_refused(case: Case) -> None:
+    model, _ = parts(case)
+    model = model.members[0] if isinstance(model, Ensemble) else model
+    several = case.estimator(n_restarts=2, restarts="average")
+    if isinstance(model, Stackable):
+        assert isinstance(several.fit(*case.table()).model_, Ensemble)
+    else:
+        with pytest.raises(DataError, match="Stackable"):
+            several.fit(*case.table())
+        assert "model_" not in vars(several)
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_the_union_of_models_says_what_each_of_them_says(case: Case) -> None:
+    model, _ = parts(case)
+    if not isinstance(model, Stackable):
+        return
+    x, g = rows(case).x, [torch.Generator().manual_seed(0) for _ in range(2)]
+    with torch.no_grad():
+        draws, whole = model.draw(x, 4, g[0]), model.union([copy.deepcopy(model)]).eval().draw(x, 4, g[1])
+    torch.testing.assert_close(whole.f, draws.f, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(whole.log_weight, draws.log_weight)
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_natural_steps_are_taken_where_there_is_a_fisher_information_and_refused_elsewhere(case: Case) -> None:
+    natural = Training(epochs=8, batch_size=50, structure_optimizer="natural", structure_every=1)
+    model, likelihood = parts(case)
+    if not isinstance(model, NaturalGradient):
+        return refused(case, natural, NaturalGradient)
+    before = structure_parameters(fitted(case).model_)
+    count = len(before)
+    assert model.fisher().shape == (count, count)
+    assert (torch.linalg.eigvalsh(model.fisher()) > -1e-9).all()
+    done = fit(model, likelihood, rows(case), training=natural)
+    assert all(math.isfinite(value) for row in done.history for value in row.values())
+    after = structure_parameters(model)
+    assert any(not torch.equal(p, after[name]) for name, p in before.items()) == bool(count)
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_gradients_are_divided_by_use_where_use_is_known_and_refused_elsewhere(case: Case) -> None:
+    divided = Training(epochs=2, batch_size=50, precondition=True)
+    model, likelihood = parts(case)
+    if not isinstance(model, Growing):
+        return refused(case, divided, Growing)
+    use = model.use_probability()
+    assert set(use) <= set(dict(model.named_parameters(remove_duplicate=False)))
+    assert all(0.0 <= float(share) <= 1.0 + 1e-9 for share in use.values())
+    done = fit(model, likelihood, rows(case), training=divided)
+    assert all(math.isfinite(value) for row in done.history for value in row.values())
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_a_law_over_structure_has_parameters_of_the_model(case: Case) -> None:
+    model, _ = parts(case)
+    if isinstance(model, HasStructureLaw):
+        own = dict(model.named_parameters())
+        assert all(own[name] is p for name, p in model.structure_parameters().items())
+    else:
+        assert structure_parameters(model) == {}
+
+
+@pytest.mark.parametrize(**named(CASES))
+def test_a_resizable_model_is_rebuilt_from_its_blueprint(case: Case) -> None:
+    model, _ = parts(case)
+    if not isinstance(model, Resizable):
+        return
+    names, blueprint = list(model.state_dict()), model.blueprint()
+    model.rebuild(blueprint)
+    assert list(model.state_dict()) == names
+    assert model.blueprint() == blueprint
+
+
+# ------------------------------------------------------------------------------------------- no stubs
+
+
+def raises_only(method: ast.FunctionDef) -> bool:
+    """Whether a method is a docstring, or none, and a raise."""
+    body = method.body[1:] if ast.get_docstring(method) is not None else method.body
+    return len(body) == 1 and isinstance(body[0], ast.Raise)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}.{path.stem}")
+def test_no_method_is_a_refusal_and_nothing_else(path: Path) -> None:
+    for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for method in kind.body if isinstance(kind, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef):
+                assert not raises_only(method), f"{kind.name}.{method.name} is a stub"
+
+
+def test_no_model_has_a_stub() -> None:
+    """Nor has a layer, a likelihood or an estimator; also those of other packages."""
+    fits = [fitted(case) for case in CASES]
+    parts = [part for fit in fits for whole in (fit.model_, fit.likelihood_) for part in whole.modules()]
+    for kind in {base for thing in (*fits, *parts) for base in type(thing).__mro__}:
+        if kind.__module__.partition(".")[0] in ("torch", "abc", "builtins", "sklearn"):
+            continue
+        (source,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(source, ast.ClassDef)
+        stubs = [method.name for method in source.body if isinstance(method, ast.FunctionDef) and raises_only(method)]
+        assert not stubs, f"{kind.__name__} has the stubs {stubs}"
+
+
+# ------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(("family", "task"), SUPERVISED, ids=[f"{family.name}-{task}" for family, task in SUPERVISED])
+def test_a_constructor_has_the_options_that_the_registry_names(family: Any, task: str) -> None:
+    kind = registry.estimator_class(family.tasks[task])
+    declared = registry.options(family, task)
+    signature = inspect.signature(kind).parameters
+    assert set(signature) == set(declared) == set(kind().get_params(deep=False))
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in signature.values())
+    for name, option in declared.items():
+        assert signature[name].default == option.default
+        assert f"{name} : " in (kind.__doc__ or ""), f"{name} is not documented"
+    assert issubclass(kind, family.options)
+
+
+@pytest.mark.parametrize(("family", "task"), TASKS, ids=[f"{family.name}-{task}" for family, task in TASKS])
+def test_a_family_has_options_of_draws_and_laws_where_it_has_draws_and_laws(family: Any, task: str) -> None:
+    """An option has a use: some variant of a family that can be told how many weights to draw does draw weights."""
+    models = [part for c in CASES if (c.family, c.task) == (family, task) for part in fitted(c).model_.modules()]
+    models = [part for part in models if isinstance(part, Model)]
+    declared = set(registry.options(family, task))
+    drawn = any(model.stochastic for model in models)
+    law = any(structure_parameters(model) for model in models)
+    natural = any(isinstance(model, NaturalGradient) and structure_parameters(model) for model in models)
+    assert ("weight_draws" in declared) == drawn == issubclass(family.options, DrawnWeightsOptions)
+    assert ({"structure_rate", "structure_delay"} <= declared) == law == issubclass(family.options, LawOptions)
+    assert ("structure_rate" in declared) == law
+    assert ("structure_optimizer" in declared) == natural == issubclass(family.options, NaturalLawOptions)

@@ -1,0 +1,13 @@
+"""Packages of others, as far as the import system is concerned: a folder on the path with what pip writes there."""
+
+from pathlib import Path
+
+
+def installed(folder: Path, name: str = "toy", **entries: str) -> Path:
+    """Write into `folder`, and return it, what says that a package brings families by these entry points."""
+    info = folder / f"{name}-0.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0\n", encoding="utf-8")
+    lines = ["[fathomless.families]", *(f"{entry} = {place}" for entry, place in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder

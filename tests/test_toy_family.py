@@ -235,7 +235,7 @@ def test_the_command_line_fits_predicts_evaluates_reports_and_cites(shell: Shell
 
     done = shell("cite", "run")
     assert done.returncode == 0, done.stderr
-    assert [line.partition(".")[0] for line in done.stdout.splitlines()][-1] == "A"
+    assert [line.partition(".")[0] for line in done.stdout.splitlines()][-1] == "The toy developers"
     assert "On the Degrees of Polynomials" in done.stdout
     assert "Infinitely Deep" not in done.stdout  # of this family alone
 

@@ -65,7 +65,9 @@ FAMILY = Family(
     classifier="toy_family:ToyClassifier",
     regressor="toy_family:ToyRegressor",
     density="toy_family:ToyDensity",
-    papers=(Reference("toy", "misc", ("{The toy developers}",), "On the Degrees of Polynomials", 1900, "note", "Nowhere"),),
+    papers=(
+        Reference("toy", "misc", ("{The toy developers}",), "On the Degrees of Polynomials", 1900, "note", "Nowhere"),
+    ),
     report="toy_family:page",
     findings="toy_family:findings",
     progress={"mean_degree": "degree"},

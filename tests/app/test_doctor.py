@@ -1,6 +1,8 @@
 """Findings: silent on healthy fits and on calibrated forecasts, loud on sick ones."""
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -426,3 +428,9 @@ def test_a_gain_over_the_constant_prediction_must_be_beyond_its_error(value: flo
     estimator = regressor(epochs=120).fit(*line(80))
     found = [finding.title for finding in examine(estimator, [scored("new.csv", value, 0.05)])]
     assert [t for t in found if "constant" in t] == ([f"{title} prediction on new.csv"] if title else [])
+
+
+def test_every_rule_is_asked() -> None:
+    source = inspect.getsource(doctor)
+    written = set(re.findall(r"^def (_\w+)\(case: Case\) -> Iterator\[Finding\]", source, re.M))
+    assert written == {rule.__name__ for rule in doctor._RULES}

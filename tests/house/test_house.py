@@ -114,6 +114,32 @@ def test_rooms_have_walls(path: Path) -> None:
             assert length <= 60, f"{module(path)}.{node.name} has {length} lines"
 
 
+def test_files_of_tests_have_walls() -> None:
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        lines = path.read_text(encoding="utf-8").count("\n")
+        assert lines <= 600, f"{path.name} has {lines} lines"
+
+
+def test_no_method_only_says_that_a_class_cannot_do_it() -> None:
+    for path in SOURCES:
+        for kind in (node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)):
+            for method in (item for item in kind.body if isinstance(item, ast.FunctionDef)):
+                body = method.body[1:] if ast.get_docstring(method) else method.body
+                assert not (len(body) == 1 and isinstance(body[0], ast.Raise)), (
+                    f"{kind.name}.{method.name} only refuses"
+                )
+
+
+def test_type_checkers_see_what_is_registered() -> None:
+    names = {
+        alias.name
+        for node in ast.walk(tree(ROOT / "__init__.py"))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fathomless.families.")
+        for alias in node.names
+    }
+    assert names - {"BUILT_IN"} == set(fathomless.__all__) - {"__version__"}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=module)
 def test_no_hidden_state_no_dispatch_by_attribute_no_code_from_files(path: Path) -> None:
     forbidden = {

@@ -45,7 +45,7 @@ class Case:
     estimator : Estimator
         Fitted.
     evaluations : sequence of Evaluation
-        Of rows that the network was not trained on.
+        Of rows that the network was not trained on; their `arrays` hold at most 2,000 rows, evenly spaced.
     training : Evaluation or None
         Of the rows that it was trained on.
     rows : int or None

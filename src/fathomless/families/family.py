@@ -30,7 +30,7 @@ class Family:
     papers : tuple of Reference
         What to cite.
     report : str, optional
-        Function (estimator) -> list of :class:`~fathomless.plots.page.Group`: what the page shows of the structure.
+        Function (estimator) -> :class:`~fathomless.plots.page.StructureSection`: what the page shows of the structure.
     findings : str, optional
         Function (:class:`~fathomless.estimators.findings.Case`) -> findings: what the doctor says of the structure.
     progress : mapping of str to str

@@ -81,7 +81,7 @@ def options(family: Family, task: str) -> "dict[str, Field[Any]]":
     >>> "noise" in options(families()["depth"], "regression"), "noise" in options(families()["depth"], "classification")
     (True, False)
     """
-    noise = options_of(NoiseOptions) if task == "regression" else ()
+    noise = options_of(NoiseOptions) if task in ("regression", "density") else ()
     return {option.name: option for option in (*options_of(family.options), *noise)}
 
 

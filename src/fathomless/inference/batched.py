@@ -134,7 +134,7 @@ class BatchedRuns:
             member.model.train()
         first = live[0].model
         if not isinstance(first, Stackable):
-            raise lacks(first, Stackable, "a training side by side", "fit its networks one by one")
+            raise lacks(first, Stackable, "a training side by side", "fit its networks one by one (n_restarts=1)")
         self.pair = _Pair(first.union([member.model for member in live[1:]]), live[0].likelihood).train()
         refuse_buffers(self.pair)
         parts = [member.parts() for member in live]

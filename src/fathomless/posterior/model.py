@@ -83,9 +83,9 @@ class Model(nn.Module, ABC):
     @final
     @property
     def dtype(self) -> torch.dtype:
-        """Floating-point type of the weights: of the largest parameter, since a law over structure is in double."""
+        """Floating-point type of the weights: the narrowest there is, since a law over structure may be in double."""
         parameters = [p for p in self.parameters() if p.is_floating_point()]
-        return max(parameters or self.buffers(), key=lambda t: (t.numel(), t.ndim)).dtype
+        return min(parameters or self.buffers(), key=lambda t: t.dtype.itemsize).dtype
 
     @final
     @property

@@ -45,6 +45,8 @@ def interval(name: str, value: Any, low: float, high: float, *, closed: bool = T
     """Return a number that must be in ``low <= value < high``, or without `closed` strictly between them."""
     number = float(value) if isinstance(value, Real) else math.nan
     if not (low <= number < high if closed else low < number < high):
+        if closed and high == math.inf:
+            raise DataError(f"{name}={value!r} was given; {low:g} or more is allowed")
         sign = "<=" if closed else "<"
         raise DataError(f"{name}={value!r} was given; {low:g} {sign} {name} < {high:g} is allowed")
     return number

@@ -19,6 +19,7 @@ from fathomless.app.doctor import examine
 from fathomless.app.runs import page
 from fathomless.data.rows import Rows
 from fathomless.estimators.options import options_of
+from fathomless.families.baselines import FAMILIES
 from fathomless.families.baselines.model import (
     Dropout,
     depth_uncertainty_network,
@@ -56,7 +57,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     name: (estimator_class(family.tasks[TASKS[0]]), estimator_class(family.tasks[TASKS[1]]))
     for name, family in families().items()
 }
-EXTRA = [name for name in KINDS if name not in ("depth", "sparse")]
+EXTRA = [family.name for family in FAMILIES]
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")

@@ -442,8 +442,8 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
     if page.findings:
         steps.append("See to the warnings first: each names its remedy.")
     if all(evaluation.name in ("held-out rows", "training rows") for evaluation in page.evaluations):
-        how = "`fathomless evaluate RUN new.csv`" if page.command else "`fathomless.estimators.evaluation.evaluate`"
-        steps.append(f"Score it on rows that had no part in the training, best of all later ones: {how}.")
+        command = "`fathomless evaluate RUN new.csv`" if page.command else "`fathomless.estimators.evaluation.evaluate`"
+        steps.append(f"Score it on rows that had no part in the training, best of all later ones: {command}.")
     if first is not None and first.task == "regression":
         steps += _residual_hints(first, given, option)
     if given.get("weights") == "map":

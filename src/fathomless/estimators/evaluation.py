@@ -464,8 +464,8 @@ def _r2(square: Floats, y: Floats) -> Score:
 def _score(value: Floats, influence: Floats) -> Score:
     """Average over targets; the error is that of the mean of the influence values, (N, T)."""
     rows = influence.reshape(len(influence), -1).mean(1)
-    told = len(rows) > 1 and np.isfinite(rows).all()
-    return Score(float(value.mean()), metrics.standard_error(rows) if told else None)
+    estimable = len(rows) > 1 and np.isfinite(rows).all()
+    return Score(float(value.mean()), metrics.standard_error(rows) if estimable else None)
 
 
 def _mean(values: Floats) -> Score:

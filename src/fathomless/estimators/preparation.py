@@ -131,9 +131,9 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         """Learn how the table is encoded, and read the rows that are held out."""
         self._check_options()
         seed, before = self._seed(), self._fitted_before()
-        how = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
+        options = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
         schema, target = (
-            streams.learn(source, self._target_type(), **how) if before is None else (self.schema_, self.target_)  # type: ignore[arg-type]
+            streams.learn(source, self._target_type(), **options) if before is None else (self.schema_, self.target_)  # type: ignore[arg-type]
         )
         self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
         held = streams.held_out(source.rows, self._share_held_out(source.rows), fold_in(seed, "split"))

@@ -90,8 +90,8 @@ def encoded(value: Any, classes: Mapping[str, type]) -> Any:
             return [encoded(entry, classes) for entry in value]
     name = type(value).__name__
     if classes.get(name) is type(value):
-        own = {f.name: encoded(getattr(value, f.name), classes) for f in fields(cast(Any, value)) if f.init}
-        return {"class": name, "fields": own}
+        entries = {f.name: encoded(getattr(value, f.name), classes) for f in fields(cast(Any, value)) if f.init}
+        return {"class": name, "fields": entries}
     if callable(value):
         return FUNCTION
     raise DataError(f"an option of type {name} cannot be saved; allowed are plain values and {', '.join(classes)}")

@@ -54,7 +54,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
-        how: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "training": training,
             "seed": fold_in(seed, "training"),
             "callbacks": callbacks,
@@ -62,7 +62,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             "resume": resume,
         }
         if self.n_restarts == 1:
-            return fit(model, likelihood, train, valid, **how)
+            return fit(model, likelihood, train, valid, **settings)
         if not isinstance(train, Rows):
             raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
         if self._fitted_before() is not None:
@@ -71,7 +71,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             )
         seeds = (fold_in(seed, "restart", i) for i in range(1, self.n_restarts))
         starts = [(model, likelihood), *(self._start(prepared, one) for one in seeds)]
-        return restarted(starts, train, valid, self.restarts, **how)
+        return restarted(starts, train, valid, self.restarts, **settings)
 
     def _start(self, prepared: Prepared, seed: int) -> tuple[Model, Likelihood]:
         """Build what is to be trained, or copy it: a training that fails must not spoil what is fitted."""

@@ -228,8 +228,8 @@ def _sparse(method: str, own: Mapping[str, Any], seed: int) -> SparseNetwork:
         nn.init.kaiming_normal_(cast(Tensor, part.weight))
         nn.init.zeros_(cast(Tensor, part.bias))
         prior, multiplier = SlabPrior(own["inclusion"], own["scale"]), flow if method == "flow" else None
-        how: dict[str, Any] = {"multiplier": multiplier, "start": start, "bias_start": bias}
-        return SpikeSlab(part, prior, inclusion=method != "dense", **how)
+        options: dict[str, Any] = {"multiplier": multiplier, "start": start, "bias_start": bias}
+        return SpikeSlab(part, prior, inclusion=method != "dense", **options)
 
     with seeded_globals(seed):
         layers = nn.Sequential(nn.Linear(2, _UNITS), nn.ReLU(), nn.Linear(_UNITS, _CLASSES))
@@ -282,14 +282,14 @@ def _outside(model: Model, cases: _Cases, draws: int) -> tuple[dict[str, float],
     out = ((x < 0.0) | (x > 1.0)).any(1)
     threshold = _seen(model, cases.train.x, draws)[1].quantile(0.95)
     found, height = _seen(model, x, draws)
-    told, flagged = found.uncertainty(), height > threshold
-    shared = told.weights + told.structure  # between the label and the network
-    rules = {"logit": height, "entropy": told.total, "information": shared}
+    uncertainty, flagged = found.uncertainty(), height > threshold
+    shared = uncertainty.weights + uncertainty.structure  # between the label and the network
+    rules = {"logit": height, "entropy": uncertainty.total, "information": shared}
     scores = {f"auroc_{name}": auroc(rule[out].numpy(), rule[~out].numpy()) for name, rule in rules.items()}
     for name, part in (("outside", out), ("inside", ~out)):
         scores[f"flagged_{name}"] = float(flagged[part].double().mean())
-    scores["flagged_entropy"] = float(told.total[flagged].mean()) if bool(flagged.any()) else math.nan
-    drawn = {"outside_entropy": told.total, "outside_information": shared, "outside_flagged": flagged.double()}
+    scores["flagged_entropy"] = float(uncertainty.total[flagged].mean()) if bool(flagged.any()) else math.nan
+    drawn = {"outside_entropy": uncertainty.total, "outside_information": shared, "outside_flagged": flagged.double()}
     return scores, {name: _plain(values) for name, values in drawn.items()}
 
 

@@ -257,11 +257,11 @@ def _baseline(method: str, seed: int, train: Rows, training: Training) -> Model:
     flat = Rows(train.x.flatten(1), train.y)
     members: list[Model] = []
     for i in range(1 if method == "dropout" else 3):
-        how = {"seed": fold_in(seed, "member", i)}
+        start = {"seed": fold_in(seed, "member", i)}
         model = (
-            dropout_network(Perceptron(), 2, 0.5, **how)
+            dropout_network(Perceptron(), 2, 0.5, **start)
             if method == "dropout"
-            else finite_network(Perceptron(), 2, **how)
+            else finite_network(Perceptron(), 2, **start)
         )
         fit(model.to(train.x.device), Categorical(10), flat, training=training, seed=fold_in(seed, "order", i))
         members.append(model)

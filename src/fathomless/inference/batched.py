@@ -239,11 +239,11 @@ class BatchedRuns:
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
         self.epoch, self.step, self.history = meta["epoch"], meta["step"], list(meta["history"])
-        for i, (member, saved) in enumerate(zip(self.members, meta["members"], strict=True)):
-            rebuild(member.model, saved["layout"])
-            member.history, member.epoch = list(saved["history"]), saved["epoch"]
-            member.stop, member.error = saved["stop"], saved["error"]
-            member.best = Best.from_json(saved["best"], under(f"best/{i}", tensors))
+        for i, (member, state_of_member) in enumerate(zip(self.members, meta["members"], strict=True)):
+            rebuild(member.model, state_of_member["layout"])
+            member.history, member.epoch = list(state_of_member["history"]), state_of_member["epoch"]
+            member.stop, member.error = state_of_member["stop"], state_of_member["error"]
+            member.best = Best.from_json(state_of_member["best"], under(f"best/{i}", tensors))
             self.orders[i].set_state(tensors[f"order/{i}"].cpu())
             for name, value in under(f"done/{i}", tensors).items():
                 member.parts()[name].copy_(value)

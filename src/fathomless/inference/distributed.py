@@ -71,7 +71,7 @@ class Ranks:
         dist.all_reduce(votes)
         return tuple(vote > 0.0 for vote in votes.tolist())
 
-    def told(self, value: float) -> float:
+    def from_first(self, value: float) -> float:
         """Return the value that rank 0 gave."""
         if self.count == 1:
             return value
@@ -89,10 +89,10 @@ class Ranks:
         """
         if self.count == 1:
             return
-        own = torch.tensor(checksum(tensors, plain), device=self.device)
-        found = [torch.empty_like(own) for _ in range(self.count)]
-        dist.all_gather(found, own)
-        strange = [rank for rank, one in enumerate(found) if int(one) != int(found[0])]
+        digest = torch.tensor(checksum(tensors, plain), device=self.device)
+        digests = [torch.empty_like(digest) for _ in range(self.count)]
+        dist.all_gather(digests, digest)
+        strange = [rank for rank, one in enumerate(digests) if int(one) != int(digests[0])]
         if strange:
             raise RankError(
                 f"after step {step}, {'ranks' if strange[1:] else 'rank'} {', '.join(map(str, strange))} of "

@@ -211,10 +211,10 @@ class Run:
         self.likelihood.load_state_dict(under("likelihood", tensors))
         self.register_parameters()
         for name, p in self.named().items():
-            state = under(f"optimizer/{name}", tensors)
-            if state:
+            moments = under(f"optimizer/{name}", tensors)
+            if moments:
                 # fused optimisers keep all their state, the step too, beside the parameter
-                self.optimizer.state[p] = {key: value.to(p.device) for key, value in state.items()}
+                self.optimizer.state[p] = {key: value.to(p.device) for key, value in moments.items()}
         self.order.set_state(tensors["generator/order"].cpu())
         self.noise.set_state(tensors["generator/noise"].cpu())
         self.best = Best.from_json(meta["best"], under("best", tensors))

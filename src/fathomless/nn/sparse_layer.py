@@ -196,12 +196,12 @@ class LinearMap(NamedTuple):
             names = "nn.Linear, nn.Conv1d, nn.Conv2d and nn.Conv3d"
             raise DataError(f"a layer of type {type(module).__name__} was given; weights with spikes are in {names}")
         module = cast(nn.Conv2d, module)
-        how: dict[str, Any] = {"stride": module.stride, "dilation": module.dilation, "groups": module.groups}
+        options: dict[str, Any] = {"stride": module.stride, "dilation": module.dilation, "groups": module.groups}
         kernel = module.weight.ndim - 1
         if module.padding_mode == "zeros":
-            return cls(partial(function, padding=module.padding, **how), False, kernel)
+            return cls(partial(function, padding=module.padding, **options), False, kernel)
         pad = partial(F.pad, pad=list(module._reversed_padding_repeated_twice), mode=module.padding_mode)
-        return cls(partial(function, **how), False, kernel, pad)
+        return cls(partial(function, **options), False, kernel, pad)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Apply weights (outputs, inputs, ...) to x (B, inputs, ...)."""

@@ -83,8 +83,8 @@ class SlabPrior:
                 continue
             value = torch.as_tensor(given, dtype=torch.float64)
             if not bool(((value > least) & (value < most)).all()):
-                told = f"{given}" if value.ndim == 0 else f"a tensor from {value.min():.3g} to {value.max():.3g}"
-                raise DataError(f"a prior {name} of {told} was given; {least:g} < {name} < {most:g} is allowed")
+                shown = f"{given}" if value.ndim == 0 else f"a tensor from {value.min():.3g} to {value.max():.3g}"
+                raise DataError(f"a prior {name} of {shown} was given; {least:g} < {name} < {most:g} is allowed")
 
     def of_biases(self) -> "SlabPrior":
         """Return the prior of biases; inclusions that differ between weights say nothing about them."""

@@ -127,7 +127,7 @@ def _numbers(each: Sequence[Draws]) -> Tensor:
         return torch.cat([draws.structure for draws in each])
     numbers, first = [], 0
     for draws in each:
-        _, own = draws.structure.unique(return_inverse=True)
-        numbers.append(own + first)
+        _, number = draws.structure.unique(return_inverse=True)
+        numbers.append(number + first)
         first += len(draws.structure)
     return torch.cat(numbers)

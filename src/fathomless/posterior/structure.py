@@ -75,13 +75,15 @@ class ListedPosterior(Structure):
                 mass[name] = mass.get(name, 0.0) + share * p
         mass = {name: mass[name] for name in sorted(mass, key=_natural)}
         likely = max(mass, key=lambda name: mass[name])
-        told = f"most likely {self.kind} {likely} ({100.0 * mass[likely]:.0f} %)" if len(mass) > 1 else self.summary
+        likeliest = (
+            f"most likely {self.kind} {likely} ({100.0 * mass[likely]:.0f} %)" if len(mass) > 1 else self.summary
+        )
         return replace(
             self,
             names=tuple(mass),
             probabilities=tuple(mass.values()),
             statistics=_averages(each, shares),
-            summary=f"{_members(each)}, {told}",
+            summary=f"{_members(each)}, {likeliest}",
         )
 
 

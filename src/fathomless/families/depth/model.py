@@ -454,8 +454,8 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
         self._pays = charges(self._parts, depths, self.weight_prior, cumulative=self.head_divergence == "cumulative")
         log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))
         if not bool(log_prior.isfinite().all()):
-            told = f"the posterior over depth reaches {depths[-1]} layers, where the prior {self.prior} has no mass"
-            raise DepthError(f"{told}; choose a prior that covers the support, or a law that stays inside the prior")
+            reason = f"the posterior over depth reaches {depths[-1]} layers, where the prior {self.prior} has no mass"
+            raise DepthError(f"{reason}; choose a prior that covers the support, or a law that stays inside the prior")
         for name, table in (
             ("_charges", self._pays.table),
             ("_sizes", torch.tensor(self._pays.sizes, dtype=torch.int64)),

@@ -56,7 +56,7 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
         checks.choice("posterior", self.posterior, _POSTERIORS)
         self._room(inputs, outputs, dtype)
         first, rest = self._priors(inputs)
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "inclusion": self.posterior not in ("slab", "mnf"),
             "multiplier": (self.flow or FlowOptions()) if self.posterior in ("flow", "mnf") else None,
             "estimator": "relaxed" if self.posterior == "relaxed" else "local",
@@ -64,7 +64,7 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
         with seeded_globals(fold_in(seed, "weights")):
             plain = self._network(inputs, outputs)
             entry = next((n for n, part in plain.named_modules() if isinstance(part, nn.Linear)), None)
-            network = bayesian(plain, lambda name, part: SpikeSlab(part, first if name == entry else rest, **how))
+            network = bayesian(plain, lambda name, part: SpikeSlab(part, first if name == entry else rest, **options))
             return SparseNetwork(network.to(dtype=dtype), predict_by=self.predict_by)
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:

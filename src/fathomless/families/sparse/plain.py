@@ -127,8 +127,8 @@ class CompressedLinear(nn.Module):
             two: Tensor = self(rows.expand(2, -1))  # a table of one column is slower than one of two
             return two[:1].reshape(*x.shape[:-1], len(self.bias))
         table = rows.mT.contiguous()  # (inputs, B)
-        how: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
-        total = F.embedding_bag(self.columns, table, self.starts, per_sample_weights=self.values, **how)
+        options: dict[str, Any] = {"mode": "sum", "include_last_offset": True}
+        total = F.embedding_bag(self.columns, table, self.starts, per_sample_weights=self.values, **options)
         return (total.mT + self.bias).reshape(*x.shape[:-1], len(self.bias))
 
 
@@ -247,7 +247,7 @@ def _description(module: nn.Module, path: str, tensors: dict[str, Tensor]) -> di
         raise DataError(
             f"{path} is a {type(module).__name__}, which cannot be saved; allowed are {', '.join(sorted(_BY_NAME))}"
         )
-    told: dict[str, Any] = {"type": type(module).__name__, "arguments": _arguments(module)}
+    description: dict[str, Any] = {"type": type(module).__name__, "arguments": _arguments(module)}
     own: dict[str, Tensor | None] = {}
     if isinstance(module, Select):
         own = {"columns": module.columns}
@@ -256,20 +256,20 @@ def _description(module: nn.Module, path: str, tensors: dict[str, Tensor]) -> di
     elif type(module) in _WEIGHTED:
         weight = cast(Tensor, module.weight)
         own = {**_packed(*_rows(weight.flatten(1)), weight[0].numel()), "bias": cast(Tensor | None, module.bias)}
-        told["shape"] = tuple(weight.shape)
+        description["shape"] = tuple(weight.shape)
     tensors |= {f"{path}.{name}": tensor for name, tensor in own.items() if tensor is not None}
     inner = module if isinstance(module, nn.Sequential) else module.children()  # which tell a repeated one once
-    return {**told, "children": [_description(child, f"{path}.{i}", tensors) for i, child in enumerate(inner)]}
+    return {**description, "children": [_description(child, f"{path}.{i}", tensors) for i, child in enumerate(inner)]}
 
 
-def _built(told: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+def _built(description: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Build what :func:`_description` described."""
-    kind = _BY_NAME[told["type"]]
-    arguments: dict[str, Any] = dict(told["arguments"])
+    kind = _BY_NAME[description["type"]]
+    arguments: dict[str, Any] = dict(description["arguments"])
     arguments |= {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
     own = {name.removeprefix(f"{path}."): tensor for name, tensor in tensors.items() if name.startswith(f"{path}.")}
     if kind in (nn.Sequential, SkipChain):
-        children = [_built(child, f"{path}.{i}", tensors) for i, child in enumerate(told["children"])]
+        children = [_built(child, f"{path}.{i}", tensors) for i, child in enumerate(description["children"])]
         return cast(nn.Module, cast(Any, kind)(*children))
     if kind is Select:
         return Select(own["columns"], **arguments)
@@ -277,7 +277,7 @@ def _built(told: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) ->
         return CompressedLinear(*_unpacked(own, len(own["bias"]), arguments["inputs"]), own["bias"], **arguments)
     if kind not in _WEIGHTED:
         return kind(**arguments)
-    shape = torch.Size(told["shape"])
+    shape = torch.Size(description["shape"])
     starts, columns, values = _unpacked(own, shape[0], shape[1:].numel())
     weight = values.new_zeros(shape).flatten(1)
     weight[torch.arange(shape[0]).repeat_interleave(starts.diff()), columns] = values

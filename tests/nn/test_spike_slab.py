@@ -222,3 +222,23 @@ def test_bad_priors_are_refused(options: dict[str, object], message: str) -> Non
 def test_a_prior_that_does_not_fit_the_weights_is_refused() -> None:
     with pytest.raises(DataError, match=r"a prior inclusion of shape \(3,\) was given for weights of shape \(5, 7\)"):
         SlabPrior(torch.full((3,), 0.5)).against(SHAPE)
+
+
+@torch.no_grad()
+def test_learned_inclusion_maximises_the_bound_with_a_beta_prior() -> None:
+    """The bound alone has its maximum at the mean of α; with the log of a Beta(2, 2) prior, at the value in use."""
+    alpha = torch.tensor([0.9, 0.2, 0.05, 0.6, 0.99], dtype=torch.float64)
+    zero = torch.zeros(5, dtype=torch.float64)
+    learned = SlabPrior(inclusion="learned").against(alpha.shape).settled(zero, zero, alpha.logit()).odds
+    assert isinstance(learned, torch.Tensor)
+    grid = torch.linspace(1e-4, 1 - 1e-4, 99_999, dtype=torch.float64)
+
+    def divergence(p: torch.Tensor) -> torch.Tensor:  # of the inclusions, as a function of the prior's probability
+        return (
+            alpha[:, None] * (alpha[:, None] / p).log() + (1 - alpha[:, None]) * ((1 - alpha[:, None]) / (1 - p)).log()
+        ).sum(0)
+
+    alone = grid[divergence(grid).argmin()]
+    with_prior = grid[(divergence(grid) - torch.distributions.Beta(2.0, 2.0).log_prob(grid)).argmin()]
+    torch.testing.assert_close(alone, alpha.mean(), atol=2e-5, rtol=0.0)
+    torch.testing.assert_close(with_prior, learned.sigmoid(), atol=2e-5, rtol=0.0)

@@ -99,6 +99,10 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the share of so many rows that is held out."""
 
     @abstractmethod
+    def _refuse_streams(self) -> None:
+        """Refuse data that are read in parts if they could not be used, before any are read."""
+
+    @abstractmethod
     def _fitted_before(self) -> torch.dtype | None:
         """Return the type of the weights if the fit goes on from the fitted state, with its schema; else None."""
 
@@ -130,6 +134,7 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
     def _prepare_stream(self, source: streams.Source) -> Prepared:
         """Learn how the table is encoded, and read the rows that are held out."""
         self._check_options()
+        self._refuse_streams()
         seed, before = self._seed(), self._fitted_before()
         options = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
         schema, target = (

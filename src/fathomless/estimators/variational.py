@@ -63,15 +63,13 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         }
         if self.n_restarts == 1:
             return fit(model, likelihood, train, valid, **settings)
-        if not isinstance(train, Rows):
-            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
         if self._fitted_before() is not None:
             raise DataError(
                 f"warm_start goes on from one network, and n_restarts={self.n_restarts} was given; set it to 1"
             )
         seeds = (fold_in(seed, "restart", i) for i in range(1, self.n_restarts))
         starts = [(model, likelihood), *(self._start(prepared, one) for one in seeds)]
-        return restarted(starts, train, valid, self.restarts, **settings)
+        return restarted(starts, cast(Rows, train), valid, self.restarts, **settings)
 
     def _start(self, prepared: Prepared, seed: int) -> tuple[Model, Likelihood]:
         """Build what is to be trained, or copy it: a training that fails must not spoil what is fitted."""
@@ -84,8 +82,9 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _fitted_before(self) -> torch.dtype | None:
         return self.model_.dtype if self.warm_start and "model_" in vars(self) else None
 
-    def _networks(self) -> int:
-        return self.n_restarts
+    def _refuse_streams(self) -> None:
+        if self.n_restarts != 1:
+            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
 
     def _share_held_out(self, count: float) -> float:
         fraction = self.validation_fraction

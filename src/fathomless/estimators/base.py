@@ -273,8 +273,8 @@ class Estimator(TableReader, ABC):
         self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
         rebuild(self.model_, meta["layout"])
         for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
-            own = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
-            module.load_state_dict(own)
+            state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
+            module.load_state_dict(state)
             module.eval()
         self.seed_, self.history_, self.n_iter_ = meta["seed"], meta["history"], meta["n_iter"]
         self._score, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]

@@ -235,7 +235,7 @@ def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, s
     >>> described(LawOptions)["structure_rate"][0]
     'float or "auto"'
     """
-    found: dict[str, tuple[str, str]] = {}
+    entries: dict[str, tuple[str, str]] = {}
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] in ("builtins", "sklearn", "abc"):
             continue
@@ -244,8 +244,8 @@ def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, s
             head, _, meaning = entry.partition("\n")
             name, colon, type_ = head.partition(" : ")
             if colon:
-                found.setdefault(name, (type_, " ".join(meaning.split())))
-    return found
+                entries.setdefault(name, (type_, " ".join(meaning.split())))
+    return entries
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))

@@ -111,8 +111,8 @@ def decoded(value: Any, classes: Mapping[str, type]) -> Any:
     """Undo :func:`encoded`; lists become tuples."""
     match value:
         case {"class": str(name), "fields": dict(entries)}:
-            own = {_RENAMED_FIELDS.get(field, field): entry for field, entry in entries.items()}
-            return classes[_RENAMED_CLASSES.get(name, name)](**decoded(own, classes))
+            renamed = {_RENAMED_FIELDS.get(field, field): entry for field, entry in entries.items()}
+            return classes[_RENAMED_CLASSES.get(name, name)](**decoded(renamed, classes))
         case dict():
             return {name: decoded(entry, classes) for name, entry in value.items()}
         case list():

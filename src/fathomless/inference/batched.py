@@ -378,8 +378,8 @@ class _Pair(nn.Module):
 def _evaluate(
     runs: BatchedRuns, values: dict[str, Tensor], rows: Rows, size: int | None, draws: int, noise: Any
 ) -> Any:
-    def one(own: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None, temperature: Tensor) -> Any:
-        return functional_call(runs.pair, own, (x, y, weight, size, temperature, draws, noise))
+    def one(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None, temperature: Tensor) -> Any:
+        return functional_call(runs.pair, parameters, (x, y, weight, size, temperature, draws, noise))
 
     weighted = None if rows.weight is None else 0
     each = vmap(one, in_dims=(0, 0, 0, weighted, 0), randomness="different")

@@ -125,5 +125,5 @@ def _mean(members: Sequence[Fitted]) -> Likelihood:
     likelihood = copy.deepcopy(members[0].likelihood)
     each = [dict(member.likelihood.named_parameters()) for member in members]
     for name, p in likelihood.named_parameters():
-        p.copy_(torch.stack([own[name] for own in each]).mean(0))
+        p.copy_(torch.stack([parameters[name] for parameters in each]).mean(0))
     return likelihood.eval()

@@ -175,11 +175,11 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
 
     def _columns(self) -> dict[str, list[int]]:
         """Return the encoded features of every column of the table, by their numbers."""
-        found: dict[str, list[int]] = {}
+        features_of: dict[str, list[int]] = {}
         for column in self.schema_.columns:
-            first = sum(map(len, found.values()))
-            found[column.name] = list(range(first, first + len(column.features)))
-        return found
+            first = sum(map(len, features_of.values()))
+            features_of[column.name] = list(range(first, first + len(column.features)))
+        return features_of
 
     def to_sparse(self, format: str = "auto") -> SparseExport:
         """Return the median probability model as a small plain network, with the means of its weights.

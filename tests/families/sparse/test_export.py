@@ -557,7 +557,7 @@ def test_descriptions_that_cannot_be_built_are_refused(tmp_path):
 
 def test_other_options_are_refused():
     model = sparse(perceptron(3, 2), 0.5, 0)
-    with pytest.raises(DataError, match=r"predict_by='mean'.*'median', 'average'"):
+    with pytest.raises(DataError, match=r"predict_by='mean'.*'median' and 'average'"):
         to_sparse(model, predict_by="mean")
     with pytest.raises(DataError, match=r"format='coo'.*'auto', 'dense', 'csr'"):
         to_sparse(model, format="coo")

@@ -117,6 +117,8 @@ def computed(name: str, options: dict[str, Any], X: Any, y: Any) -> dict[str, st
     with tempfile.TemporaryDirectory() as home:
         checkpoint, saved = Path(home) / "checkpoint", Path(home) / "saved"
         start = {"epochs": EPOCHS, "width": 16, "random_state": 0, **options}
+        if name.startswith("SparseBayes"):
+            start["weight_draws"] = 16  # whatever the default is
         estimator = getattr(fathomless, name)(**start, checkpoint=checkpoint, checkpoint_seconds=0).fit(X, y)
         estimator.save(saved)
         mixture = estimator.predict_dist(X)

@@ -559,7 +559,7 @@ def test_other_options_are_refused():
     model = sparse(perceptron(3, 2), 0.5, 0)
     with pytest.raises(DataError, match=r"predict_by='mean'.*'median' and 'average'"):
         to_sparse(model, predict_by="mean")
-    with pytest.raises(DataError, match=r"format='coo'.*'auto', 'dense', 'csr'"):
+    with pytest.raises(DataError, match=r"format='coo'.*'auto', 'dense' and 'csr'"):
         to_sparse(model, format="coo")
     with pytest.raises(DataError, match="1 is a BatchNorm1d"):
         to_sparse(SparseNetwork(bayesian(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))))

@@ -303,7 +303,7 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
     @property
     def stochastic(self) -> bool:
         """Whether any weight in use is drawn rather than a point estimate."""
-        return any(isinstance(part, BayesianLayer) for _, part in self._parts)
+        return bool(self._bayesian)
 
     @torch.no_grad()
     def depth_posterior(self) -> dict[int, float]:
@@ -358,7 +358,8 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
         divergences: dict[str, Tensor] = {}
         hidden = [x]
         for name, layer in self._layers_in_use:
-            hidden.append(_apply(name, layer, hidden[-1], generator, divergences))
+            plain = not self._bayesian  # the usual case, in which nobody need be asked what it is
+            hidden.append(layer(hidden[-1]) if plain else _apply(name, layer, hidden[-1], generator, divergences))
         hidden = [hidden[depth] for depth in self._depths_in_use]
         if self._linear_heads and not self._shared and not torch.is_autocast_enabled(x.device.type):
             f = side_by_side(self._linear_heads, hidden)
@@ -369,8 +370,8 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
             f = torch.stack([_apply("readout", self.readout, one, generator, divergences) for one in f])
         divergence = self._pays.decay(self._sizes, self._shared)
         if divergences:
-            own = [divergences[name].double() for name, part in self._parts if isinstance(part, BayesianLayer)]
-            divergence = torch.cat([divergence, torch.stack(own)])
+            drawn = torch.stack([divergences[name].double() for name in self._bayesian])
+            divergence = torch.cat([divergence, drawn])
         return f, divergence
 
     def _extend(self, limit: int | None) -> int:
@@ -450,6 +451,7 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
                 p.grad = None
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
+        self._bayesian = [name for name, part in self._parts if isinstance(part, BayesianLayer)]
         self._sparse_layers = [layer for _, part in self._parts for _, layer in sparse_layers(part)]
         self._pays = charges(self._parts, depths, self.weight_prior, cumulative=self.head_divergence == "cumulative")
         log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))

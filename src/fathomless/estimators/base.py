@@ -134,7 +134,7 @@ class Estimator(TableReader, ABC):
     # ---- predicting
 
     def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive:
-        """Return the predictive distribution of every row: a mixture over depths (and weight draws).
+        """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
         It holds the parameters of every component, S × N × K numbers.
         """
@@ -265,10 +265,9 @@ class Estimator(TableReader, ABC):
             device = self._device()
         self.likelihood_ = self._likelihood(self.target_).to(device, dtype)
         self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-        each = len(meta["layout"].get("members", "1"))  # an ensemble of restarts tells of its members
+        members = meta["layout"].get("members", [{}])  # only an ensemble of restarts tells of them
         built = [
-            self._build_model(self._width(self.schema_), self.likelihood_.outputs, meta["seed"], dtype)
-            for _ in range(each)
+            self._build_model(self._width(self.schema_), self.likelihood_.outputs, meta["seed"], dtype) for _ in members
         ]
         self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
         rebuild(self.model_, meta["layout"])

@@ -150,7 +150,29 @@ class Classifier(ClassifierMixin, Supervised):  # type: ignore[misc]
         return ClassLabels
 
 
-class Regressor(NoiseOptions, RegressorMixin, Supervised):  # type: ignore[misc]
+class _Continuous(NoiseOptions):
+    """What estimators of numbers share: noise of a law that the user names, and a scale to undo."""
+
+    target_: ClassLabels | TargetScale
+
+    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
+        kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
+        law = checks.choice("likelihood", self.likelihood, tuple(kinds))
+        return kinds[law](len(cast(TargetScale, target).mean), noise=self.noise)
+
+    def _shaped(self, y: Any) -> Any:
+        return y
+
+    def _units(self) -> dict[str, Any]:
+        target = cast(TargetScale, self.target_)
+        return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
+
+    @classmethod
+    def _target_type(cls) -> type[TargetScale]:
+        return TargetScale
+
+
+class Regressor(_Continuous, RegressorMixin, Supervised):  # type: ignore[misc]
     """What all regressors share."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -178,25 +200,11 @@ class Regressor(NoiseOptions, RegressorMixin, Supervised):  # type: ignore[misc]
         draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
         return np.moveaxis(np.asarray(draws), 0, -1)
 
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        return _noise_law(self, len(cast(TargetScale, target).mean))
-
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return fit_target(y, weight)
 
-    def _shaped(self, y: Any) -> Any:
-        return y
 
-    def _units(self) -> dict[str, Any]:
-        target = cast(TargetScale, self.target_)
-        return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
-
-    @classmethod
-    def _target_type(cls) -> type[TargetScale]:
-        return TargetScale
-
-
-class Density(NoiseOptions, DensityMixin, Estimator):  # type: ignore[misc]
+class Density(_Continuous, DensityMixin, Estimator):  # type: ignore[misc]
     """What all estimators of a density share: the columns of the table are the target, and nothing predicts them.
 
     Networks get rows without columns, (N, 0).
@@ -246,32 +254,11 @@ class Density(NoiseOptions, DensityMixin, Estimator):  # type: ignore[misc]
         count = checks.whole("n_samples", n_samples)
         return np.asarray(row.sample(count, as_generator(random_state)))[:, 0]
 
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        return _noise_law(self, len(cast(TargetScale, target).mean))
-
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return replace(fit_target(y, weight), ndim=2)
-
-    def _shaped(self, y: Any) -> Any:
-        return y
 
     def _predictors(self, schema: Schema, X: Any) -> Array:
         return np.zeros((len(X), 0))
 
     def _width(self, schema: Schema) -> int:
         return 0
-
-    def _units(self) -> dict[str, Any]:
-        target = cast(TargetScale, self.target_)
-        return {"shift": target.mean, "scale": target.scale}
-
-    @classmethod
-    def _target_type(cls) -> type[TargetScale]:
-        return TargetScale
-
-
-def _noise_law(options: NoiseOptions, targets: int) -> Likelihood:
-    """Build the law of the noise that the options name."""
-    kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
-    law = checks.choice("likelihood", options.likelihood, tuple(kinds))
-    return kinds[law](targets, noise=options.noise)

@@ -155,7 +155,7 @@ class Run:
         self.model.train()
         self.likelihood.train()
 
-    def result(self) -> "Fitted":
+    def result(self) -> Fitted:
         """Return what the training has come to."""
         done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
         return Fitted(*done, training=self.training, stopped=self.stop)

@@ -21,8 +21,8 @@ class Reference:
         Title.
     year : int or None
         Year of publication.
-    where : str
-        Conference, or what else the entry needs, as "field = text".
+    field, where : str
+        Where it appeared, or what else is to be said, and the field of the entry that it belongs in.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""The picture of the first page: a function whose noise grows, and the posterior over depth."""
+"""The picture of the first page: a function whose noise grows, and the posterior over depth with its errors."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,4 +14,4 @@ x = np.linspace(-0.05, 1.05, 200)
 levels = [0.05, 0.25, 0.5, 0.75, 0.95]
 page, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.4), layout="constrained", width_ratios=(3, 2))
 plots.functions(x, reg.predict_dist(x[:, None]).quantiles(levels), levels, X=X[:, 0], y=y, ax=left)
-depth_posterior(reg.depth_posterior_, ax=right)
+depth_posterior(reg.depth_posterior_, errors=reg.depth_posterior_error_, ax=right)

@@ -33,10 +33,9 @@ def log_loss(probabilities: np.ndarray, y: np.ndarray) -> float:
 def fit_spiral(axes: tuple[Axes, Axes]) -> None:
     X, y = spiral(1024, rotation=10.0, seed=0)
     X_test, y_test = spiral(1024, rotation=10.0, seed=1)
-    # shallow networks can do nothing with a spiral: start deeper, and look for the depth faster, than for tables
-    clf = UnboundedDepthClassifier(initial_depth=4, structure_rate=1.0, random_state=0).fit(X, y)
+    clf = UnboundedDepthClassifier(random_state=0).fit(X, y)
     linear = LogisticRegression().fit(X, y)
-    report("spiral, 1,024 points", clf, "logistic regression", "accuracy")
+    report("spiral, 1,024 points", clf, "logistic regression")
     row(
         "log-likelihood per row",
         log_loss(clf.predict_proba(X_test), y_test),
@@ -52,7 +51,7 @@ def fit_spiral(axes: tuple[Axes, Axes]) -> None:
     axes[0].set_xticks([-1, 0, 1])
     axes[0].set_yticks([-1, 0, 1])
     axes[0].set_title("Spiral: p(class | x) and the data")
-    draw_depths(axes[1], clf.depth_posterior_, "Spiral: p(depth | data)")
+    draw_depths(axes[1], clf, "Spiral: weight of each depth")
 
 
 def fit_diabetes(axes: tuple[Axes, Axes]) -> None:
@@ -62,7 +61,7 @@ def fit_diabetes(axes: tuple[Axes, Axes]) -> None:
     linear = make_pipeline(StandardScaler(), BayesianRidge()).fit(X, y)
     mean, std = linear.predict(X_test, return_std=True)
     log_p = -0.5 * ((y_test - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
-    report("diabetes, 331 rows", reg, "Bayesian ridge", "R²")
+    report("diabetes, 331 rows", reg, "Bayesian ridge")
     row("log-likelihood per row", float(reg.predict_dist(X_test).log_prob(y_test).mean()), float(log_p.mean()))
     row("R²", reg.score(X_test, y_test), linear.score(X_test, y_test))
     low, high = reg.predict_interval(X_test, 0.9)
@@ -72,7 +71,7 @@ def fit_diabetes(axes: tuple[Axes, Axes]) -> None:
     axes[0].plot(np.arange(len(order)), y_test[order], "o", color=INK, markersize=3)
     axes[0].set_xlabel("test rows, by predicted mean")
     axes[0].set_title("Diabetes: 90 % intervals and the truth")
-    draw_depths(axes[1], reg.depth_posterior_, "Diabetes: p(depth | data)")
+    draw_depths(axes[1], reg, "Diabetes: weight of each depth")
 
 
 def fit_breast_cancer(axes: tuple[Axes, Axes]) -> None:
@@ -82,7 +81,7 @@ def fit_breast_cancer(axes: tuple[Axes, Axes]) -> None:
     )
     clf = UnboundedDepthClassifier(random_state=0).fit(X, y)
     linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(X, y)
-    report("breast cancer, 426 rows", clf, "logistic regression", "accuracy")
+    report("breast cancer, 426 rows", clf, "logistic regression")
     p = clf.predict_proba(X_test)
     row("log-likelihood per row", log_loss(p, y_test), log_loss(linear.predict_proba(X_test), y_test))
     row("accuracy", clf.score(X_test, y_test), linear.score(X_test, y_test))
@@ -93,20 +92,26 @@ def fit_breast_cancer(axes: tuple[Axes, Axes]) -> None:
     axes[0].set_ylabel("test rows")
     axes[0].legend(frameon=False)
     axes[0].set_title("Breast cancer: predictions by true class")
-    draw_depths(axes[1], clf.depth_posterior_, "Breast cancer: p(depth | data)")
+    draw_depths(axes[1], clf, "Breast cancer: weight of each depth")
 
 
-def draw_depths(axes: Axes, posterior: dict[int, float], title: str) -> None:
-    axes.bar(list(posterior), list(posterior.values()), color=INK, width=0.7)
-    axes.set_xticks(list(posterior))
-    axes.set_xlabel("layers")
+def draw_depths(axes: Axes, model: UnboundedDepthClassifier | UnboundedDepthRegressor, title: str) -> None:
+    depths, weights = list(model.depth_posterior_), list(model.depth_posterior_.values())
+    axes.bar(depths, weights, color=INK, width=0.7)
+    axes.errorbar(depths, weights, list(model.depth_posterior_error_.values()), fmt="none", ecolor=SAND)
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(depths)
+    axes.set_xlabel("layers, ± one standard error")
     axes.set_title(title)
 
 
-def report(name: str, model: UnboundedDepthClassifier | UnboundedDepthRegressor, peer: str, score: str) -> None:
+def report(name: str, model: UnboundedDepthClassifier | UnboundedDepthRegressor, peer: str) -> None:
     print(f"\n{name}: {model.structure_.summary}")
-    for depth, p in model.depth_posterior_.items():
-        print(f"  {depth:2d} layers {p:6.3f} {'█' * round(40 * p)}")
+    for depth, weight in model.depth_posterior_.items():
+        error = model.depth_posterior_error_[depth]
+        print(f"  {depth:2d} layers {weight:6.3f} ± {error:.3f} {'█' * round(40 * weight)}")
+    print(f"  {'on rows out of fold':<34}{'fathomless':>11}")
+    row("log-likelihood per row", model.validation_score_ or 0.0, None)
     print(f"  {'on test rows':<34}{'fathomless':>11}  {peer}")
 
 

@@ -16,7 +16,10 @@ from fathomless.families.depth.estimator import UnboundedDepthClassifier, Unboun
 COMMANDS = ["fit", "predict", "evaluate", "report", "cite", "reproduce", "demo"]
 PARSER = parser({name: lambda given: 0 for name in COMMANDS})
 FIT = ["fit", "data.csv", "--target", "price"]
-OPTIONS = [option for option in options_of(UnboundedDepthRegressor) if option.metadata["kind"] != "object"]
+BOTH = {
+    option.name: option for kind in (UnboundedDepthClassifier, UnboundedDepthRegressor) for option in options_of(kind)
+}
+OPTIONS = [option for option in BOTH.values() if option.metadata["kind"] != "object"]
 
 
 def parsed(*words: str) -> argparse.Namespace:

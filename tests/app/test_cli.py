@@ -236,7 +236,7 @@ def test_a_fit_says_what_it_did_and_what_is_next(call: Call) -> None:
     said = fit(call)
     assert said.err == "note: target price: regression, since it is a number (--task changes that)\n"
     assert said.out.startswith("price: regression on 5 columns, 90 rows\ndepth: mean depth ")
-    assert "held-out rows, 9" in said.out
+    assert "out-of-fold rows, 90" in said.out
     for name in SCORES:
         assert f"\n{name.replace('_', ' ')}  " in said.out
     assert "\nThe page is run/report.html. Next:\n  fathomless predict run NEW.csv --out predictions.csv\n" in said.out

@@ -97,7 +97,7 @@ def test_an_evaluation_is_printed_and_kept(call: Call) -> None:
     first, *rows = said.out.splitlines()
     assert first.split("  ")[0] == "test.csv, 90"
     assert [row.split("  ")[0].replace(" ", "_") for row in rows] == SCORES
-    assert [found.name for found in runs.evaluations("run")] == ["test.csv", "held-out rows", "training rows"]
+    assert [found.name for found in runs.evaluations("run")] == ["test.csv", "out-of-fold rows", "training rows"]
 
 
 def test_an_evaluation_as_json_is_that_of_the_predictions(call: Call) -> None:
@@ -135,7 +135,7 @@ def test_an_evaluation_again_replaces_the_first(call: Call, monkeypatch: pytest.
     standard_input(monkeypatch, Path("houses.csv").read_bytes())
     assert call("evaluate", "run", "-").code == 0
     names = [found.name for found in runs.evaluations("run")]
-    assert names == ["standard input", "test.csv", "held-out rows", "training rows"]
+    assert names == ["standard input", "test.csv", "out-of-fold rows", "training rows"]
 
 
 def test_the_page_of_a_run_is_drawn_with_its_pictures(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_the_page_shows_all_evaluations(call: Call, monkeypatch: pytest.MonkeyPa
         assert call("evaluate", "run", name).code == 0
     assert call("report", "run") == Said(0, "run/report.html\n", "")
     shown = Path("run/report.html").read_text(encoding="utf-8").splitlines()
-    assert shown[:4] == ["./training rows", "a.csv", "b.csv", "held-out rows"]
+    assert shown[:4] == ["./training rows", "a.csv", "b.csv", "out-of-fold rows"]
 
 
 def test_a_page_can_be_opened(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ AVERAGE = {"n_restarts": 2, "restarts": "average"}
 VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "depth": {
         "": ({}, {"weights"}),
+        "elbo": ({"structure_from": "elbo"}, {"weights"}),
+        "cross-fitted": ({"members": 3, "validation_fraction": "auto"}, set()),
         "meanfield": ({"weights": "meanfield"}, set()),
         "sparse": ({"weights": "sparse"}, set()),
         "average": (AVERAGE, set()),

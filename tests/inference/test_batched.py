@@ -251,7 +251,7 @@ def test_running_statistics_are_refused() -> None:
 
 
 def quick(kind: Any, **options: Any) -> Any:
-    return kind(**{"random_state": 0, "epochs": 30, "width": 8, **options})
+    return kind(**{"random_state": 0, "epochs": 30, "width": 8, "structure_from": "elbo", **options})
 
 
 def test_the_best_restart_has_the_best_validation_score() -> None:

@@ -28,7 +28,15 @@ Y = np.sin(2 * X[:, 0]) + X[:, 1]
 
 def fit(*callbacks: Any, checkpoint: Path | None = None, **options: Any) -> UnboundedDepthRegressor:
     """Twelve epochs of two steps; layers come and go, and every fourth epoch the history gets a row."""
-    given = {"epochs": EPOCHS, "width": 6, "batch_size": 60, "structure_rate": 1.0, "patience": None, **options}
+    given = {
+        "epochs": EPOCHS,
+        "width": 6,
+        "batch_size": 60,
+        "structure_rate": 1.0,
+        "structure_from": "elbo",
+        "patience": None,
+        **options,
+    }
     estimator = UnboundedDepthRegressor(random_state=0, checkpoint=checkpoint, callbacks=callbacks, **given)
     return estimator.fit(X, Y)
 
@@ -74,7 +82,13 @@ def test_a_fit_that_pauses_and_goes_on_ends_in_the_same_bytes(
 def test_a_classifier_that_pauses_at_every_row_ends_in_the_same_bytes(tmp_path: Path) -> None:
     def classify(*callbacks: Any, checkpoint: Path | None = None) -> UnboundedDepthClassifier:
         estimator = UnboundedDepthClassifier(
-            width=4, epochs=20, patience=None, random_state=1, checkpoint=checkpoint, callbacks=callbacks
+            width=4,
+            epochs=20,
+            patience=None,
+            structure_from="elbo",
+            random_state=1,
+            checkpoint=checkpoint,
+            callbacks=callbacks,
         )
         return estimator.fit(X, np.where(Y > 0, "up", "down"))
 

@@ -154,7 +154,7 @@ def wish(home: Path) -> None:
     run = train(PATHS["adam"], callbacks=[enough])
     X = np.random.default_rng(0).normal(size=(90, 2))
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # short on purpose
-        estimator = UnboundedDepthRegressor(width=6, epochs=3, random_state=0).fit(X, X[:, 0])
+        estimator = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0])
     estimator.save(home / f"estimator-{rank}")
     seen: list[Tensor] = []
 
@@ -314,7 +314,7 @@ def test_one_rank_s_wish_counts_for_all_and_estimators_agree(tmp_path: Path) -> 
     assert first.meta["epoch"] == second.meta["epoch"] == 4
     assert not torch.equal(first.tensors["dropped"], second.tensors["dropped"])
     X = np.random.default_rng(0).normal(size=(90, 2))
-    alone = UnboundedDepthRegressor(width=6, epochs=3, random_state=0).fit(X, X[:, 0]).predict(X)
+    alone = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0]).predict(X)
     for rank in range(COUNT):
         fitted = UnboundedDepthRegressor.load(tmp_path / f"estimator-{rank}")
         assert fitted.predict(X) == pytest.approx(alone, rel=1e-9, abs=1e-9)

@@ -10,7 +10,7 @@ from dataclasses import Field
 from typing import Any, NoReturn, cast
 
 from fathomless import __version__
-from fathomless.estimators.options import COMMON, NoiseOptions, described
+from fathomless.estimators.options import COMMON, ClassOptions, NoiseOptions, described
 from fathomless.families.registry import families, options
 
 __all__ = ["parser"]
@@ -218,9 +218,9 @@ def _fit_parser(names: Any, run: Command) -> None:
     texts: dict[str, str] = {}
     every: dict[str, dict[str, Field[Any]]] = {}  # option -> structure -> its declaration there
     for structure, family in families().items():
-        for group in (family.options, NoiseOptions):
+        for group in (family.options, NoiseOptions, ClassOptions):
             texts.update({name: text for name, (_, text) in described(group).items() if name not in texts})
-        for name, option in options(family, "regression").items():
+        for name, option in {**options(family, "classification"), **options(family, "regression")}.items():
             if option.metadata["kind"] != "object":
                 every.setdefault(name, {})[structure] = option
     for name, declared in every.items():

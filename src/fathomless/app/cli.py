@@ -530,7 +530,7 @@ def _tell(run: "Run") -> None:
     from fathomless.inference.distributed import ranks
 
     if not ranks().rank:
-        _json(event="epoch", of=run.training.epochs, **run.history[-1])
+        _json(event="epoch", of=run.epochs, **run.history[-1])
 
 
 def _json(**values: Any) -> None:

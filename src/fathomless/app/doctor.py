@@ -28,7 +28,7 @@ _SIMULATIONS = 4000
 _CHANCE = 0.995  # quantile of the calibration error that sampling alone gives
 _MATERIAL = 0.02  # shares, and nats per row and target, below which a difference does not matter
 _LARGE = 0.05
-_HELD_OUT = "held-out rows"
+_UNSEEN = ("held-out rows", "out-of-fold rows")
 _OTHER_KIND = "See how they differ (units, time, place, the way they were chosen), and train on rows like them."
 
 
@@ -131,10 +131,11 @@ def _hasty(case: Case) -> Iterator[Finding]:
 
 
 def _nothing_held_out(case: Case) -> Iterator[Finding]:
-    by_choice = case.given["validation_fraction"] == type(case.estimator).validation_fraction == 0.0  # of the family
+    share = case.given["validation_fraction"]
+    by_choice = share == type(case.estimator).validation_fraction == 0.0  # of the family
     if by_choice or case.estimator.validation_score_ is not None:
         return
-    few = case.given["validation_fraction"] > 0.0 if case.rows is None else case.rows < _FEW_ROWS
+    few = share == "auto" or share > 0.0 if case.rows is None else case.rows < _FEW_ROWS
     yield Finding(
         "advice",
         "No rows were held out",
@@ -211,7 +212,7 @@ def _overfitted(case: Case) -> Iterator[Finding]:
 
 def _of_the_same_kind(case: Case, found: Evaluation) -> bool:
     """Whether rows must be taken for the same kind as those of the training, for want of a comparison."""
-    return found.name == _HELD_OUT or all(other.name != _HELD_OUT for other in case.evaluations)
+    return found.name in _UNSEEN or all(other.name not in _UNSEEN for other in case.evaluations)
 
 
 def _against_overfitting(case: Case) -> str:

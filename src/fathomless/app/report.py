@@ -46,6 +46,7 @@ __all__ = ["Page", "render"]
 _TARGETS = 4  # targets that get pictures
 _LEVELS = 8  # categories that are spelled out
 _LONG = 10  # rows from which on a table is folded
+_OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations of rows that the fit was given
 _OF_ONE_RUN = ("callbacks", "checkpoint", "checkpoint_seconds", "progress", "random_state", "warm_start")
 _KINDS = {"numeric": "number", "boolean": "yes or no", "category": "category", "date": "date"}
 
@@ -172,7 +173,11 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     source = f"{columns} and {counted(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
         return [f"{type(page.estimator).__name__}, fitted to {source}. It has not been evaluated."]
-    own = {"held-out rows": "rows that it was not trained on", "training rows": "the very rows that it was trained on"}
+    own = {
+        "held-out rows": "rows that it was not trained on",
+        "out-of-fold rows": "all rows, each predicted by the networks that were not trained on it",
+        "training rows": "the very rows that it was trained on",
+    }
     where = f"On {own.get(first.name, f'the rows of {first.name}')}"
     ours, constant = first.scores, first.baseline
     if first.task == "classification":
@@ -199,9 +204,15 @@ def _kept(page: Page) -> str:
     scored = [row for row in page.estimator.history_ if "validation_log_likelihood" in row]
     if not scored:
         return f"No rows were held out: the network is that of the last epoch, {page.estimator.n_iter_:,}."
-    if isinstance(page.estimator.model_, Ensemble):
+    if isinstance(page.estimator.model_, Ensemble) and page.estimator.fold_ is None:
         return "Each member is the network of the epoch at which it scored best on the held-out rows."
     best = max(scored, key=lambda row: row["validation_log_likelihood"])
+    if page.estimator.fold_ is not None:
+        networks = f"{len(cast(Ensemble, page.estimator.model_).members)} networks"
+        return (
+            f"All {networks} are those of epoch {best['epoch']:,.0f} of {page.estimator.n_iter_:,}, where all rows, "
+            "each under the networks that were not trained on it, scored best. Numbers are means over networks."
+        )
     return (
         f"The network is that of epoch {best['epoch']:,.0f} of {page.estimator.n_iter_:,}, where the held-out rows "
         "scored best."
@@ -240,7 +251,11 @@ def _learning(page: Page) -> list[Figure]:
     last = history[-1]
     rows = None
     if "rows" in page.data and not page.data.get("weight"):
-        rows = int(page.data["rows"]) - len(page.estimator.held_out_)
+        rows = int(page.data["rows"])
+        if page.estimator.fold_ is None:
+            rows -= len(page.estimator.held_out_)
+        else:
+            rows = round(float((page.estimator.fold_[0] != 0).sum()))
     unit, per = ("nats", 1.0) if rows is None else ("nats per row", float(rows))
     shown = ["log_likelihood", *(name for name in last if name.startswith("divergence_")), "elbo"]
     ways = [
@@ -382,7 +397,7 @@ def _uncertainty(first: Evaluation) -> list[Group]:
     regression = first.task == "regression"
     groups = []
     for t, target in enumerate(first.targets[:_TARGETS] if regression else first.targets[:1]):
-        means = parts[:, :, t].mean(1)
+        means = _mean_parts(first, parts[:, :, t].mean(1), t)
         shares = [percent(share) for share in means / max(float(means.sum()), 1e-300)]
         sizes = [number(math.sqrt(v) if regression else v) for v in (*means, float(means.sum()))]
         said = ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))
@@ -396,6 +411,17 @@ def _uncertainty(first: Evaluation) -> list[Group]:
         rows = list(zip((*names, "all"), sizes, (*shares, "100 %"), strict=True))
         groups.append(Group(target, [figure], TextTable("On average over rows", head, rows)))
     return groups
+
+
+def _mean_parts(first: Evaluation, means: npt.NDArray[np.float64], t: int) -> npt.NDArray[np.float64]:
+    """Average noise, weights and structure over rows; what rows are divided by is averaged before it is clipped."""
+    if "between" not in first.arrays:
+        return means
+    n = len(first.arrays["noise"])
+    between, within = (float(first.arrays[name].reshape(n, -1)[:, t].mean()) for name in ("between", "within"))
+    share = max(between, 0.0) / max(max(between, 0.0) + within, 1e-300)
+    rest = float(means[1:].sum())
+    return np.array([means[0], rest - share * rest, share * rest])
 
 
 # -------------------------------------------------------------------------- data, options, and what to do next
@@ -441,7 +467,7 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
 
     if page.findings:
         steps.append("See to the warnings first: each names its remedy.")
-    if all(evaluation.name in ("held-out rows", "training rows") for evaluation in page.evaluations):
+    if all(evaluation.name in _OWN for evaluation in page.evaluations):
         command = "`fathomless evaluate RUN new.csv`" if page.command else "`fathomless.estimators.evaluation.evaluate`"
         steps.append(f"Score it on rows that had no part in the training, best of all later ones: {command}.")
     if first is not None and first.task == "regression":
@@ -451,7 +477,13 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
             f"Let the weights be uncertain too, with {option('weights', 'meanfield')}: the objective is then a bound "
             "on the evidence, and the weights get their part of the uncertainty. The training takes longer."
         )
-    if "initial_depth" in given:
+    if "initial_depth" in given and page.estimator.weighing_:
+        other = option("seed" if page.command else "random_state", page.seed + 1)
+        steps.append(
+            f"Fit again with another seed, {other}. What stays within the error bars comes from the data; what moves, "
+            "from chance."
+        )
+    elif "initial_depth" in given:
         other = option("seed" if page.command else "random_state", page.seed + 1)
         start = option("initial_depth", 4 if given["initial_depth"] < 3 else 1)
         steps.append(

@@ -59,7 +59,7 @@ __all__ = [
 _ASKED, _UNFINISHED, _CHECKPOINT = "run.json", "unfinished.json", "checkpoint"
 _EVALUATIONS, _REPORT = "evaluations", "report.html"
 #: Names of the evaluations that are not of a file, and the folders they are in.
-OWN = {"held-out rows": "held-out", "training rows": "training"}  # evaluations that are not of a file
+OWN = {"held-out rows": "held-out", "out-of-fold rows": "out-of-fold", "training rows": "training"}
 _MARKED = re.compile("-[0-9a-f]{16}$")
 _COMPARED = 10_000  # training rows that are scored beside the held-out ones
 
@@ -237,7 +237,7 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
 def finish(
     folder: Path_, manifest: RunManifest, estimator: Estimator, take: Callable[[Ints], tuple[Any, Any]]
 ) -> tuple[Evaluation, tuple[Finding, ...]]:
-    """Save the fitted estimator with its history, its scores on held-out rows and the report; end the run.
+    """Save the fitted estimator with its history, its scores on unseen rows and the report; end the run.
 
     Parameters
     ----------
@@ -247,14 +247,23 @@ def finish(
     Returns
     -------
     evaluation, findings
-        On the held-out rows; on the training rows if none were held out.
+        On the held-out rows, or on all rows by cross-fitted networks that have not seen them; on the training rows if
+        none were held out.
     """
-    folder, held = Path(folder), estimator.held_out_
-    count = manifest.rows - len(held)
+    folder, held, fold = Path(folder), estimator.held_out_, estimator.fold_
+    count = manifest.rows - (len(held) if fold is None else 0)
     trained = np.arange(0, count, max(1, count // _COMPARED))  # among those that were not held out
-    trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
+    if fold is None:
+        trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
     training = evaluate(estimator, *take(trained), name="training rows", targets=manifest.targets)
-    main = evaluate(estimator, *take(held), name="held-out rows", targets=manifest.targets) if len(held) else training
+    main = training
+    if fold is not None:
+        seen = np.flatnonzero((fold >= 0).all(0))
+        seen = seen[:: max(1, len(seen) // (5 * _COMPARED))]
+        names = manifest.targets
+        main = evaluate(estimator, *take(seen), name="out-of-fold rows", targets=names, fold=fold[:, seen])
+    elif len(held):
+        main = evaluate(estimator, *take(held), name="held-out rows", targets=manifest.targets)
     estimator.save(folder)
     io.write_text(folder / _ASKED, manifest.to_json())
     write_history(folder, estimator.history_)
@@ -262,7 +271,7 @@ def finish(
         io.remove(place)
     for evaluation in (main, training):
         keep_evaluation(folder, evaluation)
-    findings = examine(estimator, [main] if len(held) else [], training=training, rows=manifest.rows)
+    findings = examine(estimator, [main] if main is not training else [], training=training, rows=manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
     io.remove(folder / _CHECKPOINT)
     io.remove_file(folder / _UNFINISHED)

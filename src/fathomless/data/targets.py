@@ -29,10 +29,13 @@ class ClassLabels:
         Sorted.
     dtype : str
         NumPy data type of the labels that were given ("object" for text in data frames).
+    counts : tuple of float
+        How often each was seen, if that is known.
     """
 
     labels: tuple[Level, ...]
     dtype: str
+    counts: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def log_unit(self) -> float:
@@ -58,12 +61,14 @@ class ClassLabels:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives equal labels."""
-        return {"labels": list(self.labels), "dtype": self.dtype}
+        counts = {"counts": list(self.counts)} if self.counts else {}
+        return {"labels": list(self.labels), "dtype": self.dtype, **counts}
 
     @staticmethod
     def from_json(obj: Any) -> "ClassLabels":
         """Rebuild labels; anything that :meth:`to_json` would not write raises :class:`DataError`."""
-        check_fields(obj, {"labels": list, "dtype": str}, "class labels")
+        counted = {"counts": list} if isinstance(obj, dict) and "counts" in obj else {}
+        check_fields(obj, {"labels": list, "dtype": str, **counted}, "class labels")
         labels, families = obj["labels"], {family(label) for label in obj["labels"]}
         if len(families) != 1 or "unknown" in families or not 2 <= len(set(labels)) == len(labels):
             raise DataError(f"class labels were altered: {some(labels)} are not two or more distinct labels")
@@ -73,16 +78,21 @@ class ClassLabels:
             raise DataError(f"class labels were altered: {obj['dtype']!r} cannot hold them ({error})") from error
         if not same:
             raise DataError(f"class labels were altered: {obj['dtype']!r} does not keep {some(labels)}")
-        return ClassLabels(tuple(labels), obj["dtype"])
+        counts = tuple(map(float, obj.get("counts", ())))
+        if len(counts) not in (0, len(labels)):
+            raise DataError(f"class labels were altered: {len(labels)} labels and {len(counts)} counts")
+        return ClassLabels(tuple(labels), obj["dtype"], counts)
 
 
-def fit_labels(y: Any) -> ClassLabels:
+def fit_labels(y: Any, weight: npt.NDArray[Any] | None = None) -> ClassLabels:
     """Learn the classes of a target.
 
     Parameters
     ----------
     y : ndarray, list or series, shape (N,)
         Text, booleans, integers, or floats that are whole numbers; categoricals of these.
+    weight : ndarray, shape (N,), optional
+        How often each row counts.
 
     Raises
     ------
@@ -98,7 +108,7 @@ def fit_labels(y: Any) -> ClassLabels:
     ['yes', 'yes']
     """
     tally = LabelTally()
-    tally.add(y)
+    tally.add(y, weight)
     return tally.learned()
 
 
@@ -106,13 +116,16 @@ def fit_labels(y: Any) -> ClassLabels:
 class LabelTally:
     """The classes seen so far in a target that comes part by part."""
 
-    seen: set[Any] = field(default_factory=set)
+    seen: dict[Any, float] = field(default_factory=dict)
     dtypes: set[np.dtype[Any]] = field(default_factory=set)
 
-    def add(self, y: Any) -> None:
+    def add(self, y: Any, weight: npt.NDArray[Any] | None = None) -> None:
         """Take in the labels of more rows; raises as :func:`fit_labels` does."""
         values = read_labels(y)
-        self.seen.update(values.tolist())
+        names, place = np.unique(values, return_inverse=True)
+        counts = np.bincount(place.ravel(), weights=weight, minlength=len(names))
+        for name, count in zip(names.tolist(), counts.tolist(), strict=True):
+            self.seen[name] = self.seen.get(name, 0.0) + float(count)
         self.dtypes.add(values.dtype)
 
     def learned(self) -> ClassLabels:
@@ -121,7 +134,8 @@ class LabelTally:
         if len(found) < 2:
             raise DataError(f"y holds one class only ({some(found)}); a classifier needs at least two classes")
         dtype = np.result_type(*self.dtypes)
-        return ClassLabels(tuple(found), dtype.str if dtype.kind == "U" else dtype.name)
+        counts = tuple(self.seen[label] for label in found)
+        return ClassLabels(tuple(found), dtype.str if dtype.kind == "U" else dtype.name, counts)
 
 
 @dataclass(frozen=True)

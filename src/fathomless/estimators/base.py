@@ -6,8 +6,9 @@ does not know: that is :mod:`fathomless.estimators.variational`. What a target i
 """
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -27,7 +28,7 @@ from fathomless.estimators.preparation import Array, Prepared, TableReader
 from fathomless.inference.run import Fitted, blueprint_of, rebuild
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
+from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import io, memory
@@ -51,10 +52,15 @@ class Estimator(TableReader, ABC):
     n_iter_ : int
         Epochs done.
     validation_score_ : float or None
-        Best mean log predictive density of the held-out rows in training, before calibration, in nats per row and in
-        the units of the target.
+        Mean log predictive density of rows that a network was not fitted to, in nats per row and in the units of the
+        target. Of cross-fitted networks: of all rows, each under the networks that have not seen it, with a posterior
+        over structure and a noise that were fitted without its fold. Of one network: of the held-out rows, which chose
+        the epoch too, before calibration.
     held_out_ : ndarray of int
-        Numbers of the rows that were held out.
+        Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
+    weighing_ : dict
+        What the posterior over structure rests on, if it was fitted to rows that the networks had not seen: see
+        :func:`~fathomless.estimators.crossfitting.weighed`; else empty.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
     """
@@ -68,7 +74,9 @@ class Estimator(TableReader, ABC):
     history_: list[dict[str, float]]
     n_iter_: int
     held_out_: Array
+    fold_: Array | None
     seed_: int
+    weighing_: dict[str, Any]
 
     # ---- what a family says
 
@@ -97,8 +105,8 @@ class Estimator(TableReader, ABC):
     # ---- what a task says
 
     @abstractmethod
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        """Build p(y | f)."""
+    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+        """Build p(y | f); of a saved one by the names of its tensors, which tell what was chosen in the fit."""
 
     @abstractmethod
     def _units(self) -> dict[str, Any]:
@@ -121,25 +129,34 @@ class Estimator(TableReader, ABC):
         self.held_out_, self.seed_ = prepared.held_out, prepared.seed
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
+        self.weighing_, self.fold_ = fitted.weighing, prepared.fold_of_row
         self._describe()
 
     @property
     def validation_score_(self) -> float | None:
-        """Best mean log predictive density of the held-out rows in training, before calibration.
+        """Mean log predictive density of rows that a network was not fitted to, see above.
 
-        In nats per row, in the units of the target; None if no rows were held out.
+        In nats per row, in the units of the target; None if there are no such rows.
         """
         return None if self._score is None else self._score - self.target_.log_unit
 
     # ---- predicting
 
-    def predict_dist(self, X: Any) -> ClassPredictive | ContinuousPredictive:
+    def predict_dist(self, X: Any, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
         It holds the parameters of every component, S × N × K numbers.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+        fold : array of int, shape (R, N), optional
+            Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
+            training and their ``fold_``, predictions by networks that have not seen them.
         """
         chunks: list[ClassPredictive | ContinuousPredictive] = []
-        for chunk in self._predictives(X):
+        for chunk in self._predictives(X, self._kept_from(X, fold)):
             if not chunks:  # its size tells that of the rest; joining needs each number twice
                 memory.require(
                     2.0 * chunk.nbytes / len(chunk) * len(X),
@@ -151,7 +168,25 @@ class Estimator(TableReader, ABC):
             chunks.append(chunk)
         return cast(ClassPredictive | ContinuousPredictive, concatenate(chunks))
 
-    def _predictives(self, X: Any) -> Iterator[ClassPredictive | ContinuousPredictive]:
+    def _kept_from(self, X: Any, fold: Any) -> Array | None:
+        """Return the numbers of the networks that have not seen each row, (R, N)."""
+        if fold is None:
+            return None
+        check_is_fitted(self, "model_")
+        given = np.asarray(fold)
+        if self.fold_ is None or not isinstance(self.model_, Ensemble):
+            raise DataError("fold was given, and no networks were cross-fitted; leave it out")
+        members = len(self.model_.members) // len(self.fold_)
+        if given.shape != (len(self.fold_), len(X)) or given.min(initial=0) < 0 or given.max(initial=0) >= members:
+            raise DataError(
+                f"fold has shape {given.shape}; for these {len(X)} rows ({len(self.fold_)}, {len(X)}) is allowed, with "
+                f"numbers from 0 to {members - 1}: rows of fold -1 were seen by all networks, leave them out"
+            )
+        return given + members * np.arange(len(given))[:, None]
+
+    def _predictives(
+        self, X: Any, networks_of: Array | None = None
+    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
         """Predict chunk after chunk, with the same weight draws for all of them."""
         check_is_fitted(self, "model_")
         if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
@@ -174,6 +209,8 @@ class Estimator(TableReader, ABC):
             with torch.no_grad():
                 draws = self.model_.draw(x, self._draws(), noise)
                 _check_finite(draws.f, start)
+                if networks_of is not None:
+                    draws = _of_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
                 yield predictive(draws, self.likelihood_, **self._units())
 
     def _draws(self) -> int:
@@ -198,6 +235,7 @@ class Estimator(TableReader, ABC):
             **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
             **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
             "held_out": torch.from_numpy(self.held_out_),
+            **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
         meta = {
             "options": self._options(),
@@ -209,6 +247,7 @@ class Estimator(TableReader, ABC):
             "history": self.history_,
             "n_iter": self.n_iter_,
             "validation_score": self._score,
+            "weighing": self.weighing_,
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
         }
@@ -263,7 +302,7 @@ class Estimator(TableReader, ABC):
         except DataError:  # fitted on another machine
             self.device = "auto"
             device = self._device()
-        self.likelihood_ = self._likelihood(self.target_).to(device, dtype)
+        self.likelihood_ = self._likelihood(self.target_, saved.tensors).to(device, dtype)
         self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
         members = meta["layout"].get("members", [{}])  # only an ensemble of restarts tells of them
         built = [
@@ -278,6 +317,8 @@ class Estimator(TableReader, ABC):
         self.seed_, self.history_, self.n_iter_ = meta["seed"], meta["history"], meta["n_iter"]
         self._score, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]
         self.held_out_ = saved.tensors["held_out"].numpy()
+        self.fold_ = saved.tensors["fold"].numpy() if "fold" in saved.tensors else None
+        self.weighing_ = meta.get("weighing", {})
         if meta["feature_names_in"]:
             self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         self._describe()
@@ -306,6 +347,20 @@ def _restored_on_error(estimator: Estimator) -> Iterator[None]:
         estimator.__dict__.clear()
         estimator.__dict__.update(before)
         raise
+
+
+def _of_networks(draws: Draws, numbers: Array) -> Draws:
+    """Keep, for each row, the draws of some networks: numbers (R, B); all networks have equally many draws."""
+    assert draws.network is not None
+    count = int(draws.network.max()) + 1
+    each = draws.f.reshape(count, -1, *draws.f.shape[1:])  # (F, S, B, K)
+    index = torch.as_tensor(numbers, device=each.device)
+    place = torch.arange(each.shape[2], device=each.device)
+    f = each[index, :, place].permute(0, 2, 1, 3).flatten(0, 1)  # (R·S, B, K)
+    own = each.shape[1]
+    log_weight = draws.log_weight[:own] - torch.logsumexp(draws.log_weight[:own], 0) - math.log(len(index))
+    network = torch.arange(len(index)).repeat_interleave(own) if len(index) > 1 else None
+    return Draws(f, log_weight.repeat(len(index)), draws.structure[:own].repeat(len(index)), {}, network=network)
 
 
 def _check_finite(f: Tensor, start: int) -> None:

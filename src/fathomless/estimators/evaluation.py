@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from fathomless.data.frames import read_labels, read_target
 from fathomless.data.schema import check_fields, some
@@ -22,6 +23,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.posterior import metrics
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, Predictive
+from fathomless.posterior.split import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 
@@ -152,7 +154,9 @@ class Evaluation:
             ) from error
 
 
-def evaluate(estimator: Estimator, X: Any, y: Any, *, name: str, targets: Sequence[str] = ("y",)) -> Evaluation:
+def evaluate(
+    estimator: Estimator, X: Any, y: Any, *, name: str, targets: Sequence[str] = ("y",), fold: Any = None
+) -> Evaluation:
     """Score a fitted estimator on rows whose answers are known, 16,384 of them at a time.
 
     Parameters
@@ -167,6 +171,9 @@ def evaluate(estimator: Estimator, X: Any, y: Any, *, name: str, targets: Sequen
         What these rows are called.
     targets : sequence of str, length T
         Names of the target columns.
+    fold : array of int, shape (R, N), optional
+        Predict each row by the networks that were kept from its fold, see
+        :meth:`~fathomless.estimators.base.Estimator.predict_dist`.
 
     Returns
     -------
@@ -201,7 +208,7 @@ def evaluate(estimator: Estimator, X: Any, y: Any, *, name: str, targets: Sequen
         case ClassLabels() as known:
             codes = _codes(known, y)
             _check_lengths(X, codes, 1, targets)
-            return _classification(estimator, known, X, codes, name, tuple(targets))
+            return _classification(estimator, known, X, codes, name, tuple(targets), fold)
         case TargetScale() as known:
             values = read_target(y)
             matrix = values.reshape(len(values), -1)  # (N, T)
@@ -209,7 +216,7 @@ def evaluate(estimator: Estimator, X: Any, y: Any, *, name: str, targets: Sequen
                 raise DataError(f"y has {matrix.shape[1]} columns; the estimator was fitted to {len(known.mean)}")
             _check_lengths(X, matrix, len(known.mean), targets)
             with np.errstate(over="ignore", invalid="ignore"):  # a score that is not finite is refused
-                return _regression(estimator, known, X, matrix, name, tuple(targets))
+                return _regression(estimator, known, X, matrix, name, tuple(targets), fold)
 
 
 def _codes(known: ClassLabels, y: Any) -> Ints:
@@ -231,14 +238,15 @@ def _check_lengths(X: Any, y: Array, columns: int, targets: Sequence[str]) -> No
         raise DataError(f"targets={targets!r} was given; one name for each of the {columns} target columns is needed")
 
 
-def _chunks(estimator: Estimator, X: Any, rows: int) -> Iterator[tuple[slice, Predictive, Ints]]:
+def _chunks(estimator: Estimator, X: Any, rows: int, fold: Any) -> Iterator[tuple[slice, Predictive, Ints]]:
     """Predict part after part; yield which rows it holds, their prediction, and which of them are for pictures."""
     shown = np.linspace(0, rows - 1, min(rows, _SHOWN)).round().astype(np.int64)
     by_position = getattr(X, "iloc", X)  # all tables but those of pandas are cut by position
     for start in range(0, rows, _CHUNK):
         part = slice(start, min(start + _CHUNK, rows))
         picked = shown[np.searchsorted(shown, part.start) : np.searchsorted(shown, part.stop)] - start
-        yield part, estimator.predict_dist(by_position[part]), picked
+        own = None if fold is None else np.asarray(fold)[:, part]
+        yield part, estimator.predict_dist(by_position[part], fold=own), picked
 
 
 # ------------------------------------------------------------------------------------------ classification
@@ -273,10 +281,10 @@ class _ClassRows:
 
 
 def _classification(
-    estimator: Estimator, known: ClassLabels, X: Any, y: Ints, name: str, targets: tuple[str, ...]
+    estimator: Estimator, known: ClassLabels, X: Any, y: Ints, name: str, targets: tuple[str, ...], fold: Any
 ) -> Evaluation:
     found, pictures = [], []
-    for part, p, picked in _chunks(estimator, X, len(y)):
+    for part, p, picked in _chunks(estimator, X, len(y), fold):
         p = cast(ClassPredictive, p)
         found.append(_ClassRows.of(p.log_probs.numpy(), y[part]))
         if len(picked):
@@ -300,8 +308,14 @@ def _classification(
 
 def _picture_of_classes(p: ClassPredictive, y: Ints) -> dict[str, Array]:
     parts = p.uncertainty()
-    shown = {"probs": p.probs, "noise": parts.noise, "weights": parts.weights, "structure": parts.structure}
+    shown = {"probs": p.probs, **_parts(parts)}
     return {"y": y, **{key: value.numpy() for key, value in shown.items()}}
+
+
+def _parts(parts: Uncertainty) -> dict[str, Tensor]:
+    """Return the parts of each row's uncertainty, and the variances by which they were divided, if they were."""
+    shown = {"noise": parts.noise, "weights": parts.weights, "structure": parts.structure}
+    return shown if parts.spread is None else {**shown, **parts.spread._asdict()}
 
 
 def _class_scores(rows: _ClassRows, y: Ints, classes: int) -> dict[str, Score]:
@@ -357,11 +371,11 @@ class _NumberRows:
 
 
 def _regression(
-    estimator: Estimator, known: TargetScale, X: Any, y: Floats, name: str, targets: tuple[str, ...]
+    estimator: Estimator, known: TargetScale, X: Any, y: Floats, name: str, targets: tuple[str, ...], fold: Any
 ) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
     found, pictures = [], []
-    for part, p, picked in _chunks(estimator, X, len(y)):
+    for part, p, picked in _chunks(estimator, X, len(y), fold):
         p = cast(ContinuousPredictive, p)
         found.append(_number_rows(p, y[part], generator))
         if len(picked):
@@ -419,9 +433,7 @@ def _picture_of_numbers(p: ContinuousPredictive, y: Floats) -> dict[str, Array]:
         "low": low,
         "high": high,
         "pit": p.cdf(y[:, 0] if p.squeeze else y),
-        "noise": parts.noise,
-        "weights": parts.weights,
-        "structure": parts.structure,
+        **_parts(parts),
     }
     return {"y": y, **{key: value.numpy().reshape(y.shape) for key, value in shown.items()}}
 
@@ -534,10 +546,11 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Check names, data types, shapes and ranges, so that whoever draws an evaluation can trust it."""
     found = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
     shown, classes, targets = min(meta["rows"], _SHOWN), len(meta["labels"]), len(meta["targets"])
+    divided = ("between", "within") if "arrays/between" in found else ()  # where draws are a sample
     expected: dict[str, tuple[str, tuple[int, ...]]]
     if meta["task"] == "classification":
         bins = arrays["calibration/count"].size
-        expected = {f"arrays/{key}": ("float64", (shown,)) for key in ("noise", "weights", "structure")}
+        expected = {f"arrays/{key}": ("float64", (shown,)) for key in ("noise", "weights", "structure", *divided)}
         expected |= {f"calibration/{key}": ("float64", (bins,)) for key in ("confidence", "accuracy")}
         expected |= {
             "arrays/y": ("int64", (shown,)),
@@ -547,7 +560,7 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         }
         counts = [arrays["calibration/count"], arrays["confusion"]]
     else:
-        keys = ("y", "mean", "std", "low", "high", "pit", "noise", "weights", "structure")
+        keys = ("y", "mean", "std", "low", "high", "pit", "noise", "weights", "structure", *divided)
         expected = {f"arrays/{key}": ("float64", (shown, targets)) for key in keys}
         expected |= {
             "calibration/pit": ("int64", (_PIT_BINS, targets)),

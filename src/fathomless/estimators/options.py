@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMON",
+    "ClassOptions",
+    "CrossFitOptions",
     "DrawnWeightsOptions",
     "LawOptions",
     "NaturalLawOptions",
@@ -98,7 +100,8 @@ class VariationalOptions:
     temperature : float
         T multiplies the divergence of the weights; 1 is the model.
     epochs : int or "auto"
-        Passes over the data. "auto" makes about 4,000 steps, within 20 and 1,000 epochs.
+        Passes over the data. "auto" makes about 4,000 steps (2,000 of more than five networks side by side), within 20
+        and 1,000 epochs; where the posterior over structure is fitted to held-out rows, growth may double them.
     batch_size : int or "auto"
         Rows per step. "auto" is 256, and 512 from 10,000 rows on.
     learning_rate : float
@@ -106,12 +109,15 @@ class VariationalOptions:
     schedule : str or tuple
         Of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
         :class:`~fathomless.inference.training.Training`.
-    patience : int or None
-        Stop after so many validation scores without a better one; None never stops early.
+    patience : int, "auto" or None
+        Stop after so many validation scores without a better one; None never stops early. "auto" is 30; where the
+        posterior over structure is fitted to held-out rows, it is a tenth of the epochs, and nothing stops before the
+        focus.
     clip_norm : float or None
         Longest gradient; None does not clip.
-    validation_fraction : float
-        Share of the rows that is held out to choose the best epoch; 0 trains on all. Below 60 rows none are.
+    validation_fraction : float or "auto"
+        Share of the rows that is held out of one network to choose the best epoch; 0 trains on all. "auto" is 0.1 from
+        60 rows on, else 0.
     n_restarts : int
         Networks trained from different initial weights, side by side; many of them cost less than as many fits.
     restarts : {"best", "average"}
@@ -133,9 +139,9 @@ class VariationalOptions:
     schedule: "str | tuple[tuple[int, float], ...]" = option(
         "cosine", "choice", names=("cosine", "constant", "one_cycle")
     )
-    patience: "int | None" = option(30, "whole", None, least=1)
+    patience: "int | str | None" = option("auto", "whole", "auto", None, least=1)
     clip_norm: "float | None" = option(None, "real", None)
-    validation_fraction: float = option(0.1, "real")
+    validation_fraction: "float | str" = option("auto", "real", "auto")
     n_restarts: int = option(1, "whole", least=1)
     restarts: str = option("best", "choice", names=("best", "average"))
     calibrate: bool = option(True, "flag")
@@ -178,6 +184,47 @@ class NaturalLawOptions(LawOptions):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class CrossFitOptions:
+    """Which rows decide about structure and noise, and how many networks there are.
+
+    Parameters
+    ----------
+    structure_from : {"auto", "held_out", "elbo"}
+        The posterior over structure is fitted to rows that the networks were not fitted to ("held_out"), or moved by
+        the gradient of the evidence bound ("elbo", as in the papers). "auto" is the former for point estimates of
+        weights where rows are held out or folded.
+    members : int or "auto"
+        Networks side by side, each fitted to all folds of the rows but one. "auto" is 10 up to 5,000 rows, 5 up to
+        50,000 and else 1; 1 also below 12 rows, for more than a million weights, and where `validation_fraction`,
+        `n_restarts` or `warm_start` ask for one network.
+    repeats : int
+        Partitions into folds; `members` networks for each.
+    folds : {"random", "blocks"} or array of int, shape (N,)
+        How rows are folded: at random, in blocks of consecutive rows (for the order of time; networks still see rows
+        after their fold), or as given.
+    """
+
+    structure_from: str = option("auto", "choice", names=("auto", "held_out", "elbo"))
+    members: "int | str" = option("auto", "whole", "auto", least=1)
+    repeats: int = option(1, "whole", least=1)
+    folds: Any = option("random", "choice", object, names=("random", "blocks"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ClassOptions:
+    """What classes cost.
+
+    Parameters
+    ----------
+    class_weight : {"balanced"}, dict or None
+        What a mistake about a class costs: `predict` takes the class with the largest weight times probability.
+        Probabilities stay as they are. "balanced" weighs classes by the inverse of their frequency.
+    """
+
+    class_weight: Any = option(None, "choice", None, dict, names=("balanced",))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class DrawnWeightsOptions:
     """Weights that are drawn in predictions.
 
@@ -196,21 +243,22 @@ class NoiseOptions:
 
     Parameters
     ----------
-    likelihood : {"gaussian", "student_t", "laplace"}
-        Law of the noise. Student's t has 4 degrees of freedom.
+    likelihood : {"auto", "gaussian", "student_t", "laplace"}
+        Law of the noise. "auto" trains with Gaussian noise and, where rows are held out or folded, takes Student's t if
+        it predicts them better by two standard errors. "student_t" has 4 degrees of freedom.
     noise : {"learned", "input"} or float
         One scale per target, learned; a scale that depends on the input; or a fixed scale, in standard deviations of
         the target.
     """
 
-    likelihood: str = option("gaussian", "choice", names=("gaussian", "student_t", "laplace"))
+    likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))
     noise: "float | str" = option("learned", "real", "learned", "input")
 
 
 #: Names of the options that are common to families: of tables, training, laws and draws.
 COMMON = frozenset(
     f.name
-    for group in (TableOptions, VariationalOptions, NaturalLawOptions, DrawnWeightsOptions)
+    for group in (TableOptions, VariationalOptions, NaturalLawOptions, DrawnWeightsOptions, CrossFitOptions)
     for f in fields(group)
 )
 

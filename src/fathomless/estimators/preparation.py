@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, validate_data
+from torch import Tensor
 
 from fathomless.data import streams
 from fathomless.data.frames import fit_schema, merged, readable, split, take
@@ -50,6 +51,12 @@ class Prepared:
         Of everything that is drawn.
     dtype, device
         Of the rows, and of the model that they are for.
+    folds : Tensor of int64, shape (R, N), optional
+        The fold of each row of `train` in every partition, if several networks are cross-fitted.
+    fold_of_row : ndarray of int, shape (R, rows of the table)
+        The same for the rows of the table; −1 for rows of no weight.
+    group : Tensor of int64, shape (N,), optional
+        Which rows of `train` belong together, if that was said.
     """
 
     schema: Schema
@@ -61,6 +68,9 @@ class Prepared:
     seed: int
     dtype: torch.dtype
     device: torch.device
+    folds: Tensor | None = None
+    fold_of_row: Array | None = None
+    group: Tensor | None = None
 
 
 class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
@@ -99,6 +109,14 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the share of so many rows that is held out."""
 
     @abstractmethod
+    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
+        """Return the folds of encoded rows if several networks are cross-fitted, shape (R, N); else None."""
+
+    @abstractmethod
+    def _keeps_order(self) -> bool:
+        """Whether the order of the rows matters to their folds."""
+
+    @abstractmethod
     def _refuse_streams(self) -> None:
         """Refuse data that are read in parts if they could not be used, before any are read."""
 
@@ -108,24 +126,32 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
 
     # ---- reading
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> Prepared:
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
         """Read the table; only the names of the columns are set here."""
         self._check_options()
         seed, before = self._seed(), self._fitted_before()
-        X, y, weight, kept = self._read(X, y, sample_weight, reset=before is None)
+        X, y, weight, kept, given = self._read(X, y, sample_weight, reset=before is None)
+        groups = None if groups is None else _grouped(groups, given)[kept]
         schema = self._fit_schema(X, weight) if before is None else self.schema_
         target = self._fit_target(y, weight) if before is None else self.target_
         x, z = self._predictors(schema, X), target.encode(y)
         count = float(len(x) if weight is None else weight.sum())
         place = np.arange(len(x))
-        if count <= SMALL_BATCH:
+        if count <= SMALL_BATCH and groups is None and not self._keeps_order():
             x, z, weight, place = merged(x, z, weight)
-        dtype, device = before or self._dtype(count), self._device()
+        folds = self._partition(x, z, count, seed, groups)
+        dtype, device = before or self._dtype(count, 1 if folds is None else int(folds.max()) + 1), self._device()
         rows = Rows(
             torch.as_tensor(x, dtype=dtype),
             torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype),
             None if weight is None else torch.as_tensor(weight, dtype=dtype),
         )
+        if folds is not None:
+            of_row = np.full((len(folds), given), -1, dtype=np.int64)
+            of_row[:, kept] = folds.numpy()[:, place]
+            args = (self._width(schema), _on(rows, device), None, kept, seed, dtype, device)
+            group = None if groups is None else torch.from_numpy(np.unique(groups, return_inverse=True)[1].ravel())
+            return Prepared(schema, target, *args, folds, of_row, group)
         train, valid, held = self._hold_out(rows, count, seed)
         valid = None if valid is None else _on(valid, device)
         held_out = kept[np.isin(place, held)]
@@ -162,8 +188,8 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
             )
         return as_seed(self.random_state)
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Array | None, Array]:
-        """Check the table the way scikit-learn does, and drop rows that count for nothing; say which are kept."""
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Array | None, Array, int]:
+        """Check the table as scikit-learn does, drop rows that count for nothing; say which of how many are kept."""
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
         X, y = self._table(X, reset=reset), self._shaped(readable(y))
@@ -171,14 +197,14 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
             raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
         kept = np.arange(len(X))
         if sample_weight is None:
-            return X, y, None, kept
+            return X, y, None, kept, len(kept)
         weight = _check_sample_weight(sample_weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
-        kept = np.flatnonzero(weight)
+        rows, kept = len(kept), np.flatnonzero(weight)
         if len(kept) == 0:
             raise DataError("every sample_weight is zero; at least one row must count")
         if len(kept) < len(weight):
             X, y, weight = take(X, kept), take(y, kept), weight[kept]
-        return X, y, weight, kept
+        return X, y, weight, kept, rows
 
     def _table(self, X: Any, reset: bool) -> Any:
         frame = nw.from_native(X, eager_only=True, pass_through=True)
@@ -191,9 +217,10 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         with explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
             return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
 
-    def _dtype(self, count: float) -> torch.dtype:
+    def _dtype(self, count: float, networks: int = 1) -> torch.dtype:
         checks.choice("precision", self.precision, ("auto", "float32", "float64", "bfloat16"))
-        double = self.precision == "float64" or (self.precision == "auto" and count < _SMALL)
+        small = count <= SMALL_BATCH if networks > 1 else count < _SMALL  # where double costs next to nothing
+        double = self.precision == "float64" or (self.precision == "auto" and small)
         return torch.float64 if double else torch.float32
 
     def _device(self) -> torch.device:
@@ -217,6 +244,14 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         strata = None if rows.y.is_floating_point() else rows.y
         train, valid = split(len(rows), fraction, as_generator(fold_in(seed, "split")), strata=strata)
         return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
+
+
+def _grouped(groups: Any, rows: int) -> Array:
+    """Return the group of every row as an array of strings or numbers."""
+    given = np.asarray(readable(groups))
+    if given.shape != (rows,):
+        raise DataError(f"groups have shape {given.shape}; one for each of the {rows} rows is needed")
+    return given if given.dtype.kind in "iuf" else given.astype(str)
 
 
 def _on(rows: Rows, device: torch.device) -> Rows:

@@ -88,6 +88,10 @@ def encoded(value: Any, classes: Mapping[str, type]) -> Any:
             return value.item()
         case list() | tuple():
             return [encoded(entry, classes) for entry in value]
+        case np.ndarray():
+            return encoded(value.tolist(), classes)
+        case dict():
+            return {"pairs": [[encoded(key, classes), encoded(entry, classes)] for key, entry in value.items()]}
     name = type(value).__name__
     if classes.get(name) is type(value):
         entries = {f.name: encoded(getattr(value, f.name), classes) for f in fields(cast(Any, value)) if f.init}
@@ -113,6 +117,8 @@ def decoded(value: Any, classes: Mapping[str, type]) -> Any:
         case {"class": str(name), "fields": dict(entries)}:
             renamed = {_RENAMED_FIELDS.get(field, field): entry for field, entry in entries.items()}
             return classes[_RENAMED_CLASSES.get(name, name)](**decoded(renamed, classes))
+        case {"pairs": list(pairs)} if len(value) == 1:
+            return {key: decoded(entry, classes) for key, entry in pairs}
         case dict():
             return {name: decoded(entry, classes) for name, entry in value.items()}
         case list():

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -13,15 +13,16 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import check_is_fitted
 
 from fathomless.data.frames import encode, read_target, take
-from fathomless.data.schema import Schema
+from fathomless.data.schema import Schema, some
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.estimators.base import PREDICTED_AT_ONCE, Estimator
-from fathomless.estimators.options import NoiseOptions
+from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.estimators.preparation import Array
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive
 from fathomless.system import checks
+from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator
 
 __all__ = ["Classifier", "Density", "Regressor", "Supervised"]
@@ -30,7 +31,7 @@ __all__ = ["Classifier", "Density", "Regressor", "Supervised"]
 class Supervised(Estimator):
     """What classifiers and regressors share: columns that predict, and a target."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit the posterior to a table.
 
         Parameters
@@ -42,6 +43,8 @@ class Supervised(Estimator):
             Class labels of any type, or numbers.
         sample_weight : array, shape (N,), optional
             How often each row counts.
+        groups : array, shape (N,), optional
+            Rows that belong together, a patient's say: where networks are cross-fitted, a group shares a fold.
 
         Returns
         -------
@@ -54,7 +57,7 @@ class Supervised(Estimator):
         DivergenceError
             If the training produced a value that is not finite.
         """
-        return self._fit(lambda: self._prepare(X, y, sample_weight))
+        return self._fit(lambda: self._prepare(X, y, sample_weight, groups))
 
     def fit_stream(self, source: Source) -> Self:
         """Fit the posterior to data that are larger than the memory, read chunk by chunk.
@@ -88,7 +91,7 @@ class Supervised(Estimator):
         return schema.width
 
 
-class Classifier(ClassifierMixin, Supervised):  # type: ignore[misc]
+class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[misc]
     """What all classifiers share.
 
     Attributes
@@ -112,9 +115,31 @@ class Classifier(ClassifierMixin, Supervised):  # type: ignore[misc]
         return np.concatenate([cast(ClassPredictive, p).log_probs.numpy() for p in self._predictives(X)])
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable class of every row, shape (N,)."""
-        codes = [cast(ClassPredictive, p).mode.numpy() for p in self._predictives(X)]
+        """Return the most probable class of every row, shape (N,); with `class_weight`, the one that costs least."""
+        log_cost = np.log(self._costs())
+        codes = [(cast(ClassPredictive, p).log_probs.numpy() + log_cost).argmax(1) for p in self._predictives(X)]
         return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
+
+    def _costs(self) -> Array:
+        """Return the weight of every class, (K,)."""
+        check_is_fitted(self, "model_")
+        labels = self.classes_
+        if self.class_weight is None:
+            return np.ones(len(labels))
+        if self.class_weight == "balanced":
+            counts = cast(ClassLabels, self.target_).counts
+            if not counts:
+                raise DataError("class_weight='balanced' needs counts of the classes; give a dict of weights")
+            return sum(counts) / (len(counts) * np.array(counts))
+        given = dict(self.class_weight)
+        unknown = [label for label in given if label not in labels.tolist()]
+        weights = np.array([float(given.get(label, 1.0)) for label in labels.tolist()])
+        if unknown or not (weights > 0.0).all():
+            raise DataError(
+                f"class_weight={self.class_weight} was given; positive weights of the classes {some(labels.tolist())} "
+                "are allowed"
+            )
+        return weights
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw labels from the predictive distribution, shape (N, n_samples).
@@ -125,11 +150,12 @@ class Classifier(ClassifierMixin, Supervised):  # type: ignore[misc]
         draws = cast(ClassPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
         return np.asarray(draws).T
 
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        return Categorical(len(cast(ClassLabels, target).labels))
+    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+        tempered = "likelihood/log_temperature" in saved
+        return Categorical(len(cast(ClassLabels, target).labels), temperature=tempered)
 
     def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
-        return fit_labels(y)
+        return fit_labels(y, weight)
 
     def _shaped(self, y: Any) -> Any:
         native = nw.from_native(y, eager_only=True, pass_through=True)
@@ -155,10 +181,17 @@ class _Continuous(NoiseOptions):
 
     target_: ClassLabels | TargetScale
 
-    def _likelihood(self, target: ClassLabels | TargetScale) -> Likelihood:
-        kinds: dict[str, Callable[..., Likelihood]] = {"gaussian": Gaussian, "student_t": StudentT, "laplace": Laplace}
-        law = checks.choice("likelihood", self.likelihood, tuple(kinds))
-        return kinds[law](len(cast(TargetScale, target).mean), noise=self.noise)
+    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+        targets = len(cast(TargetScale, target).mean)
+        if "likelihood/raw_df" in saved:
+            return StudentT(targets, df="learned")
+        kinds: dict[str, Callable[..., Likelihood]] = {
+            "auto": Gaussian,
+            "gaussian": Gaussian,
+            "student_t": StudentT,
+            "laplace": Laplace,
+        }
+        return kinds[checks.choice("likelihood", self.likelihood, tuple(kinds))](targets, noise=self.noise)
 
     def _shaped(self, y: Any) -> Any:
         return y

@@ -2,19 +2,27 @@
 
 import copy
 import math
-from abc import ABC
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, cast
 
 import torch
+from torch import Tensor
 
-from fathomless.data.rows import Rows
+from fathomless.data.folds import can_be_folded, fold_rows, given_folds
+from fathomless.data.rows import Rows, concatenate
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.options import LawOptions, NaturalLawOptions, VariationalOptions
-from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.crossfitting import automatic_members, best_alone, concluded, weighed
+from fathomless.estimators.options import CrossFitOptions, LawOptions, NaturalLawOptions, VariationalOptions
+from fathomless.estimators.preparation import Array, Prepared
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.crossfit import crossfit, folded, held
+from fathomless.inference.distributed import ranks
+from fathomless.inference.looks import FIRST, Law, Looks
 from fathomless.inference.restarts import restarted
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import fit
@@ -26,13 +34,18 @@ from fathomless.inference.training import (
 )
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system import checks
+from fathomless.system.errors import DataError, DataWarning, DivergenceError
 from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
-__all__ = ["VariationalEstimator", "fit_together"]
+__all__ = ["CrossFitEstimator", "VariationalEstimator", "fit_together"]
 
 _FEW = 60  # rows below which none are held out
+_SHARE = 0.1  # of the rows that are held out of one network
+_PATIENCE = 30  # scores without a better one
+_STEPS = 4000  # of a training, about, where the number of epochs is left open
+_STEPS_OF_TEN = 2000  # of more than five networks side by side
 
 
 class VariationalEstimator(VariationalOptions, Estimator, ABC):
@@ -41,35 +54,49 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
 
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Train the family's network on a table."""
-        model, likelihood = self._start(prepared, prepared.seed)
-        train, valid, seed = prepared.train, prepared.valid, prepared.seed
-        training = self._training(train.count, len(train))
-        callbacks = list(self.callbacks or ())
-        resume = None
+        """Train the family's network, or networks, on a table."""
+        if isinstance(self, CrossFitEstimator) and self._judged_by_rows(prepared):
+            return self._from_rows(prepared)
+        training = self._training(prepared.train.count, len(prepared.train))
+        return self._from_bound(prepared, training)
+
+    def _from_bound(self, prepared: Prepared, training: Training) -> Fitted:
+        """Let gradients of the evidence bound find the posterior."""
+        starts, train, valid = self._starts(prepared, self.n_restarts), prepared.train, prepared.valid
+        settings = self._settings(prepared, starts[0], training)
+        if self.n_restarts == 1:
+            return fit(*starts[0], train, valid, **settings)
+        return restarted(starts, cast(Rows, train), valid, self.restarts, **settings)
+
+    def _settings(self, prepared: Prepared, start: tuple[Model, Likelihood], training: Training) -> dict[str, Any]:
+        """Return what every kind of training is told."""
+        callbacks, resume, seed = list(self.callbacks or ()), None, prepared.seed
         if self.checkpoint is not None:
-            start = (*model.state_dict().values(), *likelihood.state_dict().values())
+            state = (*start[0].state_dict().values(), *start[1].state_dict().values())
             options = {name: v for name, v in self._options().items() if name not in ("progress", "checkpoint_seconds")}
-            name = saving.fingerprint(train, valid, start, training, {**options, "seed": seed})
+            own = {**options, "seed": seed}
+            if prepared.folds is not None:
+                own["dealt"] = prepared.folds.tolist()
+            name = saving.fingerprint(prepared.train, prepared.valid, state, training, own)
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
-        settings: dict[str, Any] = {
+        return {
             "training": training,
             "seed": fold_in(seed, "training"),
             "callbacks": callbacks,
             "progress": Terminal(shown=self.shown) if self.progress else Silent(),
             "resume": resume,
         }
-        if self.n_restarts == 1:
-            return fit(model, likelihood, train, valid, **settings)
-        if self._fitted_before() is not None:
+
+    def _starts(self, prepared: Prepared, count: int) -> list[tuple[Model, Likelihood]]:
+        """Return several untrained networks, each with a seed of its own."""
+        if count > 1 and self._fitted_before() is not None:
             raise DataError(
                 f"warm_start goes on from one network, and n_restarts={self.n_restarts} was given; set it to 1"
             )
-        seeds = (fold_in(seed, "restart", i) for i in range(1, self.n_restarts))
-        starts = [(model, likelihood), *(self._start(prepared, one) for one in seeds)]
-        return restarted(starts, cast(Rows, train), valid, self.restarts, **settings)
+        seeds = [prepared.seed, *(fold_in(prepared.seed, "restart", i) for i in range(1, count))]
+        return [self._start(prepared, seed) for seed in seeds]
 
     def _start(self, prepared: Prepared, seed: int) -> tuple[Model, Likelihood]:
         """Build what is to be trained, or copy it: a training that fails must not spoil what is fitted."""
@@ -85,17 +112,41 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _refuse_streams(self) -> None:
         if self.n_restarts != 1:
             raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
+        if isinstance(self, CrossFitOptions) and not isinstance(self.members, str) and self.members > 1:
+            raise DataError(f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'")
+
+    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
+        if isinstance(self, CrossFitEstimator):
+            members = self._members(count, x.shape[1])
+            if members > 1:
+                if not isinstance(self.folds, str):
+                    return given_folds(self.folds, len(x))
+                checks.choice("folds", self.folds, ("random", "blocks"))
+                if self.members == "auto" and groups is None and not can_be_folded(x, y):
+                    return None
+                return fold_rows(x, y, members, self.repeats, seed, groups=groups, blocks=self.folds == "blocks")
+        if groups is not None:
+            raise DataError(
+                f"groups were given, and this {type(self).__name__} trains one network, which needs none; leave them "
+                "out, or set members above 1 where there is such an option"
+            )
+        return None
+
+    def _keeps_order(self) -> bool:
+        return isinstance(self, CrossFitOptions) and not (isinstance(self.folds, str) and self.folds == "random")
 
     def _share_held_out(self, count: float) -> float:
-        fraction = self.validation_fraction
+        automatic = isinstance(self.validation_fraction, str)
+        fraction = _SHARE if automatic else float(self.validation_fraction)
         if not 0.0 <= fraction < 1.0:
             raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
         return 0.0 if count < _FEW else fraction
 
-    def _training(self, count: float, rows: int) -> Training:
+    def _training(self, count: float, rows: int, networks: int = 1) -> Training:
         batch = automatic_batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
         steps_per_epoch = max(1, math.ceil(rows / batch))
-        epochs = automatic_epochs(steps_per_epoch) if self.epochs == "auto" else int(self.epochs)
+        steps = _STEPS if networks <= 5 else _STEPS_OF_TEN
+        epochs = automatic_epochs(steps_per_epoch, steps) if self.epochs == "auto" else int(self.epochs)
         law: dict[str, Any] = {}
         if isinstance(self, LawOptions):
             automatic, steps = self.structure_rate == "auto", epochs * steps_per_epoch
@@ -113,10 +164,120 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             clip_norm=self.clip_norm,
             temperature=self.temperature,
             evaluate_every=max(1, round(8 / steps_per_epoch)),
-            patience=self.patience,
+            patience=_PATIENCE if self.patience == "auto" else cast("int | None", self.patience),
             calibrate=self.calibrate,
             mixed=self.precision == "bfloat16",
         )
+
+
+class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
+    """How a posterior over a list of structures is found from rows that the networks were not fitted to.
+
+    Attributes
+    ----------
+    fold_ : ndarray of int, shape (R, N), or None
+        The fold of every row in each partition, if networks were cross-fitted; −1 for rows that all were fitted to.
+    """
+
+    @abstractmethod
+    def _law_is_free(self) -> bool:
+        """Whether the posterior over structure is to be found; if not, it is given."""
+
+    @abstractmethod
+    def _named_law(self) -> Law | None:
+        """Return how a law of the user's choice is fitted; None for categorical weights."""
+
+    @abstractmethod
+    def _point_estimates(self) -> bool:
+        """Whether weights are point estimates."""
+
+    @abstractmethod
+    def _without_effect(self) -> dict[str, Any]:
+        """Return the options that were set and have no effect if rows decide, with their values."""
+
+    def _members(self, count: float, inputs: int) -> int:
+        """Return how many networks are cross-fitted to so many rows."""
+        alone = {
+            "validation_fraction": not isinstance(self.validation_fraction, str),
+            "n_restarts": self.n_restarts > 1,
+            "warm_start": bool(self.warm_start),
+        }
+        asked = [f"{name}={getattr(self, name)}" for name, given in alone.items() if given]
+        if not isinstance(self.members, str):
+            if self.members > 1 and asked:
+                raise DataError(
+                    f"members={self.members} was given with {' and '.join(asked)}, which ask for one network; leave "
+                    "one of them out"
+                )
+            if self.members > count:
+                raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
+            return self.members
+        if asked or self.structure_from == "elbo" or not self._point_estimates() or ranks().count > 1:
+            return 1
+        width = getattr(self, "width", 64)
+        weights = inputs * width + FIRST * width * width
+        passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
+        return automatic_members(count, weights, passes)
+
+    def _judged_by_rows(self, prepared: Prepared) -> bool:
+        if prepared.folds is not None:
+            return True
+        held = prepared.valid is not None and len(prepared.valid) > 0
+        if self.structure_from == "held_out" and not held:
+            raise DataError(
+                f"structure_from='held_out' was given, and of these {prepared.train.count:g} rows none are held out; "
+                "give more rows, set validation_fraction, or use structure_from='elbo'"
+            )
+        drawn = self.structure_from == "auto" and not self._point_estimates()
+        return held and self.structure_from != "elbo" and not drawn and self._law_is_free()
+
+    def _from_rows(self, prepared: Prepared) -> Fitted:
+        """Let rows that the networks were not fitted to find the posterior over structure and the noise."""
+        table, valid, folds = prepared.train, prepared.valid, prepared.folds
+        warm = self._fitted_before() is not None
+        share = 1.0 if folds is None else int(folds.max()) / (int(folds.max()) + 1)
+        networks = self.n_restarts if folds is None else len(folds) * (int(folds.max()) + 1)
+        training = replace(self._training(table.count, math.ceil(share * len(table)), networks), calibrate=False)
+        looks = None
+        if self.structure_from != "elbo" and self._law_is_free():
+            patience = None if self.patience is None else max(1, round(0.1 * training.epochs))
+            if self.patience is not None and not isinstance(self.patience, str):
+                patience = training.evaluate_every * self.patience
+            looks = Looks(training.epochs, self._named_law(), patience, focusing=warm)
+        starts = self._starts(prepared, networks)
+        for name, value in self._without_effect().items() if looks is not None else ():
+            warnings.warn(
+                f"{name}={value!r} has no effect where held-out rows decide about structure; use "
+                "structure_from='elbo', or leave it out",
+                DataWarning,
+                stacklevel=5,
+            )
+        settings = {**self._settings(prepared, starts[0], training), "looks": looks}
+        seed = fold_in(prepared.seed, "training")
+        if networks == 1:
+            assert valid is not None
+            fitted = fit(*starts[0], table, valid, **settings)
+            seen = held(fitted.model, valid, seed)
+        elif folds is not None:
+            assert isinstance(table, Rows)
+            fitted, seen = crossfit(starts, table, *folded(folds), **settings)
+        else:
+            assert isinstance(table, Rows)
+            assert valid is not None
+            numbers = torch.arange(len(table) + len(valid))
+            parts = [numbers[: len(table)]] * networks, [numbers[len(table) :]] * networks
+            fitted, seen = crossfit(starts, concatenate([table, valid]), *parts, **settings)
+            if self.restarts == "best":
+                fitted, seen = best_alone(fitted, seen, looks)
+        of_row = None if folds is None else folds[0][seen.rows]
+        noise = getattr(self, "likelihood", "") == "auto"
+        fitted = concluded(fitted, seen, folds=of_row, looks=looks, calibrate=self.calibrate, free_noise=noise)
+        if looks is None or fitted.found is None:
+            return fitted
+        q = torch.tensor([looks.q[number] for number in fitted.found.numbers], dtype=torch.float64)
+        found_folds = None if folds is None else folds[0][fitted.found.rows]
+        group = None if prepared.group is None else prepared.group[fitted.found.rows]
+        return replace(fitted, weighing=weighed(fitted.model, fitted.found, q, found_folds, group, prepared.seed))
 
 
 def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tuple[Any, Any]]) -> None:
@@ -141,6 +302,12 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     if len(estimators) != len(tables):
         raise DataError(f"{len(estimators)} estimators and {len(tables)} tables were given; one for each is needed")
     prepared = [estimator._prepare(X, y, None) for estimator, (X, y) in zip(estimators, tables, strict=True)]
+    for estimator, one in zip(estimators, prepared, strict=True):
+        if isinstance(estimator, CrossFitEstimator) and estimator._judged_by_rows(one):
+            raise DataError(
+                f"structure_from={estimator.structure_from!r} and members={estimator.members!r} were given; estimators "
+                "that are fitted together have structure_from='elbo'"
+            )
     starts = [estimator._start(one, one.seed) for estimator, one in zip(estimators, prepared, strict=True)]
     train = [cast(Rows, one.train) for one in prepared]
     every = fit_batched(

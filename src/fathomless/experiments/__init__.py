@@ -66,6 +66,7 @@ class Experiment:
 #: Every experiment, in the order of ``fathomless reproduce --list``.
 EXPERIMENTS = (
     Experiment("spiral", "Spirals: accuracy and depth against rotation", "Nazaret and Blei (2022), Figure 3, Table 1"),
+    Experiment("structure", "Depth follows the data: tables whose truth is known", "beyond the papers"),
     Experiment("uci", "Regression on nine tables, against finite depths", "Nazaret and Blei (2022), Figure 8"),
     Experiment("cifar", "Depth follows the difficulty of images", "Nazaret and Blei (2022), Table 2, Figures 4, 7"),
     Experiment(

@@ -87,6 +87,7 @@ def _scores(
         batch_size=settings["batch_size"],
         learning_rate=settings["learning_rate"],
         width=32,
+        structure_from="elbo",
         random_state=settings["seed"] + split,
         **options,
     ).fit(X[train], y[train])

@@ -141,6 +141,7 @@ def _scores(
         precision="float32",
         learning_rate=2e-3,
         patience=None,
+        structure_from="elbo",
         random_state=seed,
         **options,
     )

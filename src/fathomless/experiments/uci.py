@@ -142,7 +142,10 @@ def _scores(
     splits = [_split(len(X), settings["seed"] + s) for s in range(settings["splits"][table])]
     estimators = [
         UnboundedDepthRegressor(
-            epochs=settings["epochs"][table], validation_fraction=1 / 9, random_state=settings["seed"] + s, **options
+            epochs=settings["epochs"][table],
+            validation_fraction=1 / 9,
+            random_state=settings["seed"] + s,
+            **{"structure_from": "elbo", "likelihood": "gaussian", **options},
         )
         for s in range(len(splits))
     ]

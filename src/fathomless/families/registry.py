@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
-from fathomless.estimators.options import NoiseOptions, options_of
+from fathomless.estimators.options import ClassOptions, NoiseOptions, options_of
 from fathomless.families import baselines, depth, sparse
 from fathomless.families.family import Family
 from fathomless.system.citations import SOFTWARE, Reference
@@ -81,8 +81,8 @@ def options(family: Family, task: str) -> "dict[str, Field[Any]]":
     >>> "noise" in options(families()["depth"], "regression"), "noise" in options(families()["depth"], "classification")
     (True, False)
     """
-    noise = options_of(NoiseOptions) if task in ("regression", "density") else ()
-    return {option.name: option for option in (*options_of(family.options), *noise)}
+    of_task = options_of(NoiseOptions if task in ("regression", "density") else ClassOptions)
+    return {option.name: option for option in (*options_of(family.options), *of_task)}
 
 
 def family_of(estimator: "Estimator | str") -> Family:

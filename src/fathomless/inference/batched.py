@@ -127,6 +127,11 @@ class BatchedRuns:
         self.state: dict[str, dict[str, Tensor]] = {kind: {} for kind in _KINDS}
         self.gather()
 
+    @property
+    def epochs(self) -> int:
+        """How many epochs there will be."""
+        return self.training.epochs
+
     def gather(self) -> None:
         """Set up what is evaluated: every part that any active member has, with a row for each member."""
         live = [self.members[i] for i in self.active]

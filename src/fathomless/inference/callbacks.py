@@ -125,7 +125,7 @@ class Checkpoint:
         """Write, if it is time."""
         if ranks().rank:
             return
-        ended = run.stop or run.epoch >= run.training.epochs
+        ended = run.stop or run.epoch >= run.epochs
         if ended or run.pause or time.monotonic() - self._last >= self.seconds:
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta={"run": run.meta(), "extra": self.extra})
             self._last = time.monotonic()

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.distributed import ranks
+from fathomless.inference.looks import Densities, Looks
 from fathomless.inference.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, Resizable
 from fathomless.posterior.likelihoods import Categorical, Likelihood
@@ -101,6 +103,10 @@ class Fitted:
         Whether it ended before its time, by its validation rows or a callback.
     error : str
         If it is one of several trainings and was given up: where its bound ceased to be finite.
+    found : Densities, optional
+        Of the held-out rows, in the state that was kept, if the posterior over structure was fitted to them.
+    weighing : dict
+        What that posterior rests on, as plain JSON: see :func:`fathomless.estimators.crossfitting.weighed`.
     """
 
     model: Model
@@ -112,6 +118,8 @@ class Fitted:
     training: Training | None = None
     stopped: bool = False
     error: str = ""
+    found: Densities | None = None
+    weighing: dict[str, Any] = field(default_factory=dict)
 
 
 class Run:
@@ -130,6 +138,8 @@ class Run:
         Names of the divergences.
     tempered : frozenset of str
         Those that the temperature multiplies.
+    looks : Looks, optional
+        Where it is, if the posterior over structure is fitted to held-out rows.
     ranks : Ranks
         The processes that train this network; alone if there is one.
     stop : bool
@@ -139,8 +149,11 @@ class Run:
         once a checkpoint is written: the same call then goes on from there, to the same bytes.
     """
 
-    def __init__(self, model: Model, likelihood: Likelihood, training: Training, seed: int) -> None:
+    def __init__(
+        self, model: Model, likelihood: Likelihood, training: Training, seed: int, looks: Looks | None = None
+    ) -> None:
         self.model, self.likelihood, self.training, self.seed = model, likelihood, training, seed
+        self.looks = looks
         self.ranks = ranks()
         self.epoch = self.step = 0
         self.history: list[dict[str, float]] = []
@@ -159,6 +172,17 @@ class Run:
         """Return what the training has come to."""
         done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
         return Fitted(*done, training=self.training, stopped=self.stop)
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs there will be, as it is known by now."""
+        return self.training.epochs if self.looks is None else self.looks.epochs
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the epoch that has just ended gets a row in the history."""
+        looked = self.looks is not None and self.looks.due(self.epoch)
+        return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs or looked
 
     def named(self) -> dict[str, nn.Parameter]:
         """Return every parameter by the name it has in checkpoints."""
@@ -202,6 +226,7 @@ class Run:
             "history": self.history,
             "layout": blueprint_of(self.model),
             "best": self.best.to_json(),
+            **({} if self.looks is None else {"looks": self.looks.to_json(), "stop": self.stop}),
         }
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -220,11 +245,13 @@ class Run:
         self.best = Best.from_json(meta["best"], under("best", tensors))
         self.epoch, self.step = meta["epoch"], meta["step"]
         self.history = list(meta["history"])
-        self.stop = self.best.exhausted(self.training.patience)
+        if self.looks is not None:
+            self.looks.resume(meta["looks"])
+        self.stop = meta["stop"] if self.looks is not None else self.best.exhausted(self.training.patience)
 
 
 @torch.no_grad()
-def check(model: Model, likelihood: Likelihood, data: Rows | Stream) -> None:
+def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks) -> None:
     """Try the first rows, so that what does not fit together is told before a training starts.
 
     Raises
@@ -253,8 +280,9 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream) -> None:
     was_training = model.training
     model.eval()
     try:
-        draws = model.draw(rows.x[:2], 1, as_generator(0, device=rows.x.device))
-        likelihood.log_prob(draws.f, rows.y[:2])
+        few = rows if isinstance(data, Blocks) else rows.take(slice(0, 2))
+        draws = model.draw(few.x, 1, as_generator(0, device=rows.x.device))
+        likelihood.log_prob(draws.f, few.y)
     except (RuntimeError, TypeError, IndexError) as error:
         if isinstance(error, FathomlessError):
             raise

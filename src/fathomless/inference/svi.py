@@ -21,11 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
+from fathomless.inference.looks import Densities, Looks, densities
 from fathomless.inference.objective import elbo, log_predictive
 from fathomless.inference.run import Fitted, Run, blueprint_of, check, history_row, structure_parameters
 from fathomless.inference.training import Training, schedule
-from fathomless.posterior.capabilities import Growing, HasStructureLaw, NaturalGradient, lacks
+from fathomless.posterior.capabilities import Growing, HasStructureLaw, ListedStructure, NaturalGradient, lacks
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, PausedError
@@ -44,10 +46,11 @@ Callback = Callable[[Run], None]
 def fit(
     model: Model,
     likelihood: Likelihood,
-    train: Rows | Stream,
-    valid: Rows | None = None,
+    train: Rows | Stream | Blocks,
+    valid: Rows | Blocks | None = None,
     *,
     training: Training | None = None,
+    looks: Looks | None = None,
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
@@ -64,9 +67,13 @@ def fit(
     likelihood : Likelihood
         p(y | f); its parameters are learned too.
     train, valid : Rows
-        Data on the model's device. What is trained on may be a :class:`~fathomless.data.rows.Stream`.
+        Data on the model's device. What is trained on may be a :class:`~fathomless.data.rows.Stream`; for models side
+        by side both are :class:`~fathomless.data.blocks.Blocks`.
     training : Training
         Options.
+    looks : Looks, optional
+        Finds the posterior over a list of structures from the validation rows; `epochs` is then the length without
+        growth, the schedule is that of the phases, and calibration is left to the caller.
     seed : int
         Seed of the order of the rows and of weight draws.
     callbacks : sequence of callables
@@ -94,17 +101,22 @@ def fit(
     data = (train, valid) if valid is not None else (train,)
     for rows in data:
         check(model, likelihood, rows)
-    run = Run(model, likelihood, training or Training(), seed)
-    _refuse(run)
+    run = Run(model, likelihood, training or Training(), seed, looks)
+    _refuse(run, train, valid)
     if resume is not None:
         run.resume(*resume)
+    elif looks is not None:
+        assert isinstance(model, ListedStructure)
+        if not looks.focusing:
+            looks.begin(model)
+        run.register_parameters()
     run.ranks.refuse_statistics(model)
     _compare(run, *data, plain=[asdict(run.training), seed, run.epoch, len(callbacks)])
     display = Silent() if progress is None or run.ranks.rank else progress
-    display.start(run.training.epochs, run.epoch)
+    display.start(run.epochs, run.epoch)
     totals: Tensor | None = None
     try:
-        while run.epoch < run.training.epochs and not run.stop:
+        while run.epoch < run.epochs and not run.stop:
             # users' modules, nn.Dropout above all, draw from torch's global stream: it starts anew with every epoch, so
             # that a resumed training draws what an unbroken one does; each rank has rows of its own to drop from
             rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
@@ -112,16 +124,16 @@ def fit(
                 sums = _epoch(run, train)
             totals = sums if totals is None else totals + sums
             run.epoch += 1
-            if run.epoch % run.training.evaluate_every == 0 or run.epoch == run.training.epochs:
+            if run.evaluates:
                 _record(run, train, valid, totals)
                 totals = None
                 for callback in callbacks:
                     callback(run)
                     run.stop, run.pause = run.ranks.agree(run.stop, run.pause)
                 display.advance(run.epoch, run.history[-1])
-                if run.pause and run.epoch < run.training.epochs and not run.stop:
+                if run.pause and run.epoch < run.epochs and not run.stop:
                     raise PausedError(
-                        f"the training was paused after epoch {run.epoch} of {run.training.epochs}; with a checkpoint, "
+                        f"the training was paused after epoch {run.epoch} of {run.epochs}; with a checkpoint, "
                         "the same call goes on from there"
                     )
     finally:
@@ -131,14 +143,24 @@ def fit(
             p.requires_grad_()  # the last step may have been one in which the law stood still
         model.eval()
         likelihood.eval()
-    if run.training.calibrate and valid is not None and len(valid):
+    if looks is not None and valid is not None:
+        assert isinstance(model, ListedStructure)
+        found = looks.adopt(model, _unseen(run, valid))
+        return replace(run.result(), found=found)
+    if run.training.calibrate and isinstance(valid, Rows) and len(valid):
         calibrate(model, likelihood, valid, run.training.draws, seed)
     return run.result()
 
 
-def _refuse(run: Run) -> None:
+def _refuse(run: Run, train: Rows | Stream | Blocks, valid: Rows | Blocks | None) -> None:
     """Refuse options that the family has not what is needed for, and laws that would be moved as weights are."""
     t, model = run.training, run.model
+    if run.looks is not None and not isinstance(model, ListedStructure):
+        raise lacks(model, ListedStructure, "a posterior over structure from held-out rows", "use the evidence bound")
+    if run.looks is not None and (valid is None or not len(valid)):
+        raise DataError("a posterior over structure from held-out rows was asked for, and no rows are held out")
+    if isinstance(train, Blocks) and run.ranks.count > 1:
+        raise DataError(f"{len(train.index)} networks side by side were asked of {run.ranks.count} processes; use one")
     if t.structure_optimizer == "natural" and not isinstance(model, NaturalGradient):
         raise lacks(model, NaturalGradient, "structure_optimizer='natural'", "use structure_optimizer='adam'")
     if t.precondition and not isinstance(model, Growing):
@@ -178,7 +200,7 @@ def calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1,
     optimizer.zero_grad()
 
 
-def _epoch(run: Run, train: Rows | Stream) -> Tensor:
+def _epoch(run: Run, train: Rows | Stream | Blocks) -> Tensor:
     """One pass over the data; return the sums of the bound's parts, weighted by the size of their batch."""
     t = run.training
     if not run.model.training:  # walking through all modules costs as much as a few layers
@@ -227,7 +249,7 @@ def _summed(parts: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> Tenso
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])
 
 
-def _compare(run: Run, *data: Rows | Stream, whole: bool = True, plain: Any = None) -> None:
+def _compare(run: Run, *data: Rows | Stream | Blocks, whole: bool = True, plain: Any = None) -> None:
     """See to it that all ranks hold the same structure; the same weights, random numbers and data, if asked."""
     if run.ranks.count == 1:
         return
@@ -283,7 +305,7 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[
 
 
 @torch.no_grad()
-def _follow_law(run: Run, train: Rows | Stream) -> None:
+def _follow_law(run: Run, train: Rows | Stream | Blocks) -> None:
     """Check that the posterior over structure is finite; take the natural step, if asked for."""
     t = run.training
     moving = [p for p in structure_parameters(run.model).values() if p.grad is not None]
@@ -319,33 +341,71 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
     """Set the rates of this step, and whether the posterior over structure takes part in it."""
     t = run.training
     weights, structure = run.optimizer.param_groups
-    weights["lr"] = t.learning_rate * schedule(t.schedule, run.step - 1, steps * t.epochs, steps)
+    if run.looks is None:
+        factor = schedule(t.schedule, run.step - 1, steps * t.epochs, steps)
+    else:
+        factor = run.looks.factor(run.step - 1, steps)
+    weights["lr"] = t.learning_rate * factor
     # it moves in one of `structure_every` steps, that much further; natural steps are taken elsewhere
     structure["lr"] = weights["lr"] * t.structure_rate * t.structure_every * (t.structure_optimizer == "adam")
     for p in structure["params"]:
         p.requires_grad_(structure_moves)  # without a gradient Adam leaves value, moments and count as they are
 
 
-def _record(run: Run, train: Rows | Stream, valid: Rows | None, totals: Tensor) -> None:
+def _record(run: Run, train: Rows | Stream | Blocks, valid: Rows | Blocks | None, totals: Tensor) -> None:
     """Read the sums once, refuse what is not finite, score the validation rows, add a row to the history."""
     t = run.training
     _compare(run)
     epochs = run.epoch - (int(run.history[-1]["epoch"]) if run.history else 0)
     run.ranks.add([totals])
-    parts = [value / epochs for value in totals.double().tolist()]
+    networks = len(train.index) if isinstance(train, Blocks) else 1
+    parts = [value / (epochs * networks) for value in totals.double().tolist()]
     place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.optimizer.param_groups[0]["lr"]}
     row = history_row(place, parts, run.terms, run.tempered, t.temperature)
     _guard(run, train, row["elbo"])
     row.update(run.model.structure().statistics)
-    if valid is not None and len(valid):
+    if run.looks is not None and valid is not None:
+        row.update(_look(run, valid))
+    elif valid is not None and len(valid):
         row["validation_log_likelihood"] = score(run, valid)
         run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
         run.stop = run.stop or run.best.exhausted(t.patience)
     run.history.append(row)
 
 
+def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
+    """Score the mixture whose posterior is fitted to the held-out rows, keep the best state, move to the next phase."""
+    looks, model = run.looks, run.model
+    assert looks is not None
+    assert isinstance(model, ListedStructure)
+    found = _unseen(run, valid)
+    value = looks.score(model, found)
+    run.best.offer(value, run.epoch, model, run.likelihood)
+    mean = math.fsum(number * mass for number, mass in looks.q.items())
+    row = {"validation_log_likelihood": value, f"mean_{model.structure().kind}": mean}
+    moved = looks.due(run.epoch)
+    if looks.move(model, found, run.epoch):
+        run.register_parameters()
+    model.train()
+    run.likelihood.train()
+    if looks.focusing and not moved and looks.patience is not None:
+        run.stop = run.stop or run.epoch - max(run.best.epoch, looks.explored) >= looks.patience
+    return row
+
+
+def _unseen(run: Run, valid: Rows | Blocks) -> Densities:
+    """Return the densities of held-out rows; of several ranks those of the first, so that all decide alike."""
+    found = densities(run.model, run.likelihood, valid, run.training.draws, run.seed)
+    if run.ranks.count == 1:
+        return found
+    own = found.log_density.to(run.model.device)
+    shared = torch.zeros_like(own) if run.ranks.rank else own
+    run.ranks.add([shared])
+    return replace(found, log_density=shared.cpu())
+
+
 @torch.no_grad()
-def score(run: Run, rows: Rows) -> float:
+def score(run: Run, rows: Rows | Blocks) -> float:
     """Mean log predictive density of some rows, in nats per row."""
     run.model.eval()
     run.likelihood.eval()
@@ -358,7 +418,7 @@ def score(run: Run, rows: Rows) -> float:
     return float(total) / rows.count
 
 
-def _guard(run: Run, train: Rows | Stream, elbo: float) -> None:
+def _guard(run: Run, train: Rows | Stream | Blocks, elbo: float) -> None:
     """Refuse a bound that is not finite, naming the first tensor that is not."""
     if math.isfinite(elbo):
         return

@@ -161,9 +161,9 @@ def automatic_batch_size(count: float) -> int:
     return SMALL_BATCH if count < 10_000 else 512
 
 
-def automatic_epochs(steps_per_epoch: int) -> int:
-    """Epochs that make about 4,000 steps, within 20 and 1,000."""
-    return max(20, min(1000, round(4000 / steps_per_epoch)))
+def automatic_epochs(steps_per_epoch: int, steps: int = 4000) -> int:
+    """Epochs that make about so many steps, within 20 and 1,000."""
+    return max(20, min(1000, round(steps / steps_per_epoch)))
 
 
 def automatic_structure_rate(steps: int) -> float:

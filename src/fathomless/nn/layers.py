@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.func import functional_call
 
+from fathomless.nn.stacked import StackedLinear
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "gaussian_divergence",
     "prior_scales",
     "weight_decay",
+    "weight_decay_of_many",
 ]
 
 _NORMS = (
@@ -150,7 +152,9 @@ def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -
 def prior_scales(module: nn.Module, prior: "WeightPrior") -> dict[str, float]:
     """Return the prior's standard deviation s of every parameter of `module` that carries it, by name."""
     return {
-        f"{prefix}.{name}" if prefix else name: prior.scale_of(parameter)
+        f"{prefix}.{name}" if prefix else name: prior.scale_of(
+            parameter[0] if isinstance(part, StackedLinear) else parameter
+        )
         for prefix, part in module.named_modules()
         if prior.norms or not isinstance(part, _NORMS)
         for name, parameter in part.named_parameters(recurse=False)
@@ -180,6 +184,30 @@ def weight_decay(parameters: Sequence[Tensor], sizes: Tensor) -> Tensor:
         return torch.zeros(0, dtype=torch.float64, device=sizes.device)
     decay: Tensor = _WeightDecay.apply(sizes, *parameters)
     return decay
+
+
+def weight_decay_of_many(parameters: Sequence[Tensor]) -> Tensor:
+    """Return what :func:`weight_decay` does, in the precision of the parameters and without joining them.
+
+    For networks side by side, whose weights are so many that a pass over them in double would cost as much as a layer.
+    """
+    decay: Tensor = _DecayOfMany.apply(*parameters)
+    return decay
+
+
+class _DecayOfMany(torch.autograd.Function):
+    """Norms and products of lists of tensors."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*parameters)
+        return torch.stack(torch._foreach_norm(parameters)).double().square() * 0.5
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, ...]:
+        parameters = ctx.saved_tensors  # type: ignore[attr-defined]
+        weights = grad.to(parameters[0].dtype).unbind()
+        return torch._foreach_mul(parameters, weights)
 
 
 class _WeightDecay(torch.autograd.Function):

@@ -6,7 +6,7 @@ do.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from torch import Tensor, nn
@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
 
-__all__ = ["Growing", "HasStructureLaw", "NaturalGradient", "Resizable", "Stackable", "lacks"]
+__all__ = [
+    "Growing",
+    "HasStructureLaw",
+    "ListedStructure",
+    "NaturalGradient",
+    "Resizable",
+    "SideBySide",
+    "Stackable",
+    "lacks",
+]
 
 
 class Resizable(Model, ABC):
@@ -71,6 +80,51 @@ class NaturalGradient(HasStructureLaw, ABC):
         """Return the Fisher information of the posterior over structure in its parameters, shape (P, P)."""
 
 
+class ListedStructure(Resizable, ABC):
+    """A posterior over a list of structures, which may have no end, that can be weighed from outside."""
+
+    @abstractmethod
+    def listed(self, count: int) -> dict[int, float]:
+        """Return number -> log prior of the first `count` structures; of fewer if the list, or the prior, ends.
+
+        The numbers are those that ``structure`` of :class:`~fathomless.posterior.model.Draws` has for them.
+        """
+
+    @abstractmethod
+    def weigh(self, masses: Mapping[int, float], *, only: bool = False) -> int:
+        """Take these structures, and no others, with these masses as the posterior; nothing is left to be learned.
+
+        What they need is created, what they do not use is put to rest; with `only` it is dropped. Masses are positive
+        and sum to 1.
+
+        Returns
+        -------
+        int
+            How many parts were created.
+        """
+
+
+class SideBySide(Model, ABC):
+    """A model that can be trained together with others of its kind as one model, on rows that lie in blocks.
+
+    Row r of F·B rows belongs to model r // B, and the divergence is the sum of theirs. All have one law over structure.
+    """
+
+    @abstractmethod
+    def side_by_side(self, others: Sequence[Model]) -> Self:
+        """Return one model that stands for this one and `others`.
+
+        Raises
+        ------
+        DataError
+            If the models are not built alike, or draw their weights.
+        """
+
+    @abstractmethod
+    def hand_out(self, models: Sequence[Model]) -> None:
+        """Write the state of what :meth:`side_by_side` returned into the models that it stands for."""
+
+
 class Stackable(Model, ABC):
     """A model that can be evaluated side by side with others of its kind, as one network with stacked parameters."""
 
@@ -111,5 +165,7 @@ _MEANING: dict[type, str] = {
     Growing: "parts that grow (Growing)",
     HasStructureLaw: "law over structure with parameters (HasStructureLaw)",
     NaturalGradient: "Fisher information of its law over structure (NaturalGradient)",
+    ListedStructure: "list of structures that can be weighed (ListedStructure)",
+    SideBySide: "way to be trained with others as one (SideBySide)",
     Stackable: "way to be evaluated side by side with others (Stackable)",
 }

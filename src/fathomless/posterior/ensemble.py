@@ -66,7 +66,10 @@ class Ensemble(Resizable):
         return any(member.stochastic for member in self._each())
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Put the members' draws side by side, `n` weight draws of each; divergences are weighted means."""
+        """Put the members' draws side by side, `n` weight draws of each; divergences are weighted means.
+
+        Members are independent networks, whatever is drawn within each: `network` is the number of the member.
+        """
         each = [member.draw(x, n, generator) for member in self._each()]
         weight = self.log_weight.exp().unbind()  # scalars
         divergence: dict[str, Tensor] = {}
@@ -80,6 +83,7 @@ class Ensemble(Resizable):
             divergence=divergence,
             tempered=each[0].tempered,
             sampled=each[0].sampled,
+            network=_networks(each),
         )
 
     def structure(self) -> Structure:
@@ -115,6 +119,17 @@ class Ensemble(Resizable):
 
     def _each(self) -> list[Model]:
         return cast(list[Model], list(self.members))
+
+
+def _networks(each: Sequence[Draws]) -> Tensor | None:
+    """Give the draws of each member its number, (ΣS,); those of a single member keep what they have.
+
+    A member's own draws differ from it less than other members do: were each a network of its own, members would seem
+    to be more than they are.
+    """
+    if len(each) == 1:
+        return each[0].network
+    return torch.cat([torch.full_like(draws.structure, i) for i, draws in enumerate(each)])
 
 
 def _numbers(each: Sequence[Draws]) -> Tensor:

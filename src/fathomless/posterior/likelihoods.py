@@ -374,6 +374,9 @@ class Categorical(Likelihood):
     ----------
     classes : int
         Number of classes C, at least 2.
+    temperature : bool
+        Whether the outputs are divided by a temperature T before the softmax, 1 at first: not for training, but to be
+        fitted to rows that the networks have not seen.
 
     Raises
     ------
@@ -386,9 +389,12 @@ class Categorical(Likelihood):
     tensor([[-0.6931]])
     """
 
-    def __init__(self, classes: int) -> None:
+    log_temperature: nn.Parameter | None
+
+    def __init__(self, classes: int, *, temperature: bool = False) -> None:
         super().__init__()
         self.classes = _count("classes", classes, 2)
+        self.log_temperature = nn.Parameter(torch.zeros(())) if temperature else None
 
     @property
     def outputs(self) -> int:
@@ -403,12 +409,15 @@ class Categorical(Likelihood):
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Log mass, (S, B)."""
         _fits(f, self.outputs, y, ())
-        return f.log_softmax(-1).gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]  # (S, B)
+        return self._tempered(f).log_softmax(-1).gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]  # (S, B)
 
     def components(self, f: Tensor) -> Classes:
         """Class probabilities with axes (S, B, C)."""
         _fits(f, self.outputs)
-        return Classes(f.detach().cpu().double().log_softmax(-1))
+        return Classes(self._tempered(f).detach().cpu().double().log_softmax(-1))
+
+    def _tempered(self, f: Tensor) -> Tensor:
+        return f if self.log_temperature is None else f * torch.exp(-self.log_temperature).to(f.dtype)
 
 
 class Bernoulli(Likelihood):

@@ -39,6 +39,11 @@ class Draws:
         Whether the structures are a sample, drawn as the weights are; their numbers then mean something within these
         draws alone. Else they are listed with their exact weights, and a number is the same structure in every model
         of the family.
+    network : Tensor of int64, shape (S,), optional
+        Which network each draw is of. Draws of different numbers are independent: other members of an ensemble, or
+        other joint draws of all layers. Draws of one number share weights across structures, or are several draws by
+        one member. So structures and networks are crossed, not nested, which the split of the uncertainty and the
+        Monte Carlo error of a prediction must know. None: nothing but `structure` ties draws together.
     """
 
     f: Tensor
@@ -47,6 +52,7 @@ class Draws:
     divergence: Mapping[str, Tensor]
     tempered: frozenset[str] = frozenset({"weights"})
     sampled: bool = False
+    network: Tensor | None = None
 
 
 class Model(nn.Module, ABC):

@@ -9,7 +9,7 @@ network can predict, what the weights leave open, and what the structure leaves 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -22,49 +22,19 @@ from torch import Tensor
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, Mixture, concatenate_rows
 from fathomless.posterior.model import Draws
+from fathomless.posterior.split import Groups, Spread, Uncertainty, divided, spread, standard_error
 from fathomless.system.errors import DataError, DivergenceError
 
 __all__ = [
     "ClassPredictive",
     "ContinuousPredictive",
     "Predictive",
-    "Uncertainty",
     "concatenate",
     "predictive",
 ]
 
 Values = npt.ArrayLike | Tensor
 Labels = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Uncertainty:
-    """Where the uncertainty of a prediction comes from: ``noise + weights + structure = total``, to rounding.
-
-    For regression the parts are variances in squared units of the target, of shape (N, T) or (N,); for
-    classes they are entropies in nats, of shape (N,). All are non-negative.
-
-    Attributes
-    ----------
-    noise : Tensor
-        What remains when structure and weights are known.
-    weights : Tensor
-        What knowing the weights would remove, once the structure is known. 0 with one draw per structure.
-    structure : Tensor
-        What knowing the structure would remove. 0 with a single structure.
-    total : Tensor
-        The variance, or the entropy, of the prediction.
-    """
-
-    noise: Tensor
-    weights: Tensor
-    structure: Tensor
-    total: Tensor
-
-    def __repr__(self) -> str:
-        names = ("noise", "weights", "structure", "total")
-        means = (f"{name}={getattr(self, name).mean().item():.4g}" for name in names)
-        return f"Uncertainty(rows={len(self.total)}, {', '.join(means)})"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,11 +49,14 @@ class Predictive(ABC):
         The structure that each draw belongs to.
     sampled : bool
         Whether the structures are a sample, see :class:`~fathomless.posterior.model.Draws`.
+    network : Tensor of int64, shape (S,), optional
+        The independent network that each draw is of, see :class:`~fathomless.posterior.model.Draws`.
     """
 
     log_weight: Tensor
     structure: Tensor
     sampled: bool = field(default=False, kw_only=True)
+    network: Tensor | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -99,7 +72,15 @@ class Predictive(ABC):
 
     @abstractmethod
     def uncertainty(self) -> Uncertainty:
-        """Split the uncertainty of each row into noise, weights and structure."""
+        """Split the uncertainty of each row into noise, weights and structure.
+
+        For an average over rows take ``uncertainty().mean()``: it sums estimates before it clips them.
+        """
+
+    @property
+    @abstractmethod
+    def mc_error(self) -> Tensor:
+        """Monte Carlo error of the prediction: what other draws, as many, would change of it, a standard deviation."""
 
     @property
     @abstractmethod
@@ -117,6 +98,14 @@ class Predictive(ABC):
     def _networks(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n networks by their weight, shape (n,)."""
         return torch.multinomial(self.log_weight.exp(), n, replacement=True, generator=generator)
+
+    def _spread(self, values: Tensor) -> Spread | None:
+        """Estimate what structure and weights leave open of values under each draw, (N, ...) from (S, N, ...)."""
+        return spread(values, self.log_weight, self.structure, self.network, sampled=self.sampled)
+
+    def _error(self, values: Tensor) -> Tensor:
+        """Return the standard error of the average of values over draws, (N, ...) from (S, N, ...)."""
+        return standard_error(values, self.log_weight, self.structure, self.network, sampled=self.sampled)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,6 +154,17 @@ class ContinuousPredictive(Predictive):
     def std(self) -> Tensor:
         """Standard deviation of the target, observation noise included."""
         return self._shown(self.mixture.std)
+
+    @property
+    def mc_error(self) -> Tensor:
+        r"""Standard error of ``mean`` due to the finite number of networks, shaped like it, in units of the target.
+
+        For K networks of equal weight, each averaged over its structures, :math:`\sqrt{\mathrm{Var}_k(f_{k\cdot})/K}`;
+        for sampled structures the same with their means. 0 where nothing is drawn, since sums over structures are
+        exact; what a single draw would vary by cannot be told, and is 0 too. All rows share the draws: their errors
+        move together, and a mean over many rows need not have a smaller one.
+        """
+        return self._shown(self._error(self.component.mean))
 
     def cdf(self, y: Values) -> Tensor:
         """Probability that the target lies below y, for each column by itself; y broadcasts to the rows."""
@@ -231,13 +231,15 @@ class ContinuousPredictive(Predictive):
                   + \mathrm{Var}(E[y \mid g])
 
         with draws s, each in one structure g. The means, not the noise, decide what counts as weights and
-        structure. Of sampled structures the last two terms are divided by unbiased estimates of both.
+        structure. The last two terms are divided by unbiased estimates of both where structures are a sample, and
+        where several independent networks have all structures by one law (``network``): what they disagree on would
+        else count as structure in part. Networks that weigh structures differently are averaged as they are.
         """
-        groups = _Groups.of(self.log_weight, self.structure)
+        groups = Groups.of(self.log_weight, self.structure)
         means = self.component.mean  # (S, N, T)
-        if self.sampled:
+        if (estimates := self._spread(means)) is not None:
             noise = groups.across(groups.within(self.component.variance))
-            return _divided(noise, self.mixture.variance, groups.sampled_share(means), self._shown)
+            return divided(noise, self.mixture.variance, estimates, self._shown)
         of_group = groups.within(means)  # (G, N, T)
         mean = groups.across(of_group)  # (N, T)
         parts = (
@@ -334,6 +336,15 @@ class ClassPredictive(Predictive):
         """Entropy of the averaged probabilities in nats, shape (N,)."""
         return _entropy(self.probs)
 
+    @property
+    def mc_error(self) -> Tensor:
+        """Standard error of ``probs`` due to the finite number of networks, shape (N, C).
+
+        As that of the mean of a continuous target (:attr:`ContinuousPredictive.mc_error`): all rows share the draws,
+        and their errors move together; 0 where nothing is drawn.
+        """
+        return self._error(self.log_p.exp())
+
     def uncertainty(self) -> Uncertainty:
         r"""Split the entropy by the chain rule of mutual information.
 
@@ -341,15 +352,16 @@ class ClassPredictive(Predictive):
                   + \left(H[p] - E_g H[p_g]\right)
 
         with draws s, each in one structure g, and averaged probabilities p_g within a structure and p over
-        all. Of sampled structures the last two terms are divided as the variance of the probabilities is.
+        all. Of sampled structures, and of several networks that all have the structures by one law, the last two
+        terms are divided as estimates divide the variance of the probabilities, summed over classes.
         """
-        groups = _Groups.of(self.log_weight, self.structure)
+        groups = Groups.of(self.log_weight, self.structure)
         each = self.log_p.exp()  # (S, N, C)
         of_draw = groups.within(_entropy(each))  # (G, N)
         of_group = groups.within(each)  # (G, N, C)
         total = _entropy(groups.across(of_group))  # (N,)
-        if self.sampled:
-            return _divided(groups.across(of_draw), total, groups.sampled_share(each, over=-1))
+        if (estimates := self._spread(each)) is not None:
+            return divided(groups.across(of_draw), total, estimates.summed(-1))
         given_group = _entropy(of_group)  # (G, N)
         return Uncertainty(
             groups.across(of_draw),
@@ -426,14 +438,13 @@ def predictive(
     >>> p.mean, p.variance
     (tensor([10.], dtype=torch.float64), tensor([8.], dtype=torch.float64))
     """
-    f, log_weight, structure = _weighted(draws)
+    f, log_weight, structure, network = _weighted(draws)
+    layout: dict[str, Any] = {"sampled": draws.sampled, "network": network}
     match likelihood.components(f):
         case Classes(log_p):
             if shift is not None or scale is not None or squeeze:
                 raise DataError("shift, scale or squeeze was given for classes; allowed are labels: leave them out")
-            return ClassPredictive(
-                log_weight, structure, log_p, _labels(labels, log_p.shape[-1]), sampled=draws.sampled
-            )
+            return ClassPredictive(log_weight, structure, log_p, _labels(labels, log_p.shape[-1]), **layout)
         case Component() as component:
             if labels is not None:
                 raise DataError("labels were given for a continuous target; allowed are shift and scale")
@@ -441,7 +452,7 @@ def predictive(
             if squeeze and targets != 1:
                 raise DataError(f"squeeze was given for {targets} targets; allowed is 1: leave it out")
             units = _units("shift", shift, 0.0, targets), _units("scale", scale, 1.0, targets)
-            return ContinuousPredictive(log_weight, structure, component.affine(*units), squeeze, sampled=draws.sampled)
+            return ContinuousPredictive(log_weight, structure, component.affine(*units), squeeze, **layout)
 
 
 def concatenate(chunks: Sequence[Predictive]) -> Predictive:
@@ -458,74 +469,8 @@ def concatenate(chunks: Sequence[Predictive]) -> Predictive:
     return chunks[0].concatenated(chunks[1:])
 
 
-@dataclass(frozen=True, eq=False)
-class _Groups:
-    """Draws sorted by structure: averages within each and across all.
-
-    Both weights are normalised by themselves, so a structure with one draw, and a single structure, have a
-    weight of exactly 1 and the parts of uncertainty that must vanish do so exactly.
-    """
-
-    member: Tensor  # (S,) which group a draw belongs to
-    inner: Tensor  # (S,) weight within the group
-    outer: Tensor  # (G,) weight of the group
-
-    @classmethod
-    def of(cls, log_weight: Tensor, structure: Tensor) -> Self:
-        names, member = structure.unique(return_inverse=True)
-        largest = torch.full((len(names),), -math.inf, dtype=torch.float64)
-        largest = largest.scatter_reduce(0, member, log_weight, "amax")
-        relative = torch.exp(log_weight - largest[member])
-        sums = torch.zeros_like(largest).index_add(0, member, relative)
-        return cls(member, relative / sums[member], torch.softmax(largest + sums.log(), 0))
-
-    def within(self, values: Tensor) -> Tensor:
-        """Average over the draws of each group: (S, ...) to (G, ...)."""
-        weighted = self.inner.view(-1, *[1] * (values.ndim - 1)) * values
-        empty = values.new_zeros((len(self.outer), *values.shape[1:]))
-        return empty.index_add(0, self.member, weighted)
-
-    def across(self, values: Tensor) -> Tensor:
-        """Average over groups: (G, ...) to (...)."""
-        average: Tensor = torch.tensordot(self.outer, values, 1)
-        return average
-
-    def sampled_share(self, values: Tensor, over: int | None = None) -> Tensor:
-        r"""Share of structure in the variance of values (S, N, ...), summed over an axis if one is given; (N, ...).
-
-        Groups are a sample of structures g of weight q, and their R draws a sample of weights. With means m_g, mean m
-        and unbiased variances v_g within groups,
-
-        .. math:: W = \sum_g q_g v_g, \qquad B = \frac{\sum_g q_g (m_g - m)^2 - \sum_g q_g (1 - q_g) v_g / R_g}
-                  {1 - \sum_g q_g^2}
-
-        are unbiased, and the share is max(B, 0) / (max(B, 0) + W). It is biased upwards where B is clipped.
-        """
-        count = torch.bincount(self.member).to(values).view(-1, *[1] * (values.ndim - 1))  # (G, 1, ...)
-        weight = self.outer.view_as(count)
-        means = self.within(values)
-        v = self.within((values - means[self.member]).square()) * count / (count - 1.0).clamp_min(1.0)
-        within, between = (
-            self.across(v),
-            self.across((means - self.across(means)).square() - (1.0 - weight) * v / count),
-        )
-        between = between / (1.0 - self.outer.square().sum()).clamp_min(1e-12)
-        if over is not None:
-            within, between = within.sum(over), between.sum(over)
-        between = between.clamp_min(0.0) if len(self.outer) > 1 else torch.zeros_like(between)
-        return between / (between + within).clamp_min(torch.finfo(values.dtype).tiny)
-
-
-def _divided(
-    noise: Tensor, total: Tensor, share: Tensor, shown: Callable[[Tensor], Tensor] = lambda t: t
-) -> Uncertainty:
-    """Divide what the noise leaves of the total into structure, by its share, and weights."""
-    rest = (total - noise).clamp_min(0.0)
-    return Uncertainty(shown(noise), shown(rest - share * rest), shown(share * rest), shown(total))
-
-
-def _weighted(draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
-    """Return outputs, normalised log weights and structures of the draws of positive weight."""
+def _weighted(draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return outputs, normalised log weights, structures and networks of the draws of positive weight."""
     log_weight = _doubles(draws.log_weight)
     kept = log_weight != -math.inf  # a NaN stays, and is refused below
     log_weight, structure = log_weight[kept], draws.structure.detach().cpu()[kept]
@@ -538,7 +483,8 @@ def _weighted(draws: Draws) -> tuple[Tensor, Tensor, Tensor]:
             f"their weights sum to exp({total.item():.4g}); allowed are finite outputs and a positive "
             "sum: check the inputs for extreme values, or train again with a smaller learning rate"
         )
-    return f, log_weight - total, structure
+    network = None if draws.network is None else draws.network.detach().cpu()[kept]
+    return f, log_weight - total, structure, network
 
 
 def _entropy(probs: Tensor) -> Tensor:
@@ -549,7 +495,9 @@ def _entropy(probs: Tensor) -> Tensor:
 def _check_alike(chunks: Sequence[Predictive], options: Sequence[object]) -> None:
     first = chunks[0]
     same = all(
-        torch.equal(chunk.structure, first.structure) and torch.allclose(chunk.log_weight, first.log_weight)
+        torch.equal(chunk.structure, first.structure)
+        and torch.allclose(chunk.log_weight, first.log_weight)
+        and _equal(chunk.network, first.network)
         for chunk in chunks
     )
     if not same or len(options) < len(chunks) or any(option != options[0] for option in options):
@@ -558,6 +506,10 @@ def _check_alike(chunks: Sequence[Predictive], options: Sequence[object]) -> Non
             "structures; allowed are chunks of rows of one prediction: draw every chunk with a "
             "generator that starts at the same seed"
         )
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    return a is b if a is None or b is None else torch.equal(a, b)
 
 
 def _labels(labels: Sequence[object] | Labels | None, classes: int) -> Labels:

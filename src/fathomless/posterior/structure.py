@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 __all__ = [
     "GraphPosterior",
@@ -18,6 +18,7 @@ __all__ = [
     "ListedPosterior",
     "Structure",
     "credible_interval",
+    "with_errors",
 ]
 
 
@@ -62,10 +63,13 @@ class ListedPosterior(Structure):
         One name for each structure in the support.
     probabilities : tuple of float
         Posterior probability of each, in the same order; they sum to 1.
+    errors : tuple of float
+        Standard error of each probability, if it was estimated from held-out rows; else empty.
     """
 
     names: tuple[str, ...]
     probabilities: tuple[float, ...]
+    errors: tuple[float, ...] = ()
 
     def mixed(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
         """Average by name; a structure that a member has not counts as 0."""
@@ -82,6 +86,7 @@ class ListedPosterior(Structure):
             self,
             names=tuple(mass),
             probabilities=tuple(mass.values()),
+            errors=(),
             statistics=_averages(each, shares),
             summary=f"{_members(each)}, {likeliest}",
         )
@@ -196,6 +201,27 @@ class LatentPosterior(Structure):
             statistics=_averages(each, shares),
             summary=f"{_members(each)}, {self.summary}",
         )
+
+
+def with_errors(posterior: ListedPosterior, weighing: Mapping[str, Any]) -> ListedPosterior:
+    """Return a posterior with the standard errors that rows have given it.
+
+    Parameters
+    ----------
+    posterior : ListedPosterior
+        Over numbers, such as depths.
+    weighing : mapping
+        What :func:`fathomless.estimators.crossfitting.weighed` returned.
+    """
+    errors = {str(number): error for number, error in zip(weighing["numbers"], weighing["errors"], strict=True)}
+    likely = max(zip(posterior.probabilities, posterior.names, strict=True))[1]
+    networks = f"{weighing['members']} networks" if weighing["members"] > 1 else "one network"
+    return replace(
+        posterior,
+        errors=tuple(errors.get(name, 0.0) for name in posterior.names),
+        summary=f"mean {posterior.kind} {weighing['mean']:.2f} ± {weighing['mean_error']:.2f}, largest weight on "
+        f"{likely}; from {weighing['rows']:,} rows that {networks} did not see",
+    )
 
 
 def credible_interval(posterior: Mapping[int, float], level: float) -> tuple[int, int]:

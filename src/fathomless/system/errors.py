@@ -6,6 +6,7 @@ Each message says what was given (with the number), what is allowed, and what to
 __all__ = [
     "ConvergenceWarning",
     "DataError",
+    "DataWarning",
     "DepthError",
     "DivergenceError",
     "FathomlessError",
@@ -41,6 +42,10 @@ class RankError(FathomlessError, RuntimeError):
 
 class DepthError(FathomlessError, RuntimeError):
     """A depth posterior that asks for more layers than allowed."""
+
+
+class DataWarning(UserWarning):
+    """Something about a table or an option that limits what can be said, and does not stop a fit."""
 
 
 class ConvergenceWarning(UserWarning):

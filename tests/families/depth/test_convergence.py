@@ -34,7 +34,7 @@ def told(**options: Any) -> tuple[UnboundedDepthRegressor, str]:
     """Fit to pure noise; return what was warned of."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        fitted = UnboundedDepthRegressor(width=6, random_state=0, **options).fit(*noise())
+        fitted = UnboundedDepthRegressor(structure_from="elbo", width=6, random_state=0, **options).fit(*noise())
     return fitted, " ".join(str(w.message) for w in seen if issubclass(w.category, ConvergenceWarning))
 
 

@@ -22,7 +22,7 @@ from fathomless.system.errors import ConvergenceWarning, DataError
 
 # most trainings here are too short for the structure to move
 pytestmark = pytest.mark.filterwarnings("ignore:inclusion logits start:fathomless.system.errors.ConvergenceWarning")
-QUICK: dict[str, Any] = {"epochs": 20, "width": 8, "random_state": 0}
+QUICK: dict[str, Any] = {"temperature": 0.1, "epochs": 20, "width": 8, "random_state": 0}
 
 
 def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -36,8 +36,8 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
 
 @parametrize_with_checks(
     [
-        SparseBayesClassifier(epochs=60, depth=1, width=8, random_state=0),
-        SparseBayesRegressor(epochs=90, depth=1, width=32, random_state=0),
+        SparseBayesClassifier(temperature=(0.3, 0.1), epochs=60, depth=1, width=8, random_state=0),
+        SparseBayesRegressor(temperature=(0.3, 0.1), epochs=90, depth=1, width=32, random_state=0),
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
@@ -77,7 +77,7 @@ def test_every_posterior_is_fitted_saved_and_loaded_to_the_same_predictions(
 
 def test_median_predictions_are_those_of_the_export(tmp_path: Path) -> None:
     X, y = load_iris(return_X_y=True)
-    fitted = SparseBayesClassifier(epochs=300, depth=1, predict_by="median", random_state=0).fit(X, y)
+    fitted = SparseBayesClassifier(temperature=0.1, epochs=300, depth=1, predict_by="median", random_state=0).fit(X, y)
     export = fitted.to_sparse()
     export.save(tmp_path / "small")
     rows = torch.as_tensor(encode(fitted.schema_, X), dtype=fitted.model_.dtype)

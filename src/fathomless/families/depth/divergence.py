@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales, weight_decay
+from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales, weight_decay, weight_decay_of_many
+from fathomless.nn.stacked import StackedLinear
 
 __all__ = ["Charges", "charges"]
 
@@ -41,6 +42,8 @@ class Charges(NamedTuple):
         shared : bool
             Whether others' parameters may have been put in, so that they must be looked up.
         """
+        if self.parameters and any(isinstance(owner, StackedLinear) for owner, _ in self.owners[:1]) and not shared:
+            return weight_decay_of_many(self.parameters)
         if not shared or not self.owners:
             return weight_decay(self.parameters, sizes)
         present = (getattr(owner, name) for owner, name in self.owners)

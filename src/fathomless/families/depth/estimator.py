@@ -11,7 +11,7 @@ import torch
 
 from fathomless.estimators.options import documented
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.estimators.variational import VariationalEstimator
+from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.laws import (
@@ -26,13 +26,17 @@ from fathomless.families.depth.laws import (
     StickBreaking,
     TruncatedPoisson,
     UniformPrior,
+    fitting,
 )
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.options import DepthOptions, NetworkOptions
+from fathomless.inference.looks import Law
 from fathomless.inference.run import Fitted
 from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
 from fathomless.nn.layers import WeightPrior
-from fathomless.posterior.structure import ListedPosterior
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.model import Model
+from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system import memory
 from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
@@ -42,6 +46,7 @@ __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegresso
 
 _MOST = 1000  # layers of a network at its start
 _LAWS: dict[str, Callable[[float], DepthLaw]] = {
+    "auto": lambda rate: TruncatedPoisson(rate),
     "poisson": lambda rate: TruncatedPoisson(rate),
     "two_sided": lambda rate: TruncatedPoisson(rate, HardTruncation(0.05, 0.95)),
     "taper": lambda rate: TruncatedPoisson(rate, SmoothTruncation()),
@@ -72,11 +77,18 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
     Attributes
     ----------
     depth_posterior_ : dict of int to float
-        p(depth | data).
+        Posterior weight of each depth.
+    depth_posterior_error_ : dict of int to float
+        Standard error of each of these weights, if held-out rows decided; else empty.
+    depth_posterior_single_ : dict of int to float
+        Which single depth predicts the held-out rows best (pseudo-BMA+), where `depth_posterior_` is the mixture that
+        does; empty if the evidence bound decided.
     """
 
     structure_: ListedPosterior
     depth_posterior_: dict[int, float]
+    depth_posterior_error_: dict[int, float]
+    depth_posterior_single_: dict[int, float]
     saved_values = _VALUES
     shown = FAMILY.progress
 
@@ -117,7 +129,9 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
         def need(width: int) -> float:
-            return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
+            beside = getattr(self, "members", 1)
+            copies_of_all = self.n_restarts * (beside if isinstance(beside, int) else 1)
+            return float(4.0 * copies * copies_of_all * dtype.itemsize * np.polyval(polynomial, width))
 
         def fitting(share: float) -> str:
             width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)
@@ -149,14 +163,20 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             raise DataError(f"its width is {self.width}, and no weights have this size")
 
     def _describe(self) -> None:
-        self.structure_ = cast(ListedPosterior, self.model_.structure())
+        first = self.model_.members[0] if self.weighing_ and isinstance(self.model_, Ensemble) else self.model_
+        self.structure_ = cast(ListedPosterior, cast(Model, first).structure())
+        if self.weighing_:
+            self.structure_ = with_errors(self.structure_, self.weighing_)
         pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
         self.depth_posterior_ = {int(name): p for name, p in pairs}
+        numbers = self.weighing_.get("numbers", ())
+        self.depth_posterior_error_ = dict(zip(numbers, self.weighing_.get("errors", ()), strict=True))
+        self.depth_posterior_single_ = dict(zip(numbers, self.weighing_.get("single", ()), strict=True))
 
     def _warn(self, fitted: Fitted) -> None:
         t = fitted.training
         model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)
-        if t is None or model is None or "mean_depth" not in fitted.history[-1]:
+        if t is None or model is None or fitted.found is not None or "mean_depth" not in fitted.history[-1]:
             return
         mean = fitted.history[-1]["mean_depth"]
         remedy = f"Raise epochs (now {t.epochs}) or structure_rate (now {t.structure_rate:.2g})"
@@ -181,23 +201,46 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             )
 
 
-class _UnboundedDepth(DepthOptions, LayeredNetwork, ABC):
+class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
     """How the options of the family become a model."""
+
+    def _law_is_free(self) -> bool:
+        fixed = isinstance(self.depth_law, FixedDepth | int) and not isinstance(self.depth_law, bool)
+        return not fixed
+
+    def _point_estimates(self) -> bool:
+        return self.weights == "map"
+
+    def _named_law(self) -> Law | None:
+        if isinstance(self.depth_law, str):
+            law = None if self.depth_law in ("auto", "categorical", "stick_breaking") else self._law()
+        else:
+            law = (
+                None if isinstance(self.depth_law, FreeCategorical | StickBreaking) else cast(DepthLaw, self.depth_law)
+            )
+        return None if law is None else fitting(law)
+
+    def _without_effect(self) -> dict[str, Any]:
+        names = ("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule")
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(type(self), name)}
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
         blocks, depths, law = self._blocks(inputs, outputs), self.depth_prior, self._law()
         deepest = self._deepest(law)
         self._room(inputs, outputs, dtype, layers=deepest, heads=deepest + 1)
-        return UnboundedDepth(
-            blocks.layer,
-            blocks.head,
-            law=law,
-            prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
-            min_depth=self.min_depth,
-            weights=self.weights,
-            max_depth=self.max_depth,
-            **self._options_of_model(self.weight_prior, seed, dtype),
-        )
+        with warnings.catch_warnings():
+            if self.structure_from != "elbo" and self._point_estimates():  # where the law starts will not matter
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            return UnboundedDepth(
+                blocks.layer,
+                blocks.head,
+                law=law,
+                prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
+                min_depth=self.min_depth,
+                weights=self.weights,
+                max_depth=self.max_depth,
+                **self._options_of_model(self.weight_prior, seed, dtype),
+            )
 
     def _deepest(self, law: DepthLaw) -> int:
         """Return the greatest depth at the start."""

@@ -18,7 +18,7 @@ import copy
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,8 +39,9 @@ from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import WEIGHT_KINDS, sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import nested_draws
+from fathomless.nn.stacked import stacked, unstacked
 from fathomless.nn.stacked_linear import alike_linear, side_by_side
-from fathomless.posterior.capabilities import Growing, NaturalGradient, Stackable
+from fathomless.posterior.capabilities import Growing, ListedStructure, NaturalGradient, SideBySide, Stackable
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import ListedPosterior, credible_interval
 from fathomless.system import checks
@@ -50,9 +51,13 @@ from fathomless.system.rng import fold_in, seeded_globals
 __all__ = ["UnboundedDepth"]
 
 Build = Callable[[int], nn.Module]
+_UNLIKE = (
+    "the models differ in more than seeds and starts; networks trained side by side need equal layers, priors, kinds "
+    "of weights, least depths and families of depths"
+)
 
 
-class UnboundedDepth(Growing, NaturalGradient, Stackable):
+class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stackable):
     """A network with a posterior over its depth.
 
     Parameters
@@ -141,6 +146,7 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
         self.readout: nn.Module | None = None  # the shared head, by the name that saved models have for it
         self._support: tuple[int, ...] = ()
         self._at_rest: _Weighed | None = None
+        self._given: tuple[float, ...] | None = None  # masses that the law was given, for the blueprint
         self._shared = False  # whether others' parameters are put in
         self.register_load_state_dict_post_hook(_forget)
         self._add_law_parameters(0)
@@ -173,7 +179,15 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
             structure = structure + shift * (self.depth + 1)
         # a product and a sum, since autocast would round a dot product
         weights = (depth.charge * divergence).sum()
-        return Draws(f, log_weight, structure, {"weights": weights, "depth": depth.divergence}, sampled=sampled)
+        number = torch.tensor(sets if sampled else range(n), device=structure.device) if n > 1 else None
+        return Draws(
+            f,
+            log_weight,
+            structure,
+            {"weights": weights, "depth": depth.divergence},
+            sampled=sampled,
+            network=None if number is None else number.repeat_interleave(len(self._depths)),
+        )
 
     def structure(self) -> ListedPosterior:
         """Return the posterior over depth."""
@@ -245,10 +259,14 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
             "heads": sorted(map(int, self.heads)),
             "law_parameters": len(self.law_parameters),
             "support": list(self._support),
+            **({} if self._given is None else {"masses": list(self._given)}),
         }
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have exactly the layers, heads and support of a blueprint that :meth:`blueprint` returned."""
+        if "masses" in blueprint:
+            self._given = tuple(blueprint["masses"])
+            self.law = FixedDepth(tuple(blueprint["support"]), self._given)
         for depth in range(blueprint["layers"] + 1, len(self.layers) + 1):
             del self.layers[str(depth)]
         for depth in range(len(self.layers) + 1, blueprint["layers"] + 1):
@@ -266,10 +284,7 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
         models = [self]
         for other in others:
             if not isinstance(other, UnboundedDepth) or other._kind() != self._kind():
-                raise DataError(
-                    "the models differ in more than seeds and starts; networks trained side by side need equal "
-                    "layers, priors, kinds of weights, least depths and families of depths"
-                )
+                raise DataError(_UNLIKE)
             models.append(other)
         reach = sorted({k for model in models for k in model._support})
         heads = {int(depth) for model in models for depth in model.heads}
@@ -284,6 +299,73 @@ class UnboundedDepth(Growing, NaturalGradient, Stackable):
             }
         )
         return whole
+
+    def listed(self, count: int) -> dict[int, float]:
+        """Return depth -> log prior of the `count` shallowest depths, as far as `max_depth` and the prior allow."""
+        if self.max_depth is not None:
+            count = min(count, self.max_depth - self.min_depth + 1)
+        log_prior = self.prior.log_prob(torch.arange(count, dtype=torch.float64))
+        return {self.min_depth + k: p for k, p in enumerate(log_prior.tolist()) if p > -math.inf}
+
+    def weigh(self, masses: Mapping[int, float], *, only: bool = False) -> int:
+        """Take these depths, with these masses, as the posterior; create what they need, put the rest to rest.
+
+        With `only`, what they do not use is dropped.
+        """
+        total = math.fsum(masses.values())
+        self._given = tuple(mass / total for mass in masses.values())
+        self.law = FixedDepth(tuple(depth - self.min_depth for depth in masses), self._given)
+        self.law_parameters = nn.ParameterList()
+        created = self._extend(None)
+        if only:
+            self.rebuild({**self.blueprint(), "layers": self.depth, "heads": self._depths_in_use})
+        return created
+
+    def side_by_side(self, others: Sequence[Model]) -> "UnboundedDepth":
+        """Return one network whose layers and heads are those of this one and of `others`, for rows in blocks."""
+        models = [self]
+        for other in others:
+            if not isinstance(other, UnboundedDepth) or other._kind() != self._kind():
+                raise DataError(_UNLIKE)
+            models.append(other)
+        if self.stochastic or self.growth != "default":
+            raise DataError(
+                f"{len(models)} networks with weights={self.weights!r} and growth={self.growth!r} were asked to be "
+                "trained as one; allowed are point estimates (weights='map') and growth='default': set members=1"
+            )
+
+        def joined(kind: str) -> Build:
+            return lambda depth: stacked([model._part(kind, depth) for model in models])
+
+        return UnboundedDepth(
+            joined("layer"),
+            joined("head"),
+            shared_head=None if self.readout is None else lambda: joined("readout")(0),
+            law=self.law,
+            prior=self.prior,
+            min_depth=self.min_depth,
+            weight_prior=self.weight_prior,
+            head_divergence=self.head_divergence,
+            max_depth=self.max_depth,
+            seed=self.seed,
+            dtype=self._weights_dtype(),
+        ).to(self._device())
+
+    @torch.no_grad()
+    def hand_out(self, models: Sequence[Model]) -> None:
+        """Write the layers, heads and law of what :meth:`side_by_side` returned into the networks it stands for."""
+        for i, model in enumerate(models):
+            assert isinstance(model, UnboundedDepth)
+            model.rebuild(self.blueprint())
+            model.load_state_dict(unstacked(self, i))
+
+    def _part(self, kind: str, depth: int) -> nn.Module:
+        """Return a layer, a head or the shared head, built now if it does not exist."""
+        if kind == "readout":
+            assert self.readout is not None
+            return self.readout
+        parts, build = (self.layers, self.layer) if kind == "layer" else (self.heads, self.head)
+        return parts[str(depth)] if str(depth) in parts else self._build(kind, depth, build)
 
     def _kind(self) -> tuple[Any, ...]:
         """Return what networks that are trained side by side must share."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fathomless.estimators.options import (
+    CrossFitOptions,
     DrawnWeightsOptions,
     NaturalLawOptions,
     TableOptions,
@@ -42,16 +43,18 @@ class NetworkOptions(VariationalOptions, TableOptions):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DepthOptions(NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
+class DepthOptions(CrossFitOptions, NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
     """A network of unbounded depth.
 
     Parameters
     ----------
     depth_law : str, int or DepthLaw
         Family of the posterior over depth: "poisson", "two_sided", "taper", "quantile" (the
-        paper's), "stick_breaking", "categorical" (ten depths); an integer is an ordinary network of that depth.
+        paper's), "stick_breaking", "categorical"; an integer is an ordinary network of that depth. "auto" is a weight
+        for every depth where held-out rows decide, and "poisson" where the evidence bound does.
     initial_depth : float
-        Where the posterior over depth starts: its mean offset above `min_depth` before truncation.
+        Where the posterior over depth starts if the evidence bound moves it: its mean offset above `min_depth` before
+        truncation. Without effect where held-out rows decide.
     depth_prior : float or DepthPrior
         Depth − min_depth ~ Poisson(depth_prior), or any prior.
     min_depth : int
@@ -65,10 +68,10 @@ class DepthOptions(NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
     """
 
     depth_law: "str | int | DepthLaw" = option(
-        "poisson",
+        "auto",
         "choice",
         int,
-        names=("poisson", "two_sided", "taper", "quantile", "stick_breaking", "categorical"),
+        names=("auto", "poisson", "two_sided", "taper", "quantile", "stick_breaking", "categorical"),
     )
     initial_depth: float = option(2.0, "real")
     depth_prior: "float | DepthPrior" = option(0.5, "real", object)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fathomless.plots.canvas import GREEN, OCHRE, Axes, legend, limits, start, whole_numbers
+from fathomless.plots.canvas import GREEN, INK, OCHRE, Axes, legend, limits, start, whole_numbers
 from fathomless.plots.checks import History, column, probabilities
 from fathomless.plots.training import epoch_axis, epoch_marker
 
@@ -13,7 +13,12 @@ __all__ = ["depth_path", "depth_posterior"]
 
 
 def depth_posterior(
-    posterior: Mapping[int, float], *, prior: Mapping[int, float] | None = None, ax: Axes | None = None
+    posterior: Mapping[int, float],
+    *,
+    prior: Mapping[int, float] | None = None,
+    errors: Mapping[int, float] | None = None,
+    poisson: Mapping[int, float] | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """Draw the posterior over the number of layers as bars, and the prior as a line.
 
@@ -23,6 +28,10 @@ def depth_posterior(
         Probability of each depth; they sum to 1.
     prior : mapping of int to float, optional
         Probability of each depth; a part of the support will do.
+    errors : mapping of int to float, optional
+        Standard error of each probability, drawn as a whisker.
+    poisson : mapping of int to float, optional
+        Masses of a law of few parameters that was fitted beside it, drawn as a dotted line.
     ax : Axes, optional
         Where to draw.
 
@@ -48,9 +57,17 @@ def depth_posterior(
     shown = depth
     ax = start(ax, "Posterior over depth", "depth (layers)", "probability")
     ax.bar(depth, mass, 0.8, color=GREEN, label="posterior")
+    if errors is not None:
+        bars = np.array([errors.get(int(k), 0.0) for k in depth])
+        ends = np.stack([np.minimum(bars, mass), np.minimum(bars, 1.0 - mass)])
+        ax.errorbar(depth, mass, ends, fmt="none", ecolor=INK, elinewidth=1.0, capsize=3.0, label="± 1 standard error")
+    if poisson is not None:
+        places, law = probabilities("poisson", poisson, whole=False)
+        ax.plot(places, law, color=INK, linestyle=":", linewidth=1.2, label="Poisson law")
     if before is not None:
         ax.plot(*before, color=OCHRE, marker="o", markersize=3.5, linewidth=1.2, label="prior")
         shown = np.append(depth, before[0])
+    if not (before is None and errors is None and poisson is None):
         legend(ax)
     ax.set_ylim(bottom=0.0)
     ax.set_xlim(limits(shown.min(), shown.max(), 0.6 if np.ptp(shown) else 1.5))

@@ -19,6 +19,12 @@ __all__ = ["findings", "page"]
 
 _STILL = 0.1  # layers that the mean depth goes, back and forth, in any training that moves it at all
 _ABOUT = "Depth is the number of layers; 0 is a linear model."
+_WEIGHTS = (
+    "A weight says how much of the prediction a depth should have, so that the mixture of all depths predicts best the "
+    "rows that its networks have not seen; where rows are few, the prior stands against it. It is no probability that "
+    "the network has so many layers: depths that predict alike share their weight by chance, so read the bars with "
+    "their errors, and the Poisson law beside. The table also says which single depth predicts best."
+)
 _NOTE = (
     "This posterior is an approximation by a parametric family. It follows the complexity of the data, but it need not "
     "find the best single depth, and it depends on how long and at what rate it is learned."
@@ -28,13 +34,11 @@ _NOTE = (
 def page(estimator: LayeredNetwork) -> StructureSection:
     """Return the posterior over depth as a picture and a table, and its path in training, if it has several."""
     structure = estimator.structure_
+    if estimator.weighing_:
+        return _weighed(estimator)
     if len(structure.names) < 2:
         return StructureSection(about=_ABOUT)
-    # members of an ensemble share their prior
-    model = next(part for part in estimator.model_.modules() if isinstance(part, UnboundedDepth))
-    posterior = {int(name): p for name, p in zip(structure.names, structure.probabilities, strict=True)}
-    offsets = torch.tensor([depth - model.min_depth for depth in posterior], dtype=torch.float64)
-    prior = dict(zip(posterior, model.prior.log_prob(offsets).exp().tolist(), strict=True))
+    posterior, prior = estimator.depth_posterior_, _prior(estimator)
     bars = ", ".join(f"{depth}: {percent(p)}" for depth, p in posterior.items() if p >= 5e-3)
     figure = picture(
         "depth",
@@ -46,6 +50,50 @@ def page(estimator: LayeredNetwork) -> StructureSection:
     table = TextTable("Probability of each depth", ("Layers", "Posterior", "Prior"), rows, text=0)
     about = f"{_ABOUT} Predictions average over all depths, weighted as below."
     return StructureSection([Group("", [figure], table)], [_path(estimator)], about, _NOTE)
+
+
+def _weighed(estimator: LayeredNetwork) -> StructureSection:
+    """Return the weights that rows have given to depths, with their errors and what stands beside them."""
+    found, prior = estimator.weighing_, _prior(estimator)
+    columns = ("numbers", "weights", "errors", "single", "poisson", "log_density")
+    rows = [
+        (
+            str(depth),
+            f"{percent(w)} ± {percent(e)}",
+            percent(prior[depth]),
+            percent(one),
+            percent(law),
+            f"{density:.3f}",
+        )
+        for depth, w, e, one, law, density in zip(*(found[name] for name in columns), strict=True)
+    ]
+    weights = dict(zip(found["numbers"], found["weights"], strict=True))
+    bars = ", ".join(f"{row[0]}: {row[1]}" for row in rows)
+    figure = picture(
+        "depth",
+        partial(
+            plots.depth_posterior,
+            weights,
+            prior=prior,
+            errors=estimator.depth_posterior_error_,
+            poisson=dict(zip(found["numbers"], found["poisson"], strict=True)),
+        ),
+        says=f"Bars: the weight of each number of layers, with its standard error. {bars}. In short: "
+        f"{estimator.structure_.summary}.",
+        caption=f"The Poisson law that fits best has the mean {found['poisson_rate']:.2f} and predicts these rows "
+        f"worse by {found['poisson_loss']:.1f} nats in all.",
+    )
+    head = ("Layers", "Weight", "Prior", "Best single depth", "Poisson law", "Log density of unseen rows (nats each)")
+    table = TextTable("Weight of each depth", head, rows, text=0)
+    return StructureSection([Group("", [figure], table)], [_path(estimator)], f"{_ABOUT} {_WEIGHTS}")
+
+
+def _prior(estimator: LayeredNetwork) -> dict[int, float]:
+    """Return the prior probability of each depth of the posterior."""
+    model = next(part for part in estimator.model_.modules() if isinstance(part, UnboundedDepth))
+    depths = list(estimator.depth_posterior_)
+    offsets = torch.tensor([depth - model.min_depth for depth in depths], dtype=torch.float64)
+    return dict(zip(depths, model.prior.log_prob(offsets).exp().tolist(), strict=True))
 
 
 def _path(estimator: LayeredNetwork) -> Figure:
@@ -64,6 +112,8 @@ def _path(estimator: LayeredNetwork) -> Figure:
 def findings(case: Case) -> Iterator[Finding]:
     """Say what a second pair of eyes would of a depth that was learned."""
     model = case.estimator.model_
+    if case.estimator.weighing_:
+        yield from _at_its_bound(case, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
         yield from _on_its_way(case)
         yield from list(_not_moved(case)) or _near_its_start(case, model)

@@ -3,6 +3,7 @@
 import warnings
 from abc import ABC
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar, cast
 
@@ -16,8 +17,8 @@ from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import InputSkip, SparseNetwork, inclusion_table
-from fathomless.families.sparse.options import SparseOptions
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
+from fathomless.families.sparse.temperature import TemperatureChoice, temperatures
 from fathomless.inference.run import Fitted
 from fathomless.inference.training import adam_travel
 from fathomless.nn.architectures import activation
@@ -36,7 +37,7 @@ __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 _POSTERIORS = ("lrt", "flow", "relaxed", "slab", "mnf")
 
 
-class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
+class _SparseBayes(TemperatureChoice, VariationalEstimator, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -45,12 +46,18 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
         Layer -> posterior probability that each weight is included, shape (outputs, inputs).
     selected_features_ : list of str
         Columns that the median probability model uses.
+    temperature_ : float
+        The temperature of the training, given or chosen.
+    candidates_ : list of dict
+        What rows that were held out say about each temperature that was tried, the highest first: the fields of
+        :class:`~fathomless.families.sparse.temperature.Candidate`. Empty if it was not chosen.
     """
 
     saved_values: ClassVar[dict[str, type]] = {"FlowOptions": FlowOptions}
     structure_every: ClassVar[int] = 1
 
     inclusion_probability_: dict[str, Array]
+    candidates_: list[dict[str, Any]]
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> SparseNetwork:
         checks.choice("posterior", self.posterior, _POSTERIORS)
@@ -110,11 +117,12 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
         if callable(self.architecture):
             return
         skip = inputs if self.architecture == "skip" else 0
+        networks = max(self.n_restarts, len(temperatures(self.temperature)))  # at once
 
         def need(width: int) -> float:
             sizes = [inputs, *([width] * self.depth), outputs]
             weights = sum((a + (skip if i else 0)) * b for i, (a, b) in enumerate(pairwise(sizes)))
-            return 12.0 * self.n_restarts * dtype.itemsize * weights
+            return 12.0 * networks * dtype.itemsize * weights
 
         def fitting(share: float) -> str:
             width = self.width
@@ -140,6 +148,11 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
         for member in self._members():
             member.set_prediction(self.predict_by)
         self.structure_ = self.model_.structure()
+        self.temperature_ = float(self.weighing_.get("temperature", self.temperature))
+        self.candidates_ = self.weighing_.get("candidates", [])
+        if "note" in self.weighing_:
+            told = f"{self.structure_.summary}; temperature {self.temperature_:g}, {self.weighing_['note']}"
+            self.structure_ = replace(self.structure_, summary=told)
         first = self._members()[0]
         self.inclusion_probability_ = {
             name: layer.weight.inclusion().cpu().numpy() for name, layer in first.sparse_layers()
@@ -210,10 +223,12 @@ class _SparseBayes(SparseOptions, VariationalEstimator, ABC):
             return
         empty = [row.layer for member in self._members() for row in inclusion_table(member) if row.kept == 0]
         if empty:
+            remedy = "lower temperature, raise prior_inclusion, or take a narrower network"
+            if self.candidates_:
+                remedy = "at lower temperatures held-out rows are predicted no better, within one standard error"
             warnings.warn(
                 f"the median probability model keeps no weight of layer {empty[0]!r}: it predicts a constant. The "
-                "evidence for the weights does not outweigh their divergence: lower temperature, raise "
-                "prior_inclusion, or take a narrower network",
+                f"evidence for the weights does not outweigh their divergence: {remedy}",
                 ConvergenceWarning,
                 stacklevel=4,
             )

@@ -8,7 +8,8 @@ from fathomless.families.sparse import plots
 from fathomless.families.sparse.estimator import SparseBayesClassifier, SparseBayesRegressor
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.paths import active_paths
-from fathomless.plots.page import Figure, Group, StructureSection, TextTable, percent, picture
+from fathomless.families.sparse.temperature import Candidate
+from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.system.errors import DataError
 
@@ -40,8 +41,9 @@ def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSe
         f"{used}. Which weights are included depends on the temperature, on the prior, and on how long inclusion is "
         "learned."
     )
+    chosen_by = [Group("Temperature", [], _candidates(estimator))] if estimator.candidates_ else []
     if not rows:  # all weights are included by choice
-        return StructureSection(note=note)
+        return StructureSection(chosen_by, note=note)
     figure = picture(
         "inclusion",
         partial(plots.inclusion_probabilities, estimator.inclusion_probability_),
@@ -53,7 +55,7 @@ def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSe
     try:
         relevance, chosen = estimator.feature_relevance(), set(estimator.selected_features_)
     except DataError:  # a network of the user's own, which is no chain of layers
-        return StructureSection([Group("", [figure], layers)], note=note)
+        return StructureSection([Group("", [figure], layers), *chosen_by], note=note)
     ordered = sorted(relevance, key=lambda name: -relevance[name])
     columns = TextTable(
         "Columns, by the probability that the network uses them",
@@ -61,8 +63,31 @@ def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSe
         [(name, "yes" if name in chosen else "no", percent(relevance[name])) for name in ordered],
         text=2,
     )
-    groups = [Group("", [figure, *_network(estimator, member)], layers), Group("", [], columns)]
+    groups = [Group("", [figure, *_network(estimator, member)], layers), Group("", [], columns), *chosen_by]
     return StructureSection(groups, note=note)
+
+
+def _candidates(estimator: SparseBayesClassifier | SparseBayesRegressor) -> TextTable:
+    """Return what rows that were held out say about every temperature that was tried."""
+    rows = []
+    for given in estimator.candidates_:
+        tried = Candidate(**given)
+        shown = ["failed", "", "", ""]
+        if tried.log_density is not None and tried.behind is not None:
+            shown = [
+                f"{number(tried.log_density)} ± {number(tried.error or 0.0, 2)}",
+                f"{number(tried.behind)} ± {number(tried.behind_error or 0.0, 2)}" if tried.behind else "best",
+                "all" if tried.kept is None else percent(tried.kept),
+                "yes" if tried.temperature == estimator.temperature_ else "no",
+            ]
+        rows.append((f"{tried.temperature:g}", *shown))
+    head = ("Temperature", "Log density of unseen rows", "Behind the best", "Weights kept", "Chosen")
+    return TextTable(
+        "Networks of several temperatures by rows that they were not fitted to, in nats per row. Taken is the highest "
+        "temperature that is behind the best one by no more than one standard error.",
+        head,
+        rows,
+    )
 
 
 def _network(estimator: SparseBayesClassifier | SparseBayesRegressor, member: SparseNetwork) -> list[Figure]:

@@ -1,0 +1,160 @@
+"""The temperature of sparse networks: chosen by held-out rows, against the fixed 0.1 and unbounded depth.
+
+    python benchmarks/sparse_temperature.py                          every set, splits 0 and 1
+    python benchmarks/sparse_temperature.py --sets yacht --splits 0  a quick look
+    python benchmarks/sparse_temperature.py --rules --splits 10 11   which rule chooses best, on other splits
+
+Scores are on test rows: mean log predictive density in nats per row (of y in its own units; in brackets the splits one
+by one), and RMSE or accuracy. "kept" is the share of weights in the median probability model; seconds are CPU seconds
+of one thread, the choice included.
+
+With --rules, networks of all temperatures are trained on nine tenths, four fifths and all of the training rows. A rule
+takes the highest temperature that is behind the best by so many standard errors of the held-out rows. What it takes is
+scored as it is trained on that share ("kept") and on all rows, with the noise that the held-out rows ask for; "at 0.1"
+is no choice, with that noise. The data come from the folder in FATHOMLESS_DATA.
+"""
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from tables import halves
+
+from fathomless import SparseBayesClassifier, SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.data.datasets import Dataset, load
+from fathomless.data.rows import Rows
+from fathomless.families.sparse import temperature
+from fathomless.families.sparse.temperature import TEMPERATURES, compared
+from fathomless.inference.crossfit import held
+from fathomless.inference.noise import density
+from fathomless.system.errors import ConvergenceWarning
+
+REGRESSION = ("concrete", "energy", "yacht", "boston", "wine_red")
+CLASSIFICATION = ("iris", "breast_cancer", "wine_recognition", "german_credit")
+SHARES, ERRORS = (0.1, 0.2), (0.0, 0.5, 1.0)
+OPTIONS: dict[str, Any] = {"unseen": "ignore", "missing": "impute"}
+
+
+def parts(data: Dataset, split: int) -> tuple[Any, Any, Any, Any]:
+    """Return X and y of the training rows, and of the test rows."""
+    X, y = data.X, np.asarray(data.y)
+    take = X.iloc if hasattr(X, "iloc") else X
+    train, test = halves(data, split)
+    return take[train], y[train], take[test], y[test]
+
+
+def scored(model: Any, X: Any, y: Any, classes: bool) -> tuple[float, float]:
+    """Return mean log-likelihood, and accuracy or RMSE."""
+    predicted = model.predict_dist(X)
+    log_p = float(np.asarray(predicted.log_prob(y)).mean())
+    guess = model.predict(X)
+    error = np.mean(guess == y) if classes else np.sqrt(np.mean((guess - y) ** 2))
+    return log_p, float(error)
+
+
+def compare(name: str, splits: Sequence[int]) -> None:
+    """Print one line for each model."""
+    data = load(name)
+    classes = data.task == "classification"
+    sparse: Any = SparseBayesClassifier if classes else SparseBayesRegressor
+    depth: Any = UnboundedDepthClassifier if classes else UnboundedDepthRegressor
+    models: dict[str, Callable[[int], Any]] = {
+        "sparse, T = 0.1": lambda split: sparse(temperature=0.1, random_state=split, **OPTIONS),
+        "sparse": lambda split: sparse(random_state=split, **OPTIONS),
+        "unbounded depth": lambda split: depth(random_state=split, **OPTIONS),
+    }
+    print(f"\n{name}: {len(data.X)} rows, splits {' '.join(map(str, splits))}")
+    for label, make in models.items():
+        scores, told = [], []
+        for split in splits:
+            X, y, X_test, y_test = parts(data, split)
+            start = time.process_time()
+            model = make(split).fit(X, y)
+            seconds = time.process_time() - start
+            scores.append((*scored(model, X_test, y_test, classes), seconds))
+            if label.startswith("sparse"):
+                told.append(f"{100 * model.structure_.statistics['density']:.1f} % at T = {model.temperature_:g}")
+        each = np.array(scores)
+        log_p, error, seconds = each.mean(0)
+        values = " ".join(f"{value:.3f}" for value in each[:, 0])
+        measure = "accuracy" if classes else "RMSE"
+        print(
+            f"  {label:<15} {log_p:7.3f} ({values})  {measure} {error:6.3f}  {seconds:5.0f} s"
+            + (f"  kept {', '.join(told)}" if told else ""),
+            flush=True,
+        )
+
+
+def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
+    """Return the temperature and the test log-likelihood of every rule on one split."""
+    data = load(name)
+    X, y, X_test, y_test = parts(data, split)
+    kind: Any = SparseBayesClassifier if data.task == "classification" else SparseBayesRegressor
+    own = kind(random_state=split, **OPTIONS)
+    prepared = replace(own._prepare(X, y, None), dtype=torch.float32)
+    table = temperature._cast(prepared.train, torch.float32)
+    x, z = own._predictors(prepared.schema, X_test), torch.as_tensor(prepared.target.encode(y_test))
+    test = Rows(torch.as_tensor(x, dtype=torch.float32), z.float() if z.is_floating_point() else z)
+    noise, seed, unit = own._noise(), prepared.seed, prepared.target.log_unit
+    whole = own._trained(prepared, table, table, TEMPERATURES)
+    found: dict[str, tuple[float, float]] = {}
+    for share in SHARES:
+        rows, judges = temperature._divided(table, seed, share)
+        fits = own._trained(prepared, rows, judges, TEMPERATURES)
+        seen = [held(one.model, judges, seed, own.weight_draws) for one in fits]
+        each = torch.stack([temperature._left_out(s, one.likelihood, noise) for s, one in zip(seen, fits, strict=True)])
+        result = compared(each, judges.weight)
+        chosen = {"at 0.1": TEMPERATURES.index(0.1)}
+        for errors in ERRORS:
+            near = (result.behind <= errors * result.behind_error).nonzero()
+            chosen[f"{errors:g} errors"] = int(near[0])
+        for rule, i in chosen.items():
+            likelihood = noise(seen[i], fits[i].likelihood)
+            for what, networks in (("kept", fits), ("all rows", whole)):
+                with torch.no_grad():
+                    value = density(held(networks[i].model, test, seed, own.weight_draws), likelihood).mean()
+                found[f"{share:.0%} held out, {rule}, {what}"] = TEMPERATURES[i], float(value) - unit
+    return found
+
+
+def rules(names: Sequence[str], splits: Sequence[int]) -> None:
+    """Print the test log-likelihood of every rule, and how far it is from that of the best one on average."""
+    each: dict[tuple[str, int], dict[str, tuple[float, float]]] = {}
+    for name in names:
+        for split in splits:
+            found = each[name, split] = choose(name, split)
+            told = "  ".join(f"{value:.3f} ({chosen:g})" for chosen, value in found.values())
+            print(f"{name} {split}: {told}", flush=True)
+    labels = list(next(iter(each.values())))
+    best = {place: max(value for _, value in found.values()) for place, found in each.items()}
+    places = f"{len(names)} sets and splits {' '.join(map(str, splits))}"
+    print(f"\nabove: nats per test row (and T) by these rules; below: against the best one of each line, {places}")
+    for label in labels:
+        gaps = [np.mean([each[n, s][label][1] - best[n, s] for s in splits]) for n in names]
+        shown = "  ".join(f"{name[:8]} {gap:.3f}" for name, gap in zip(names, gaps, strict=True))
+        chosen = np.mean([np.log10(found[label][0]) for found in each.values()])
+        print(f"  {label:<34} {np.mean(gaps):.3f}   mean log10 T {chosen:.2f}   {shown}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", default=[*REGRESSION, *CLASSIFICATION])
+    parser.add_argument("--splits", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--rules", action="store_true")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    if given.rules:
+        rules(given.sets, given.splits)
+    else:
+        for name in given.sets:
+            compare(name, given.splits)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Folds of the rows of a table: which network each row is kept from."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fathomless.system.errors import DataError, DataWarning
+from fathomless.system.rng import as_generator, fold_in
+
+__all__ = ["can_be_folded", "fold_rows", "given_folds"]
+
+_RARE = 3  # distinct rows of a class below which they train every network
+Array = npt.NDArray[Any]
+
+
+def fold_rows(
+    x: Array,
+    y: Array,
+    members: int,
+    repeats: int,
+    seed: int,
+    *,
+    groups: Array | None = None,
+    blocks: bool = False,
+) -> Tensor:
+    """Deal rows into folds of nearly equal size.
+
+    Equal rows (of x and y), and rows of one group, share a fold. Classes are dealt in proportion; the rows of a class
+    with fewer than 3 distinct rows are in no fold, so that every network knows it.
+
+    Parameters
+    ----------
+    x, y : arrays, shape (N, D), (N,) or (N, T)
+        Encoded rows; whole numbers in y are classes.
+    members, repeats : int
+        Folds K of each of R partitions.
+    seed : int
+        Partition r is drawn from hash(seed, "folds", r).
+    groups : array, shape (N,), optional
+        Rows of a group share a fold; with fewer groups than K there are as many folds as groups.
+    blocks : bool
+        K blocks of consecutive rows, for rows in the order of time.
+
+    Returns
+    -------
+    Tensor of int64, shape (R, N)
+        The fold of each row, 0 … K − 1, or −1.
+
+    Raises
+    ------
+    DataError
+        For fewer than two groups.
+    """
+    if groups is None:
+        columns = np.column_stack([x, y.reshape(len(y), -1)])
+        unit = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+    else:
+        if np.shape(groups) != (len(x),):
+            raise DataError(f"groups have shape {np.shape(groups)}; one for each of the {len(x)} rows is needed")
+        unit = np.unique(groups, return_inverse=True)[1].ravel()
+    units = int(unit.max()) + 1
+    if units < 2:
+        raise DataError(
+            "all rows are in one group, or equal; at least two groups are needed to fold them: leave groups out, or "
+            "set members=1"
+        )
+    rare = np.zeros(len(y), dtype=bool)
+    label = np.zeros(units, dtype=np.int64)
+    if y.dtype.kind == "i":
+        label[unit[::-1]] = y[::-1]  # of the first row of each unit
+        distinct = np.bincount(label, minlength=int(y.max()) + 1)
+        few = np.flatnonzero((distinct > 0) & (distinct < _RARE))
+        rare = np.isin(y, few) if groups is None else rare
+        if rare.all():
+            raise DataError(
+                f"each class has fewer than {_RARE} distinct rows, too few to fold them; give more rows, or set "
+                "members=1"
+            )
+        if rare.any():
+            warnings.warn(
+                f"{len(few)} classes have fewer than {_RARE} distinct rows; those {int(rare.sum())} rows train every "
+                "network and are scored by none",
+                DataWarning,
+                stacklevel=6,
+            )
+    members = min(members, len(np.unique(unit[~rare])))
+    if blocks:
+        first = np.full(units, len(x))
+        np.minimum.at(first, unit, np.arange(len(x)))
+        of_unit = np.empty(units, dtype=np.int64)
+        of_unit[np.argsort(first, kind="stable")] = np.arange(units) * members // units
+        partitions = [of_unit] * repeats
+    else:
+        partitions = [_dealt(label, members, fold_in(seed, "folds", r)) for r in range(repeats)]
+    folds = np.stack([of_unit[unit] for of_unit in partitions])
+    folds[:, rare] = -1
+    return torch.from_numpy(folds)
+
+
+def _dealt(label: Array, members: int, seed: int) -> Array:
+    """Deal units in random order, class by class, one to each fold in turn."""
+    order = torch.randperm(len(label), generator=as_generator(seed)).numpy()
+    order = order[np.argsort(label[order], kind="stable")]
+    fold = np.empty(len(label), dtype=np.int64)
+    fold[order] = np.arange(len(label)) % members
+    return fold
+
+
+def can_be_folded(x: Array, y: Array) -> bool:
+    """Whether there are two different rows, of classes with 3 distinct rows or more."""
+    distinct = np.unique(np.column_stack([x, y.reshape(len(y), -1)]), axis=0)
+    if y.dtype.kind != "i":
+        return len(distinct) > 1
+    return bool((np.unique(distinct[:, -1], return_counts=True)[1] >= _RARE).any())
+
+
+def given_folds(folds: Any, rows: int) -> Tensor:
+    """Return folds that a user has drawn up, numbered from 0: shape (1, N).
+
+    Raises
+    ------
+    DataError
+        If there is not one whole number for each row, or fewer than two folds.
+    """
+    given = np.asarray(folds)
+    if given.shape != (rows,) or given.dtype.kind not in "iu":
+        raise DataError(
+            f"folds of shape {given.shape} and type {given.dtype} were given; one whole number for each of the {rows} "
+            "rows is allowed"
+        )
+    names, number = np.unique(given, return_inverse=True)
+    if len(names) < 2:
+        raise DataError("all rows are in one fold; at least two folds are needed, or members=1")
+    return torch.from_numpy(number.astype(np.int64))[None]

@@ -1,0 +1,191 @@
+"""What is made of networks that were judged by rows which they were not fitted to: one law, one noise, one score."""
+
+import copy
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fathomless.inference import stacking
+from fathomless.inference.crossfit import Held
+from fathomless.inference.looks import Densities, Looks, prior_of
+from fathomless.inference.noise import KAPPA, KAPPA_ALONE, choose, fit_noise, left_out_score
+from fathomless.inference.run import Fitted
+from fathomless.posterior.capabilities import ListedStructure
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale, StudentT
+from fathomless.posterior.model import Model
+
+__all__ = ["automatic_members", "best_alone", "concluded", "weighed"]
+
+_LEAST = 12  # rows below which one network sees them all
+_PER_FOLD = 3  # rows of a fold, at least
+_UNTIL_TEN, _UNTIL_FIVE = 5_000, 50_000
+_WEIGHTS = 10**6  # of a network, beyond which there is one
+_WORK = 1e13  # multiplications of all networks, beyond which there is one: about ten minutes of two cores
+
+
+def automatic_members(count: float, weights: float, passes: float) -> int:
+    """Return how many networks are cross-fitted by default.
+
+    Parameters
+    ----------
+    count : float
+        Rows, each as often as it counts.
+    weights : float
+        Of one network, about.
+    passes : float
+        Over the rows, about.
+    """
+    if count < _LEAST or count > _UNTIL_FIVE or weights > _WEIGHTS:
+        return 1
+    members = min(10, int(count // _PER_FOLD)) if count <= _UNTIL_TEN else 5
+    return members if 3.0 * count * weights * passes * members <= _WORK else 1
+
+
+def concluded(
+    fitted: Fitted,
+    held: Held,
+    *,
+    folds: Tensor | None,
+    looks: Looks | None,
+    calibrate: bool,
+    free_noise: bool,
+) -> Fitted:
+    """Fit the noise to rows that the networks have not seen, and score them; see :mod:`fathomless.inference.noise`.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        Networks with their law; likelihood as trained.
+    held : Held
+        The rows under networks that have not seen them.
+    folds : Tensor of int64, shape (N,), optional
+        The fold of each of these rows; None if one network was judged by all.
+    looks : Looks, optional
+        If the law was fitted to these rows.
+    calibrate : bool
+        Whether the noise, or the temperature of classes, is fitted.
+    free_noise : bool
+        Whether Student's law may take the place of Gauss's.
+    """
+    trained = fitted.likelihood
+    if calibrate:
+        if isinstance(trained, Categorical):
+            trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
+        kappa = KAPPA if folds is not None else KAPPA_ALONE
+        likelihood = choose(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
+        if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale):
+            trained = _like(trained) if not isinstance(trained, StudentT) else trained
+    else:
+        likelihood = trained
+    if folds is None:
+        return replace(fitted, likelihood=likelihood)
+    model = _listed(fitted.model) if looks is not None else None
+    numbers = sorted(set(held.structure.tolist()))
+    prior = None if model is None else prior_of(model, numbers)
+    law = None if looks is None else looks.law
+    score = left_out_score(held, trained, folds, prior, numbers, law) if calibrate else _plain(held, likelihood)
+    return replace(fitted, likelihood=likelihood, score=score)
+
+
+def weighed(
+    model: Model, found: Densities, q: Tensor, folds: Tensor | None, groups: Tensor | None, seed: int
+) -> dict[str, Any]:
+    """Return, as plain JSON, what the fitted posterior over structures rests on.
+
+    Parameters
+    ----------
+    model : Model
+        The networks, for their prior.
+    found : Densities
+        Held-out densities of L structures.
+    q : Tensor, shape (L,)
+        The posterior.
+    folds, groups : Tensors of int64, shape (N,), optional
+        Of the rows.
+    seed : int
+        Of bootstraps.
+    """
+    listed = _listed(model)
+    log_prior, numbers = prior_of(listed, found.numbers), torch.tensor(found.numbers, dtype=torch.float64)
+    table = (found.log_density, log_prior, found.weight)
+    bars = stacking.bars(q, *table, fold=folds, group=groups, numbers=numbers, seed=seed)
+    first = min(listed.listed(1))
+
+    def poisson(rate: float) -> Tensor:
+        offset = numbers - first
+        return (offset * math.log(rate) - torch.lgamma(offset + 1.0)).softmax(0)
+
+    rate, law, value = stacking.best_on_path(*table, poisson, 1e-3, 3.0 * float(numbers[-1] - first + 1.0))
+    weight = torch.ones(len(found.rows), dtype=torch.float64) if found.weight is None else found.weight
+    return {
+        "numbers": list(found.numbers),
+        "weights": q.tolist(),
+        "errors": bars.weights.tolist(),
+        "mean": float(q @ numbers),
+        "mean_error": bars.mean,
+        "single": stacking.single(*table, seed=seed).tolist(),
+        "poisson": law.tolist(),
+        "poisson_rate": rate,
+        "poisson_loss": stacking.value(q, *table) - value,
+        "log_density": (weight @ found.log_density / weight.sum()).tolist(),
+        "rows": len(found.rows),
+        "members": len(model.members) if isinstance(model, Ensemble) else 1,
+    }
+
+
+def best_alone(fitted: Fitted, held: Held, looks: Looks | None) -> tuple[Fitted, Held]:
+    """Of networks that were judged by the same rows, keep the best one, with a law of its own."""
+    assert isinstance(fitted.model, Ensemble)
+    size = len(held.f) // len(fitted.model.members)
+    scores = []
+    for i in range(len(fitted.model.members)):
+        own = _part(held, i, size)
+        with torch.no_grad():
+            log_p = fitted.likelihood.log_prob(own.f, own.y).double()
+        rows = torch.logsumexp(own.log_weight[:, None].to(log_p.device) + log_p, 0)
+        scores.append(float((rows if own.weight is None else rows * own.weight).sum()))
+    best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
+    model, own = fitted.model.members[best], _part(held, best, size)
+    assert isinstance(model, Model)
+    count = float(len(own.rows) if own.weight is None else own.weight.sum())
+    if looks is None:
+        return replace(fitted, model=model, score=scores[best] / count), own
+    with torch.no_grad():
+        log_density = fitted.likelihood.log_prob(own.f, own.y).double().cpu().T  # (N, L), a draw for each structure
+    weight = None if own.weight is None else own.weight.double().cpu()
+    listed = _listed(model)
+    found = looks.adopt(listed, Densities(tuple(own.structure.tolist()), log_density, own.rows, weight))
+    q = torch.tensor([looks.q.get(number, 0.0) for number in own.structure.tolist()], dtype=torch.float64)
+    own = replace(own, log_weight=q.clamp(min=1e-300).log().to(own.f.device))
+    return replace(fitted, model=model, score=found.score(q[q > 0.0]), found=found), own
+
+
+def _part(held: Held, i: int, size: int) -> Held:
+    own = slice(i * size, (i + 1) * size)
+    log_weight = held.log_weight[own] - torch.logsumexp(held.log_weight[own], 0)
+    return replace(held, f=held.f[own], log_weight=log_weight, structure=held.structure[own])
+
+
+def _listed(model: Model) -> ListedStructure:
+    one = model.members[0] if isinstance(model, Ensemble) else model
+    assert isinstance(one, ListedStructure)
+    return one
+
+
+def _like(trained: LocationScale) -> StudentT:
+    """Return Student's noise with the scale that was trained."""
+    heavy = StudentT(trained.targets, df="learned")
+    heavy.noise = copy.deepcopy(trained.noise)
+    first = next(trained.parameters())
+    return heavy.to(first.device, first.dtype)
+
+
+def _plain(held: Held, likelihood: Likelihood) -> float:
+    with torch.no_grad():
+        rows = torch.logsumexp(held.log_weight[:, None] + likelihood.log_prob(held.f, held.y).double(), 0)
+    weight = torch.ones_like(rows) if held.weight is None else held.weight.double()
+    return float(rows @ weight) / float(weight.sum())

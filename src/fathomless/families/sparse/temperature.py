@@ -1,0 +1,354 @@
+r"""The temperature of a sparse network, from rows that it was not fitted to.
+
+How much the divergence of weights should count is not known before the data: at T = 1 small tables lose nearly all
+weights, and where there is little noise a low T predicts better. So networks of several temperatures are trained side
+by side on some of the rows and weighed by the others. With :math:`p_T(y_i)` the density of such a row, T is the highest
+temperature whose mean log density is behind the best one's by at most one standard error of that difference,
+
+.. math:: \frac1N \sum_i d_i \le \frac1N \Big( \sum_i (d_i - \bar d)^2 \Big)^{1/2}, \qquad
+          d_i = \log p_\text{best}(y_i) - \log p_T(y_i).
+
+The noise of a candidate is fitted to held-out rows too, for each row without its part of them: a network that fits its
+training rows takes the noise for too small, the more so the lower T is.
+"""
+
+import copy
+import math
+from abc import ABC
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from fathomless.data.frames import split
+from fathomless.data.rows import Rows
+from fathomless.estimators import saving
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.options import NoiseOptions
+from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.variational import VariationalEstimator
+from fathomless.families.sparse.options import SparseOptions
+from fathomless.inference.batched import fit_batched
+from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.crossfit import Held, held
+from fathomless.inference.distributed import ranks
+from fathomless.inference.noise import KAPPA_ALONE, choose, density, fit_noise
+from fathomless.inference.run import Fitted
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.posterior.likelihoods import Categorical, Likelihood
+from fathomless.posterior.model import Model
+from fathomless.posterior.structure import InclusionPosterior
+from fathomless.system import checks, io
+from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system.progress import Progress, Silent, Terminal
+from fathomless.system.rng import as_generator, fold_in
+
+__all__ = ["FALLBACK", "TEMPERATURES", "Candidate", "Comparison", "TemperatureChoice", "compared", "temperatures"]
+
+#: Candidates of ``temperature="auto"``.
+TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+#: The temperature where none can be chosen.
+FALLBACK = 0.1
+
+_FEW = 60  # rows below which none are held out
+_SHARE = 0.2  # of the rows, to weigh the candidates
+_PARTS = 5  # of those rows: each is weighed under a noise that was fitted to the other parts
+_LOOKS = 20  # evaluations of a candidate
+
+
+def temperatures(given: Any) -> tuple[float, ...]:
+    """Return the candidates that an option asks for, the highest first; none for a number.
+
+    Raises
+    ------
+    DataError
+        For no candidates, or what is not a positive, finite number.
+
+    Examples
+    --------
+    >>> temperatures((0.01, 1.0)), temperatures(0.1), temperatures("auto") == TEMPERATURES
+    ((1.0, 0.01), (), True)
+    """
+    if isinstance(given, str):
+        checks.choice("temperature", given, ("auto",))
+        return TEMPERATURES
+    if not isinstance(given, list | tuple):
+        return ()
+    if not given:
+        raise DataError(f"temperature={given!r} was given; a number, a list of at least one, or 'auto' is allowed")
+    return tuple(sorted({checks.positive("temperature", value) for value in given}, reverse=True))
+
+
+class Comparison(NamedTuple):
+    """Candidates by rows that they were not fitted to, in nats per row.
+
+    Attributes
+    ----------
+    chosen : int
+        The first one that is behind the best one by no more than one standard error.
+    mean, error : Tensor, shape (F,)
+        Mean log density, and its standard error.
+    behind, behind_error : Tensor, shape (F,)
+        How far the mean is behind the best one's, and the standard error of that difference.
+    """
+
+    chosen: int
+    mean: Tensor
+    error: Tensor
+    behind: Tensor
+    behind_error: Tensor
+
+
+def compared(log_density: Tensor, weight: Tensor | None = None) -> Comparison:
+    """Choose among candidates.
+
+    Parameters
+    ----------
+    log_density : Tensor, shape (F, N)
+        Of N rows under each candidate; those that are preferred among equals come first.
+    weight : Tensor, shape (N,), optional
+        How often each row counts.
+
+    Examples
+    --------
+    >>> rows = torch.tensor([[-3.0, -3.1, -3.0], [-1.0, -1.4, -0.9], [-1.1, -1.0, -1.1]])
+    >>> compared(rows).chosen  # the last one is the best, and the one before it as good
+    1
+    """
+    values = log_density.double()
+    w = torch.ones_like(values[0]) if weight is None else weight.to(values)
+    mean, error = _mean(values, w)
+    behind, behind_error = _mean(values[int(mean.argmax())] - values, w)
+    return Comparison(int((behind <= behind_error).nonzero()[0]), mean, error, behind, behind_error)
+
+
+def _mean(values: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of the rows of `values` and their standard errors, (F,) each."""
+    mean = values @ w / w.sum()
+    return mean, ((values - mean[:, None]).square() @ w).sqrt() / w.sum()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A temperature, and what rows say about the network that was trained at it.
+
+    Attributes
+    ----------
+    temperature : float
+        T.
+    log_density, error : float or None
+        Mean log predictive density of the held-out rows and its standard error, in nats per row and in the units of
+        the target; None if the training failed.
+    behind, behind_error : float or None
+        How far the mean is behind the best one's, and the standard error of that difference.
+    kept : float or None
+        Share of the weights in the median probability model.
+    failed : str
+        If its training was given up: where.
+    """
+
+    temperature: float
+    log_density: float | None = None
+    error: float | None = None
+    behind: float | None = None
+    behind_error: float | None = None
+    kept: float | None = None
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A temperature, why it is this one, and what the rows that chose it say about noise."""
+
+    temperature: float
+    note: str
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    likelihood: Likelihood | None = None
+    score: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is kept with the fit."""
+        return {"temperature": self.temperature, "note": self.note, "candidates": self.candidates}
+
+
+class TemperatureChoice(SparseOptions, Estimator, ABC):
+    """How a posterior is found whose temperature may be chosen first."""
+
+    temperature_: float
+
+    def _infer(self, prepared: Prepared) -> Fitted:
+        """Choose a temperature, unless it is given, and train at it."""
+        own, candidates = cast(VariationalEstimator, self), temperatures(self.temperature)
+        if not candidates:
+            return VariationalEstimator._infer(own, prepared)
+        choice = self._settled(prepared) or self._chosen(prepared, candidates)
+        fitted = VariationalEstimator._infer(_at(own, choice.temperature), prepared)
+        if self.checkpoint is not None:
+            io.remove(self._place())
+        if choice.likelihood is not None and prepared.valid is None:  # the network has seen all rows by now
+            fitted = replace(fitted, likelihood=choice.likelihood, score=choice.score)
+        return replace(fitted, weighing=choice.to_json())
+
+    def _settled(self, prepared: Prepared) -> _Choice | None:
+        """Return the temperature where rows cannot choose it, and why; None if they can."""
+        if cast(VariationalEstimator, self)._fitted_before() is not None:
+            before = self.weighing_.get("candidates", [])
+            noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
+            return _Choice(self.temperature_, "that of the network that was trained on", before, noise)
+        held_out = 0.0 if prepared.valid is None else prepared.valid.count
+        count, processes = prepared.train.count + held_out, ranks().count
+        if count < _FEW:
+            return _Choice(FALLBACK, f"not chosen: of {count:g} rows none are held out, only of {_FEW} or more")
+        if not isinstance(prepared.train, Rows):
+            return _Choice(FALLBACK, "not chosen: the data were read in parts")
+        if processes > 1:
+            return _Choice(FALLBACK, f"not chosen: {processes} processes trained one network")
+        return None
+
+    def _chosen(self, prepared: Prepared, candidates: Sequence[float]) -> _Choice:
+        """Train a network at every temperature, and weigh them by rows that they were not fitted to."""
+        table, judges = cast(Rows, prepared.train), prepared.valid
+        rows, judges = (table, judges) if judges is not None else _divided(table, prepared.seed)
+        dtype = torch.float32 if self.precision == "auto" else prepared.dtype  # enough to compare by, in half the time
+        rows, judges = _cast(rows, dtype), _cast(judges, dtype)
+        fits = self._trained(replace(prepared, dtype=dtype), rows, judges, candidates)
+        seed, seen, noise = fold_in(prepared.seed, "temperature"), {}, self._noise()
+        told = [Candidate(temperature, failed=one.error) for temperature, one in zip(candidates, fits, strict=True)]
+        for i, one in enumerate(fits):
+            if not one.error:
+                rows_of = held(one.model, judges, seed, self.weight_draws)
+                log_density = _left_out(rows_of, one.likelihood, noise)
+                if bool(log_density.isfinite().all()):
+                    seen[i] = rows_of, log_density
+                else:
+                    told[i] = replace(told[i], failed="its density of the held-out rows is not finite")
+        if not seen:
+            raise DivergenceError(f"training failed at all of {len(told)} temperatures; the first: {told[0].failed}")
+        found = compared(torch.stack([log_density for _, log_density in seen.values()]), judges.weight)
+        for k, i in enumerate(seen):
+            mean, error, behind, behind_error = (float(part[k]) for part in found[1:])
+            mean -= prepared.target.log_unit
+            told[i] = Candidate(candidates[i], mean, error, behind, behind_error, _kept(fits[i].model))
+        best = list(seen)[found.chosen]
+        return _Choice(
+            candidates[best],
+            f"chosen of {len(told)} by {judges.count:g} rows",
+            [asdict(one) for one in told],
+            noise(seen[best][0], fits[best].likelihood).to(prepared.device, prepared.dtype).eval(),
+            float(found.mean[found.chosen]),
+        )
+
+    def _noise(self) -> Callable[[Held, Likelihood], Likelihood]:
+        """Return how held-out rows change the noise of a training."""
+        if not self.calibrate:
+            return lambda seen, trained: trained
+        free = isinstance(self, NoiseOptions) and self.likelihood == "auto"
+        fitting = choose if free else fit_noise
+        return lambda seen, trained: fitting(seen, _open(trained, seen), KAPPA_ALONE)
+
+    def _trained(self, prepared: Prepared, rows: Rows, judges: Rows, candidates: Sequence[float]) -> tuple[Fitted, ...]:
+        """Train from one start at every temperature, for as many steps as the network that is kept."""
+        own, table = _at(cast(VariationalEstimator, self), candidates[0]), cast(Rows, prepared.train)
+        start, training = own._start(prepared, prepared.seed), own._training(table.count, len(table))
+        valid = judges if prepared.valid is not None else None  # else the last state counts, as in the end
+        if valid is None:
+            epochs = math.ceil(training.epochs * table.steps(training.batch_size) / rows.steps(training.batch_size))
+            training = replace(training, epochs=epochs, evaluate_every=math.ceil(epochs / _LOOKS))
+        each = [replace(training, temperature=temperature, calibrate=False) for temperature in candidates]
+        starts = [copy.deepcopy(start) for _ in candidates]
+        seed = fold_in(prepared.seed, "training")
+        progress = Terminal(shown=self.shown) if self.progress else Silent()
+        if callable(self.architecture):  # may be more than can be trained side by side
+            return tuple(
+                _alone(*one, rows, valid, own_training, seed, progress)
+                for one, own_training in zip(starts, each, strict=True)
+            )
+        settings: dict[str, Any] = {}
+        if self.checkpoint is not None:
+            keeper = self._keeper(rows, judges, start, each, prepared.seed)
+            settings = {"callbacks": [keeper], "resume": keeper.found()}
+        models, likelihoods = zip(*starts, strict=True)
+        seeds = [seed] * len(each)
+        return fit_batched(models, likelihoods, rows, valid, training=each, seeds=seeds, progress=progress, **settings)
+
+    def _place(self) -> Path:
+        """Return where the candidates are kept while they are trained."""
+        return Path(cast(str, self.checkpoint)) / "temperature"
+
+    def _keeper(
+        self, rows: Rows, judges: Rows, start: tuple[Model, Likelihood], training: Sequence[Training], seed: int
+    ) -> Checkpoint:
+        """Return what keeps the candidates; those of another fit make room."""
+        state = (*start[0].state_dict().values(), *start[1].state_dict().values())
+        plain = {name: v for name, v in self._options().items() if name not in ("progress", "checkpoint_seconds")}
+        options = {**plain, "seed": seed, "candidates": [one.temperature for one in training]}
+        name = saving.fingerprint(rows, judges, state, training[0], options)
+        keeper = Checkpoint(self._place(), self.checkpoint_seconds, {"fingerprint": name})
+        if io.holds(self._place()) and io.load(self._place(), kinds={keeper.kind}).meta["extra"] != keeper.extra:
+            io.remove(self._place())
+        return keeper
+
+
+def _at(estimator: VariationalEstimator, temperature: float) -> VariationalEstimator:
+    """Return a copy of an estimator whose temperature is a number."""
+    copied = copy.copy(estimator)
+    copied.temperature = temperature
+    return copied
+
+
+def _divided(table: Rows, seed: int, share: float = _SHARE) -> tuple[Rows, Rows]:
+    """Return rows to train the candidates on, and rows to weigh them by."""
+    strata = None if table.y.is_floating_point() else table.y
+    train, judges = split(len(table), share, as_generator(fold_in(seed, "temperature")), strata=strata)
+    return table.take(train.to(table.x.device)), table.take(judges.to(table.x.device))
+
+
+def _cast(rows: Rows, dtype: torch.dtype) -> Rows:
+    y = rows.y.to(dtype) if rows.y.is_floating_point() else rows.y
+    return Rows(rows.x.to(dtype), y, None if rows.weight is None else rows.weight.to(dtype))
+
+
+def _alone(
+    model: Model,
+    likelihood: Likelihood,
+    rows: Rows,
+    valid: Rows | None,
+    training: Training,
+    seed: int,
+    progress: Progress,
+) -> Fitted:
+    """Train one candidate; what fails says where."""
+    try:
+        return fit(model, likelihood, rows, valid, training=training, seed=seed, progress=progress)
+    except DivergenceError as error:
+        return Fitted(model, likelihood, [], 0, None, seed, training=training, error=str(error))
+
+
+def _open(trained: Likelihood, seen: Held) -> Likelihood:
+    """Return a likelihood with all that held-out rows can tell: classes get a temperature of their own."""
+    if not isinstance(trained, Categorical):
+        return trained
+    return Categorical(trained.classes, temperature=True).to(seen.f.device, seen.f.dtype)
+
+
+def _left_out(seen: Held, trained: Likelihood, noise: Callable[[Held, Likelihood], Likelihood]) -> Tensor:
+    """Log density of each row, under a noise that was fitted to the other parts of the rows, (N,)."""
+    rows = len(seen.rows)
+    part, log_density = torch.arange(rows, device=seen.f.device) % _PARTS, seen.f.new_zeros(rows, dtype=torch.float64)
+    for k in range(min(_PARTS, rows)):
+        own = part == k
+        likelihood = noise(seen.take(~own), trained)
+        with torch.no_grad():
+            log_density[own] = density(seen.take(own), likelihood)
+    return log_density
+
+
+def _kept(model: Model) -> float | None:
+    """Share of the weights in the median probability model; None if all are included by choice."""
+    structure = model.structure()
+    some = isinstance(structure, InclusionPosterior) and structure.rows
+    return structure.statistics["density"] if some else None

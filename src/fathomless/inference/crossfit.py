@@ -1,0 +1,250 @@
+r"""Cross-fitting: K networks side by side, each fitted to all folds of the rows but one.
+
+Every row trains K − 1 networks and is out of fold for one. What is decided from rows (the posterior over structure, the
+epoch that is kept, the noise) is decided once for all networks, from the rows of all folds, each under the network that
+has not seen it. With R partitions there are R·K networks, and a row is out of fold for R of them.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fathomless.data.blocks import Blocks
+from fathomless.data.rows import Rows
+from fathomless.inference.looks import Looks
+from fathomless.inference.run import Fitted, Run
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.posterior.capabilities import SideBySide, lacks
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
+from fathomless.posterior.model import Model
+from fathomless.system.progress import Progress
+from fathomless.system.rng import as_generator, fold_in
+
+__all__ = ["Held", "Together", "crossfit", "folded", "held"]
+
+_CHUNK = 16384  # rows evaluated at once
+
+
+class Together(Likelihood):
+    """F likelihoods of one kind as one, for rows in blocks: every parameter has a row for each.
+
+    Parameters
+    ----------
+    members : sequence of F Likelihood
+        Alike but for what they have learned.
+    """
+
+    def __init__(self, members: Sequence[Likelihood]) -> None:
+        super().__init__()
+        self.count = len(members)
+        self.each = _Density(copy.deepcopy(members[0]))
+        for name, parameter in self.each.named_parameters():
+            name = name.removeprefix("one.")
+            own = [dict(member.named_parameters())[name].detach() for member in members]
+            parameter.data = torch.stack(own)
+
+    @property
+    def outputs(self) -> int:
+        """Columns that each network must give."""
+        return self.each.one.outputs
+
+    @property
+    def discrete(self) -> bool:
+        """Whether the target is a class."""
+        return self.each.one.discrete
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log density of each row under each draw with the parameters of its own network, (S, F·B)."""
+        rows = f.shape[1] // self.count
+        parameters = {name: p.repeat_interleave(rows, 0) for name, p in self.each.named_parameters()}
+        density: Tensor = functional_call(self.each, parameters, (f, y)) if parameters else self.each.one.log_prob(f, y)
+        return density
+
+    def components(self, f: Tensor) -> Component | Classes:
+        """Law of the target under each draw and the parameters of each row's own network, with axes (S, F·B, ...)."""
+        each = [self.member(i).components(block) for i, block in enumerate(f.chunk(self.count, 1))]
+        classes = [one.log_probs for one in each if isinstance(one, Classes)]
+        if classes:
+            return Classes(torch.cat(classes, 1))
+        return concatenate_rows([one for one in each if isinstance(one, Component)])
+
+    @torch.no_grad()
+    def member(self, i: int) -> Likelihood:
+        """Return a copy of one of the likelihoods."""
+        one = copy.deepcopy(self.each.one)
+        for p in one.parameters():
+            p.data = p.data[i].clone()
+        return one
+
+    @torch.no_grad()
+    def mean(self, like: Likelihood) -> Likelihood:
+        """Return a copy of `like` that has the members' average of every parameter."""
+        average, own = copy.deepcopy(like), dict(self.each.named_parameters())
+        for name, p in average.named_parameters():
+            p.copy_(own[f"one.{name}"].mean(0))
+        return average.eval()
+
+
+class _Density(nn.Module):
+    """A likelihood whose call is its density."""
+
+    def __init__(self, one: Likelihood) -> None:
+        super().__init__()
+        self.one = one
+
+    def forward(self, f: Tensor, y: Tensor) -> Tensor:
+        return self.one.log_prob(f, y)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Rows, seen by networks that were not fitted to them.
+
+    Attributes
+    ----------
+    f : Tensor, shape (S, N, K)
+        Outputs, for each structure and, of several partitions, for each of the networks that have not seen the row.
+    log_weight : Tensor, shape (S,)
+        Log posterior weights.
+    structure : Tensor of int64, shape (S,)
+        Numbers of the structures.
+    y : Tensor, shape (N, ...)
+        Targets.
+    weight : Tensor, shape (N,), optional
+        How often each row counts.
+    rows : Tensor of int64, shape (N,)
+        Their numbers in the table.
+    """
+
+    f: Tensor
+    log_weight: Tensor
+    structure: Tensor
+    y: Tensor
+    weight: Tensor | None
+    rows: Tensor
+
+    def take(self, chosen: Tensor) -> "Held":
+        """Return some of the rows, by a mask or by their places."""
+        weight = None if self.weight is None else self.weight[chosen]
+        return replace(self, f=self.f[:, chosen], y=self.y[chosen], weight=weight, rows=self.rows[chosen])
+
+
+@torch.no_grad()
+def held(model: Model, valid: Rows | Blocks, seed: int, draws: int = 16) -> Held:
+    """Evaluate networks, one or several side by side, on rows that they were not fitted to."""
+    model.eval()
+    parts, drawn = [], None
+    for part in valid.parts(_CHUNK):
+        drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score"), device=part.x.device))
+        parts.append(drawn.f)
+    assert drawn is not None
+    log_weight, structure = drawn.log_weight.double(), drawn.structure
+    if isinstance(valid, Rows):
+        return Held(torch.cat(parts, 1), log_weight, structure, valid.y, valid.weight, torch.arange(len(valid)))
+    networks, table = len(valid.index), valid.table
+    joined = torch.cat([part.reshape(len(part), networks, -1, part.shape[-1]) for part in parts], 2).flatten(1, 2)
+    real = (valid.weight > 0.0).reshape(-1)
+    numbers = valid.index.reshape(-1)[real]
+    order = numbers.argsort(stable=True)
+    rows, times = numbers.unique(return_counts=True)
+    least = int(times.min())  # a row may be out of fold for more networks than another if one of them failed
+    start = times.cumsum(0) - times
+    joined = joined[:, real][:, order]  # (S, all, K), the networks of a row next to each other
+    f = torch.cat([joined[:, start + r] for r in range(least)])
+    log_weight = (log_weight - torch.tensor(float(least)).log()).repeat(least)
+    weight = None if table.weight is None else table.weight[rows]
+    return Held(f, log_weight, structure.repeat(least), table.y[rows], weight, rows.cpu())
+
+
+def folded(folds: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the rows that each network is fitted to, and those of its fold.
+
+    Parameters
+    ----------
+    folds : Tensor of int64, shape (R, N)
+        The fold of each row, 0 … K − 1, in every partition; −1 for a row that trains all networks and is scored by
+        none.
+
+    Returns
+    -------
+    inside, outside : lists of R·K Tensors of int64
+        Those of the first partition first.
+    """
+    inside, outside = [], []
+    for partition in folds:
+        for k in range(int(folds.max()) + 1):
+            inside.append(torch.nonzero(partition != k).flatten())
+            outside.append(torch.nonzero(partition == k).flatten())
+    return inside, outside
+
+
+def crossfit(
+    starts: Sequence[tuple[Model, Likelihood]],
+    table: Rows,
+    inside: Sequence[Tensor],
+    outside: Sequence[Tensor],
+    *,
+    training: Training,
+    looks: Looks | None = None,
+    seed: int = 0,
+    callbacks: Sequence[Callable[[Run], None]] = (),
+    progress: Progress | None = None,
+    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+) -> tuple[Fitted, Held]:
+    """Fit networks side by side, each to some of the rows, and decide by the others.
+
+    Parameters
+    ----------
+    starts : sequence of F (Model, Likelihood)
+        Untrained, alike but for their seeds.
+    table : Rows
+        All N rows, on the models' device.
+    inside, outside : sequences of F Tensors of int64
+        Numbers of the rows that each network is fitted to, and of those that it is judged by; see :func:`folded`.
+    training, looks, seed, callbacks, progress, resume
+        As in :func:`~fathomless.inference.svi.fit`.
+
+    Returns
+    -------
+    fitted : Fitted
+        An :class:`~fathomless.posterior.ensemble.Ensemble` of all networks, with the average of their likelihoods.
+    held : Held
+        The rows, each under the networks that have not seen it.
+
+    Raises
+    ------
+    DataError
+        If the models cannot be trained side by side.
+    DivergenceError, PausedError
+        As :func:`~fathomless.inference.svi.fit` does.
+    """
+    models = [model for model, _ in starts]
+    first = models[0]
+    if not isinstance(first, SideBySide):
+        raise lacks(first, SideBySide, f"training {len(models)} networks as one", "set members=1")
+    together, likelihood = first.side_by_side(models[1:]), Together([likelihood for _, likelihood in starts])
+    valid = Blocks.of(table, outside)
+    done = fit(
+        together,
+        likelihood.to(first.device),
+        Blocks.of(table, inside),
+        valid,
+        training=training,
+        looks=looks,
+        seed=seed,
+        callbacks=callbacks,
+        progress=progress,
+        resume=resume,
+    )
+    together.hand_out(models)
+    seen = held(together, valid, seed)
+    ensemble = Ensemble(models).eval()
+    return replace(done, model=ensemble, likelihood=likelihood.mean(starts[0][1])), seen

@@ -1,0 +1,107 @@
+"""Networks side by side: F modules of one kind as one module, on rows that lie in F blocks of equal length.
+
+Row r of a batch of F·B rows belongs to module r // B. What is made of linear maps and of functions of single elements
+becomes batched products of stacked weights, (F, …) each; anything else is kept apart and applied block by block.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.nn.architectures import Residual
+
+__all__ = ["Apart", "StackedLinear", "stacked", "unstacked"]
+
+_ELEMENTWISE = (
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.Softplus,
+    nn.Identity,
+    nn.Dropout,
+    nn.Flatten,
+)
+
+
+class StackedLinear(nn.Module):
+    """F linear maps of one shape, each on its block of rows.
+
+    Parameters
+    ----------
+    maps : sequence of F nn.Linear
+        Of one shape; their weights are copied.
+
+    Attributes
+    ----------
+    weight : Tensor, shape (F, out, in)
+    bias : Tensor, shape (F, out), or None
+    """
+
+    bias: nn.Parameter | None
+
+    def __init__(self, maps: Sequence[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack([one.weight.detach() for one in maps]))
+        biases = [one.bias.detach() for one in maps if one.bias is not None]
+        self.bias = nn.Parameter(torch.stack(biases)) if biases else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply each map to its block: (F·B, …, in) to (F·B, …, out)."""
+        blocks, shape = x.reshape(len(self.weight), -1, x.shape[-1]), (*x.shape[:-1], self.weight.shape[1])
+        if self.bias is None:
+            return torch.bmm(blocks, self.weight.mT).reshape(shape)
+        return torch.baddbmm(self.bias[:, None], blocks, self.weight.mT).reshape(shape)
+
+
+class Apart(nn.Module):
+    """F modules of any kind, applied block by block: batch statistics, attention and the like stay each one's own."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply each module to its block of rows."""
+        blocks = x.chunk(len(self.members)) if len(x) else [x] * len(self.members)
+        return torch.cat([member(block) for member, block in zip(self.members, blocks, strict=True)])
+
+
+def stacked(modules: Sequence[nn.Module]) -> nn.Module:
+    """Return F modules, built alike, as one for rows in F blocks.
+
+    Examples
+    --------
+    >>> both = stacked([nn.Linear(2, 3), nn.Linear(2, 3)])
+    >>> both(torch.zeros(8, 2)).shape  # four rows for each
+    torch.Size([8, 3])
+    """
+    first, kinds = modules[0], {type(module) for module in modules}
+    hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    if len(kinds) == 1 and not hooked:
+        if type(first) is nn.Linear and len({module.weight.shape for module in modules}) == 1:
+            return StackedLinear([module for module in modules if isinstance(module, nn.Linear)])
+        if type(first) in _ELEMENTWISE:
+            return copy.deepcopy(first)
+        if type(first) is nn.Sequential and len({len(list(module.children())) for module in modules}) == 1:
+            return nn.Sequential(*map(stacked, zip(*(module.children() for module in modules), strict=True)))
+        if type(first) is Residual:
+            return Residual(stacked([module.branch for module in modules if isinstance(module, Residual)]))
+    return Apart(modules)
+
+
+def unstacked(module: nn.Module, i: int, prefix: str = "") -> dict[str, Tensor]:
+    """Return the state of the i-th of the modules that :func:`stacked` joined, by the names that it had there."""
+    if isinstance(module, Apart):
+        return {prefix + name: value for name, value in module.members[i].state_dict().items()}
+    if isinstance(module, StackedLinear):
+        return {prefix + name: value[i] for name, value in module.state_dict().items()}
+    state: dict[str, Tensor] = {}
+    for name, child in module.named_children():
+        state |= unstacked(child, i, f"{prefix}{name}.")
+    return state

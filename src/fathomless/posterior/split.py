@@ -1,0 +1,270 @@
+r"""Where the uncertainty of a prediction comes from: noise, weights and structure.
+
+What networks of different structure predict, f, varies by
+
+.. math:: B = \mathrm{Var}(E[f \mid \text{structure}]), \qquad W = E[\mathrm{Var}(f \mid \text{structure})].
+
+Averages over few networks put a part of W into B: the mean of a structure is itself uncertain. Where networks are drawn
+so that both can be told apart, B and W are estimated without bias, and the share of structure in what the mixture shows
+beside its noise is max(B, 0) / (max(B, 0) + W). Such an estimate of B may be negative; clipping makes it too large on
+average, so a mean over rows sums B and W first and clips once (:meth:`Uncertainty.mean`).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+__all__ = ["Groups", "Spread", "Uncertainty", "divided", "spread", "standard_error"]
+
+_ROUNDING = 1e-5  # relative, of weights that were computed in single precision
+
+
+class Spread(NamedTuple):
+    """Unbiased estimates of what structure and weights leave open.
+
+    Attributes
+    ----------
+    between : Tensor
+        B; it may be negative.
+    within : Tensor
+        W; not negative.
+    """
+
+    between: Tensor
+    within: Tensor
+
+    def summed(self, axis: int) -> "Spread":
+        """Sum both over an axis: over class probabilities, say."""
+        return Spread(self.between.sum(axis), self.within.sum(axis))
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertainty:
+    """Where the uncertainty of a prediction comes from: ``noise + weights + structure = total``, to rounding.
+
+    For regression the parts are variances in squared units of the target, of shape (N, T) or (N,); for
+    classes they are entropies in nats, of shape (N,). All are non-negative.
+
+    Attributes
+    ----------
+    noise : Tensor
+        What remains when structure and weights are known.
+    weights : Tensor
+        What knowing the weights would remove, once the structure is known. 0 with one draw per structure.
+    structure : Tensor
+        What knowing the structure would remove. 0 with a single structure.
+    total : Tensor
+        The variance, or the entropy, of the prediction.
+    spread : Spread, optional
+        The estimates of B and W by which ``total - noise`` was divided, shaped like the parts. None where the parts
+        are averages over the draws as they are.
+    """
+
+    noise: Tensor
+    weights: Tensor
+    structure: Tensor
+    total: Tensor
+    spread: Spread | None = field(default=None, kw_only=True)
+
+    def mean(self, rows: Any = None) -> "Uncertainty":
+        """Average over rows; the result has one row.
+
+        Estimates of B and W are averaged before B is clipped at 0, so ``structure`` is not the mean of the rows'
+        ``structure``, which is too large; the parts add up all the same.
+
+        Parameters
+        ----------
+        rows : index or mask of rows, optional
+            Which rows; all by default.
+        """
+
+        def average(part: Tensor) -> Tensor:
+            return (part if rows is None else part[rows]).mean(0, keepdim=True)
+
+        noise, total = average(self.noise), average(self.total)
+        if self.spread is None:
+            return Uncertainty(noise, average(self.weights), average(self.structure), total)
+        return divided(noise, total, Spread(*map(average, self.spread)))
+
+    def __repr__(self) -> str:
+        names = ("noise", "weights", "structure", "total")
+        means = (f"{name}={getattr(self, name).mean().item():.4g}" for name in names)
+        return f"Uncertainty(rows={len(self.total)}, {', '.join(means)})"
+
+
+def divided(
+    noise: Tensor, total: Tensor, spread: Spread, shown: Callable[[Tensor], Tensor] = lambda t: t
+) -> Uncertainty:
+    """Divide what the noise leaves of the total into structure, by its share, and weights."""
+    between = spread.between.clamp_min(0.0)
+    share = between / (between + spread.within).clamp_min(torch.finfo(between.dtype).tiny)
+    rest = (total - noise).clamp_min(0.0)
+    parts = map(shown, (noise, rest - share * rest, share * rest, total))
+    return Uncertainty(*parts, spread=Spread(*map(shown, spread)))
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Draws sorted by a number, such as that of their structure: averages within each group and across all.
+
+    Both weights are normalised by themselves, so a structure with one draw, and a single structure, have a
+    weight of exactly 1 and the parts of uncertainty that must vanish do so exactly.
+    """
+
+    member: Tensor  # (S,) which group a draw belongs to
+    inner: Tensor  # (S,) weight within the group
+    outer: Tensor  # (G,) weight of the group
+
+    @classmethod
+    def of(cls, log_weight: Tensor, number: Tensor) -> Self:
+        """Sort draws by their number, in ascending order; both (S,)."""
+        names, member = number.unique(return_inverse=True)
+        largest = torch.full((len(names),), -math.inf, dtype=torch.float64)
+        largest = largest.scatter_reduce(0, member, log_weight, "amax")
+        relative = torch.exp(log_weight - largest[member])
+        sums = torch.zeros_like(largest).index_add(0, member, relative)
+        return cls(member, relative / sums[member], torch.softmax(largest + sums.log(), 0))
+
+    def within(self, values: Tensor) -> Tensor:
+        """Average over the draws of each group: (S, ...) to (G, ...)."""
+        weighted = _along(self.inner, values) * values
+        empty = values.new_zeros((len(self.outer), *values.shape[1:]))
+        return empty.index_add(0, self.member, weighted)
+
+    def across(self, values: Tensor) -> Tensor:
+        """Average over groups: (G, ...) to (...)."""
+        average: Tensor = torch.tensordot(self.outer, values, 1)
+        return average
+
+
+def spread(
+    values: Tensor, log_weight: Tensor, structure: Tensor, network: Tensor | None, *, sampled: bool
+) -> Spread | None:
+    """Estimate what structure and weights leave open of values under each draw.
+
+    Parameters
+    ----------
+    values : Tensor, shape (S, N, ...)
+        Means, or class probabilities.
+    log_weight : Tensor of float64, shape (S,)
+        Normalised and finite.
+    structure, network, sampled
+        As in :class:`~fathomless.posterior.model.Draws`.
+
+    Returns
+    -------
+    Spread of tensors of shape (N, ...), or None
+        None where the parts are to be averages over the draws as they are: structures are listed, and there is one
+        network, or one structure, or not every network has every structure by the same law.
+    """
+    if sampled:
+        return _nested(values, Groups.of(log_weight, structure))
+    if network is None:
+        return None
+    crossed = _Crossed.of(log_weight, structure, network)
+    return None if crossed is None else crossed.spread(values)
+
+
+def standard_error(
+    values: Tensor, log_weight: Tensor, structure: Tensor, network: Tensor | None, *, sampled: bool
+) -> Tensor:
+    r"""Return the standard error of the average of values over draws, (N, ...).
+
+    With independent units k of weight w (networks if they have numbers, else sampled structures) and means m_k, m,
+
+    .. math:: \mathrm{se}^2 = \sum_k w_k^2 \; \frac{\sum_k w_k (m_k - m)^2}{\sum_k w_k (1 - w_k)},
+
+    which is Var(m_k) / K for equal weights. Without several of them the draws of each structure are taken as
+    independent, and the structures, being listed, add up their own: 0 for one draw each. Parameters are those of
+    :func:`spread`.
+    """
+    unit = structure if network is None and sampled else network
+    if unit is not None and len((groups := Groups.of(log_weight, unit)).outer) > 1:
+        w, means = groups.outer, groups.within(values)
+        variance = groups.across((means - groups.across(means)).square()) / (w * (1.0 - w)).sum()
+        return (w.square().sum() * variance).sqrt()
+    groups = Groups.of(log_weight, structure)
+    u, means = groups.inner, groups.within(values)
+    count = groups.within(1.0 - u).clamp_min(torch.finfo(u.dtype).tiny)  # (G,) 1 - Σ u²
+    variance = groups.within((values - means[groups.member]).square()) / _along(count, values)
+    square: Tensor = torch.tensordot(groups.outer.square() * groups.within(u), variance, 1)
+    return square.sqrt()
+
+
+def _nested(values: Tensor, groups: Groups) -> Spread:
+    r"""Estimate B and W from sampled structures g of weight q, and R draws of the weights of each.
+
+    With means m_g, mean m and unbiased variances v_g within groups,
+
+    .. math:: W = \sum_g q_g v_g, \qquad B = \frac{\sum_g q_g (m_g - m)^2 - \sum_g q_g (1 - q_g) v_g / R_g}
+              {1 - \sum_g q_g^2} .
+    """
+    count = _along(torch.bincount(groups.member).to(values), values)  # (G, 1, ...)
+    weight = groups.outer.view_as(count)
+    means = groups.within(values)
+    v = groups.within((values - means[groups.member]).square()) * count / (count - 1.0).clamp_min(1.0)
+    between = groups.across((means - groups.across(means)).square() - (1.0 - weight) * v / count)
+    between = between / (1.0 - groups.outer.square().sum()).clamp_min(1e-12)
+    return Spread(between if len(groups.outer) > 1 else torch.zeros_like(between), groups.across(v))
+
+
+@dataclass(frozen=True, eq=False)
+class _Crossed:
+    """Independent networks that all have all structures, a cell of draws for each pair; weights are products."""
+
+    cells: Groups  # (K L,) by network, then structure
+    w: Tensor  # (K,) weight of each network
+    q: Tensor  # (L,) weight of each structure
+
+    @classmethod
+    def of(cls, log_weight: Tensor, structure: Tensor, network: Tensor) -> Self | None:
+        """Sort draws into cells; None unless there are several of both and all cells, with product weights."""
+        (structures, g), (networks, k) = (t.unique(return_inverse=True) for t in (structure, network))
+        shape = len(networks), len(structures)
+        cells = Groups.of(log_weight, k * shape[1] + g)
+        if min(shape) < 2 or len(cells.outer) < shape[0] * shape[1]:
+            return None
+        mass = cells.outer.view(shape)
+        w, q = mass.sum(1), mass.sum(0)
+        return cls(cells, w, q) if torch.allclose(mass, torch.outer(w, q), rtol=_ROUNDING, atol=0.0) else None
+
+    def spread(self, values: Tensor) -> Spread:
+        r"""Estimate B and W, (N, ...) from (S, N, ...).
+
+        With means :math:`f_{kl}` of the cells, :math:`m_l = \sum_k w_k f_{kl}`, :math:`f_{k\cdot} = \sum_l q_l f_{kl}`,
+        :math:`m = \sum_l q_l m_l` and :math:`c = \sum_k w_k^2` (1/K for equal weights),
+
+        .. math::
+            I &= \sum_k \sum_l w_k q_l \big((f_{kl} - f_{k\cdot}) - (m_l - m)\big)^2 / (1 - c), \\
+            B &= \sum_l q_l (m_l - m)^2 - c I, \qquad
+            W = \sum_l q_l \sum_k w_k (f_{kl} - m_l)^2 / (1 - c) + V,
+
+        where V is the weighted mean square of the draws about the mean of their cell, 0 with one draw each. As the
+        mean of a cell varies by its network and by a part of what its draws vary by, W has the whole of both. Unbiased
+        for independent networks of one law and weights that do not depend on them.
+        """
+        shape = len(self.w), len(self.q)
+        of_cell = self.cells.within(values)  # (K L, N, ...)
+        f = of_cell.view(*shape, *values.shape[1:])  # (K, L, N, ...)
+        m_l, f_k = torch.tensordot(self.w, f, 1), torch.tensordot(self.q, f, ([0], [1]))
+        m = torch.tensordot(self.q, m_l, 1)  # (N, ...)
+        apart = f - m_l  # (K, L, N, ...)
+        within = torch.tensordot(self.q, torch.tensordot(self.w, apart.square(), 1), 1)
+        alone = (apart - (f_k - m).unsqueeze(1)).square()
+        interaction = torch.tensordot(self.q, torch.tensordot(self.w, alone, 1), 1)
+        rest = (self.w * (1.0 - self.w)).sum()  # 1 - c
+        between = torch.tensordot(self.q, (m_l - m).square(), 1) - (1.0 - rest) / rest * interaction
+        within = within / rest
+        if len(values) > len(of_cell):
+            inside = (values - of_cell[self.cells.member]).square()
+            within = within + self.cells.across(self.cells.within(inside))
+        return Spread(between, within)
+
+
+def _along(weight: Tensor, values: Tensor) -> Tensor:
+    """Give one number for each draw, or group, the shape that multiplies values: (S,) to (S, 1, ...)."""
+    return weight.view(-1, *[1] * (values.ndim - 1))

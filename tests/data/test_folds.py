@@ -1,0 +1,112 @@
+"""Folds: every row once, equal rows and groups together, classes in proportion."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fathomless.data.blocks import Blocks
+from fathomless.data.folds import fold_rows, given_folds
+from fathomless.data.rows import Rows
+from fathomless.inference.crossfit import folded
+from fathomless.system.errors import DataError, DataWarning
+
+
+def table(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 2)), rng.normal(size=(n, 1))
+
+
+@given(n=st.integers(6, 60), members=st.integers(2, 6), repeats=st.integers(1, 3), seed=st.integers(0, 99))
+def test_every_row_is_out_of_fold_once(n: int, members: int, repeats: int, seed: int) -> None:
+    x, y = table(n, seed)
+    folds = fold_rows(x, y, members, repeats, seed)
+    assert folds.shape == (repeats, n)
+    inside, outside = folded(folds)
+    assert len(inside) == members * repeats
+    for r in range(repeats):
+        own = outside[r * members : (r + 1) * members]
+        assert sorted(torch.cat(own).tolist()) == list(range(n))
+        sizes = [len(rows) for rows in own]
+        assert max(sizes) - min(sizes) <= 1
+        for seen, unseen in zip(inside[r * members : (r + 1) * members], own, strict=True):
+            assert not set(seen.tolist()) & set(unseen.tolist())
+            assert len(seen) + len(unseen) == n
+
+
+def test_equal_rows_share_a_fold() -> None:
+    x, y = table(20)
+    x, y = np.concatenate([x, x]), np.concatenate([y, y])
+    folds = fold_rows(x, y, 5, 2, 0)
+    assert torch.equal(folds[:, :20], folds[:, 20:])
+
+
+def test_groups_share_a_fold() -> None:
+    x, y = table(40)
+    groups = np.arange(40) // 4
+    folds = fold_rows(x, y, 5, 1, 0, groups=groups)[0]
+    assert all(len(folds[groups == g].unique()) == 1 for g in range(10))
+    few = fold_rows(x, y, 5, 1, 0, groups=np.arange(40) // 20)
+    assert int(few.max()) == 1  # two groups make two folds
+    with pytest.raises(DataError, match="one group"):
+        fold_rows(x, y, 5, 1, 0, groups=np.zeros(40))
+    with pytest.raises(DataError, match="groups have shape"):
+        fold_rows(x, y, 5, 1, 0, groups=np.zeros(3))
+
+
+def test_rare_classes_are_known_to_every_member() -> None:
+    x, _ = table(50)
+    y = np.array([0] * 24 + [1] * 24 + [2] * 2)
+    with pytest.warns(DataWarning, match="fewer than 3 distinct rows"):
+        folds = fold_rows(x, y, 4, 1, 0)
+    assert folds[0, 48:].tolist() == [-1, -1]
+    inside, outside = folded(folds)
+    for seen, unseen in zip(inside, outside, strict=True):
+        assert {48, 49} <= set(seen.tolist())
+        assert not {48, 49} & set(unseen.tolist())
+        counts = np.bincount(y[unseen.numpy()], minlength=3)
+        assert counts[0] == counts[1] == 6
+
+
+def test_blocks_are_consecutive() -> None:
+    x, y = table(23)
+    folds = fold_rows(x, y, 4, 1, 0, blocks=True)[0]
+    assert bool((folds.diff() >= 0).all())
+    assert folds.bincount().tolist() == [6, 6, 6, 5]
+
+
+def test_given_folds_are_taken_as_they_are() -> None:
+    assert given_folds([3, 7, 7, 3], 4).tolist() == [[0, 1, 1, 0]]
+    for wrong in ([0, 0, 0, 0], [0, 1], [0.5, 1.0, 2.0, 3.0]):
+        with pytest.raises(DataError):
+            given_folds(wrong, 4)
+
+
+def test_other_seeds_give_other_folds() -> None:
+    x, y = table(30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not torch.equal(fold_rows(x, y, 3, 1, 0), fold_rows(x, y, 3, 1, 1))
+        assert torch.equal(fold_rows(x, y, 3, 2, 0)[0], fold_rows(x, y, 3, 1, 0)[0])
+
+
+def test_batches_hold_each_row_of_each_network_once() -> None:
+    x, y = table(23)
+    rows = Rows(torch.as_tensor(x), torch.as_tensor(y))
+    inside, _ = folded(fold_rows(x, y, 4, 1, 0))
+    blocks = Blocks.of(rows, inside)
+    assert blocks.count == 3 * 23
+    seen = [torch.zeros(23) for _ in inside]
+    place = {float(v): i for i, v in enumerate(y[:, 0])}
+    order = torch.Generator().manual_seed(0)
+    for batch in blocks.batches(5, order):
+        assert batch.weight is not None
+        for k, part in enumerate(zip(batch.y.chunk(4), batch.weight.chunk(4), strict=True)):
+            for value, weight in zip(part[0][:, 0].tolist(), part[1].tolist(), strict=True):
+                seen[k][place[value]] += weight
+    for own, counted in zip(inside, seen, strict=True):
+        assert torch.equal(torch.nonzero(counted).flatten(), own)
+        assert counted.max() == 1.0

@@ -1,0 +1,322 @@
+"""Estimators that judge by rows which their networks were not fitted to."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless.estimators.evaluation import evaluate
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.run import Run
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Categorical, Gaussian, StudentT
+from fathomless.system.errors import DataError, DataWarning, PausedError
+from quick_fits import Array, classes, problem
+
+SHORT: dict[str, Any] = {"epochs": 30, "width": 8, "random_state": 0}
+
+
+def regressor(**options: Any) -> UnboundedDepthRegressor:
+    return UnboundedDepthRegressor(**{**SHORT, "members": 4, **options})
+
+
+def classifier(**options: Any) -> UnboundedDepthClassifier:
+    return UnboundedDepthClassifier(**{**SHORT, "members": 4, **options})
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
+
+
+def test_every_row_has_a_fold_and_a_score() -> None:
+    X, y = problem(61)
+    fitted = regressor(repeats=2).fit(X, y)
+    assert fitted.fold_ is not None
+    assert fitted.fold_.shape == (2, 61)
+    assert set(fitted.fold_.ravel()) == {0, 1, 2, 3}
+    assert isinstance(fitted.model_, Ensemble)
+    assert len(fitted.model_.members) == 8
+    assert fitted.held_out_.tolist() == list(range(61))
+    assert fitted.weighing_["rows"] == 61
+
+
+def test_start_does_not_matter() -> None:
+    X, y = problem(60)
+    found = []
+    for start in (1.0, 3.0, 8.0):
+        with pytest.warns(DataWarning, match="no effect"):
+            found.append(regressor(initial_depth=start).fit(X, y))
+    for other in found[1:]:
+        assert other.depth_posterior_ == found[0].depth_posterior_
+        states = found[0].model_.state_dict(), other.model_.state_dict()
+        assert set(states[0]) == set(states[1])
+        assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def test_support_is_common_to_all_members() -> None:
+    X, y = problem(60)
+    fitted = regressor().fit(X, y)
+    laws = [m.depth_posterior() for m in fitted.model_.modules() if isinstance(m, UnboundedDepth)]
+    assert len(laws) == 4
+    assert all(law == fitted.depth_posterior_ for law in laws)
+    assert set(fitted.depth_posterior_error_) == set(fitted.depth_posterior_) == set(fitted.depth_posterior_single_)
+    assert math.isclose(sum(fitted.depth_posterior_single_.values()), 1.0)
+
+
+def test_out_of_fold_predictions_are_of_networks_that_have_not_seen_the_row() -> None:
+    X, y = problem(60)
+    fitted = regressor().fit(X, y)
+    assert fitted.fold_ is not None
+    other = fitted.predict_dist(X, fold=fitted.fold_)
+    for i in (0, 11, 59):
+        member = fitted.model_.members[int(fitted.fold_[0, i])]  # type: ignore[union-attr, operator]
+        x = torch.as_tensor(fitted._predictors(fitted.schema_, X[i : i + 1]), dtype=fitted.model_.dtype)
+        mean = float((member.draw(x).log_weight.exp() @ member.draw(x).f[:, 0, 0]).detach())  # type: ignore[operator]
+        shift, scale = fitted.target_.mean[0], fitted.target_.scale[0]  # type: ignore[union-attr]
+        assert other.mean[i].item() == pytest.approx(shift + scale * mean)
+    with pytest.raises(DataError, match="fold has shape"):
+        fitted.predict_dist(X[:3], fold=fitted.fold_)
+    with pytest.raises(DataError, match="no networks were cross-fitted"):
+        regressor(members=1).fit(X, y).predict_dist(X, fold=fitted.fold_)
+
+
+def test_validation_score_is_in_units_of_the_target() -> None:
+    X, y = problem(80)
+    one, thousand = (regressor(epochs=60).fit(X, scale * y).validation_score_ for scale in (1.0, 1000.0))
+    assert one is not None
+    assert thousand is not None
+    assert one - thousand == pytest.approx(math.log(1000.0), abs=1e-6)
+
+
+def test_validation_score_is_near_that_of_single_members_on_new_rows() -> None:
+    X, y = problem(600)
+    fitted = regressor(epochs=80).fit(X[:200], y[:200])
+    shares = [fitted.predict_dist(X[200:], fold=np.full((1, 400), k)).log_prob(y[200:]).mean() for k in range(4)]
+    assert fitted.validation_score_ == pytest.approx(float(np.mean(shares)), abs=0.15)
+
+
+def test_choice_of_noise_is_saved(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 1))
+    heavy = X[:, 0] + 0.1 * rng.standard_t(2.2, size=200)
+    fitted = regressor(epochs=150, learning_rate=0.02).fit(X, heavy)
+    assert isinstance(fitted.likelihood_, StudentT)
+    assert 2.0 < fitted.likelihood_.df().item() < 8.0
+    again = load(fitted.save(tmp_path / "kept"))
+    assert isinstance(again.likelihood_, StudentT)
+    assert torch.equal(again.predict_dist(X).log_prob(heavy), fitted.predict_dist(X).log_prob(heavy))  # type: ignore[attr-defined]
+    assert again.weighing_ == fitted.weighing_
+    assert again.structure_ == fitted.structure_
+    assert again.fold_ is not None
+    assert (again.fold_ == fitted.fold_).all()
+    normal = X[:, 0] + 0.1 * rng.normal(size=200)
+    assert isinstance(regressor(epochs=150, learning_rate=0.02).fit(X, normal).likelihood_, Gaussian)
+
+
+def test_options_of_one_network_win() -> None:
+    X, y = problem(80)
+    for options in ({"validation_fraction": 0.2}, {"n_restarts": 2}, {"warm_start": True}, {"structure_from": "elbo"}):
+        fitted = UnboundedDepthRegressor(**SHORT, **options).fit(X, y)  # type: ignore[arg-type]
+        assert fitted.fold_ is None
+    with pytest.raises(DataError, match="ask for one network"):
+        regressor(validation_fraction=0.2).fit(X, y)
+    with pytest.raises(DataError, match="at most as many"):
+        regressor(members=100).fit(X, y)
+    with pytest.raises(DataError, match="none are held out"):
+        UnboundedDepthRegressor(**SHORT, members=1, structure_from="held_out").fit(X[:20], y[:20])
+    with pytest.raises(DataError, match="groups were given"):
+        regressor(members=1).fit(X, y, groups=np.arange(80) % 7)
+
+
+def test_automatic_members_follow_the_rows() -> None:
+    X, y = problem(40)
+    assert UnboundedDepthRegressor(**SHORT).fit(X[:11], y[:11]).fold_ is None
+    for rows, members in ((12, 4), (20, 6), (40, 10)):
+        fitted = UnboundedDepthRegressor(**SHORT).fit(X[:rows], y[:rows])
+        assert fitted.fold_ is not None
+        assert fitted.fold_.max() + 1 == members
+
+
+def test_groups_and_given_folds_are_used() -> None:
+    X, y = problem(60)
+    groups = np.array([f"patient {i // 3}" for i in range(60)])
+    folds = regressor().fit(X, y, groups=groups).fold_
+    assert folds is not None
+    assert all(len(set(folds[0, groups == name])) == 1 for name in np.unique(groups))
+    own = np.arange(60) % 3
+    given = regressor(folds=own).fit(X, y).fold_
+    assert given is not None
+    assert (given[0] == own).all()
+    blocks = regressor(folds="blocks").fit(X, y).fold_
+    assert blocks is not None
+    assert (np.diff(blocks[0]) >= 0).all()
+
+
+def test_weight_equals_repetition() -> None:
+    X, y = problem(50)
+    weight = np.array([1.0, 2.0] * 25)
+    twice = np.repeat(np.arange(50), weight.astype(int))
+    heavy, repeated = regressor().fit(X, y, sample_weight=weight), regressor().fit(X[twice], y[twice])
+    assert np.allclose(heavy.predict(X), repeated.predict(X), atol=1e-8)
+    assert heavy.validation_score_ == pytest.approx(repeated.validation_score_, abs=1e-8)
+    for depth, mass in heavy.depth_posterior_.items():
+        assert repeated.depth_posterior_[depth] == pytest.approx(mass, abs=1e-7)
+
+
+def test_rare_classes_are_known() -> None:
+    X, y = classes(80, 2)
+    y = y.copy()
+    y[:2] = 7
+    with pytest.warns(DataWarning, match="fewer than 3 distinct rows"):
+        fitted = classifier().fit(X, y)
+    assert fitted.fold_ is not None
+    assert fitted.fold_[0, :2].tolist() == [-1, -1]
+    assert fitted.predict_proba(X).shape == (80, 3)
+    assert fitted.classes_.tolist() == [0, 1, 7]
+
+
+def test_classes_have_one_temperature(tmp_path: Path) -> None:
+    X, y = classes(80)
+    fitted = classifier().fit(X, y)
+    assert isinstance(fitted.likelihood_, Categorical)
+    assert fitted.likelihood_.log_temperature is not None
+    again = load(fitted.save(tmp_path / "kept"))
+    assert np.array_equal(again.predict_proba(X), fitted.predict_proba(X))  # type: ignore[attr-defined]
+
+
+def test_prediction_mixes_probabilities_of_members_and_depths() -> None:
+    """Also: the temperature acts before the average."""
+    X, y = classes(80)
+    fitted = classifier().fit(X, y)
+    x = torch.as_tensor(fitted._predictors(fitted.schema_, X), dtype=fitted.model_.dtype)
+    temperature = fitted.likelihood_.log_temperature.detach().exp().item()  # type: ignore[operator, union-attr]
+    mean: Any = 0.0
+    for member in fitted.model_.members:  # type: ignore[union-attr]
+        drawn = member.draw(x)  # type: ignore[operator]
+        each = (drawn.f.detach().double() / temperature).softmax(-1)
+        mean = mean + (drawn.log_weight.detach().double().exp()[:, None, None] * each).sum(0) / 4.0
+    assert np.allclose(fitted.predict_proba(X), mean.numpy(), atol=1e-9)
+
+
+def test_class_weight_is_a_cost() -> None:
+    X, y = classes(90)
+    y = np.where(y == 0, "rare", "usual")
+    plain = classifier().fit(X, y)
+    dear = classifier(class_weight={"rare": 50.0}).fit(X, y)
+    assert np.array_equal(plain.predict_proba(X), dear.predict_proba(X))
+    assert (dear.predict(X) == "rare").sum() > (plain.predict(X) == "rare").sum()
+    balanced = classifier(class_weight="balanced").fit(X, y)
+    p, labels = balanced.predict_proba(X), balanced.classes_
+    counts = np.array([(y == label).sum() for label in labels])
+    assert (balanced.predict(X) == labels[(p / counts).argmax(1)]).all()
+    with pytest.raises(DataError, match="class_weight"):
+        classifier(class_weight={"none": 2.0}).fit(X, y).predict(X)
+
+
+def test_several_targets_have_joint_densities() -> None:
+    X, y = problem(60, targets=2)
+    fitted = regressor().fit(X, y)
+    assert fitted.predict(X).shape == (60, 2)  # type: ignore[union-attr]
+    rows = fitted.predict_dist(X, fold=fitted.fold_).log_prob(y)
+    assert rows.shape == (60,)
+
+
+def test_restarts_are_judged_by_the_same_rows() -> None:
+    X, y = problem(80)
+    best = UnboundedDepthRegressor(**SHORT, n_restarts=3).fit(X, y)
+    average = UnboundedDepthRegressor(**SHORT, n_restarts=3, restarts="average").fit(X, y)
+    assert isinstance(best.model_, UnboundedDepth)
+    assert isinstance(average.model_, Ensemble)
+    assert best.weighing_
+    assert average.weighing_
+
+
+def test_named_law_and_fixed_depth() -> None:
+    X, y = problem(60)
+    poisson = regressor(depth_law="poisson").fit(X, y)
+    mass = poisson.depth_posterior_
+    assert math.isclose(sum(mass.values()), 1.0, abs_tol=1e-9)
+    fixed = regressor(depth_law=2).fit(X, y)
+    assert fixed.depth_posterior_ == {2: 1.0}
+    assert fixed.fold_ is not None
+    assert fixed.validation_score_ is not None
+    with pytest.warns(DataWarning, match="structure_rate"):
+        regressor(structure_rate=1.0).fit(X, y)
+
+
+def test_drawn_weights_keep_the_bound_by_default() -> None:
+    X, y = problem(80)
+    fitted = UnboundedDepthRegressor(**SHORT, weights="meanfield").fit(X, y)
+    assert fitted.fold_ is None
+    assert not fitted.weighing_
+    rows = UnboundedDepthRegressor(**SHORT, weights="meanfield", structure_from="held_out").fit(X, y)
+    assert rows.weighing_
+    with pytest.raises(DataError, match="weights='map'"):
+        UnboundedDepthRegressor(**SHORT, weights="meanfield", members=3).fit(X, y)
+
+
+def test_resume_is_bit_equal(tmp_path: Path) -> None:
+    X, y = problem(60)
+
+    def stop(run: Run) -> None:
+        run.pause = run.epoch == 16
+
+    whole = regressor().fit(X, y)
+    with pytest.raises(PausedError):
+        regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0, callbacks=[stop]).fit(X, y)
+    again = regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0).fit(X, y)
+    assert np.array_equal(whole.predict(X), again.predict(X))
+    assert whole.weighing_ == again.weighing_
+    with pytest.raises(DataError, match="other data or other options"):
+        regressor(checkpoint=tmp_path / "c", members=3).fit(X, y)
+
+
+def test_evaluation_out_of_fold_is_the_reported_score() -> None:
+    X, y = problem(120)
+    fitted = regressor(epochs=60).fit(X, y)
+    found = evaluate(fitted, X, y, name="out-of-fold rows", fold=fitted.fold_)
+    # the report refits law and noise without each row's fold, so it is a little lower
+    assert fitted.validation_score_ is not None
+    assert 0.0 < found.scores["log_likelihood"].value - fitted.validation_score_ < 0.15
+
+
+def test_noise_prior_shrinks_on_few_rows() -> None:
+    """The scale goes less far from where the training left it, the fewer the rows."""
+    from fathomless.inference.crossfit import Held
+    from fathomless.inference.noise import fit_noise
+
+    moved = []
+    for n in (4, 40, 400):
+        f, y = torch.zeros(1, n, 1, dtype=torch.float64), torch.ones(n, 1, dtype=torch.float64)
+        seen = Held(f, torch.zeros(1, dtype=torch.float64), torch.zeros(1).long(), y, None, torch.arange(n))
+        start = Gaussian(initial_noise=0.1).double()
+        fitted = fit_noise(seen, start)
+        moved.append(float((fitted.noise.log_scale() - start.noise.log_scale()).detach()))  # type: ignore[operator, union-attr]
+    assert 0.0 < moved[0] < moved[1] < moved[2] < math.log(10.0)
+    # stationary: n (1 − e^{-2 log σ}) + (log σ − log σ₀)/κ² = 0 at y = 1
+    for n, change in zip((4, 40, 400), moved, strict=True):
+        log_scale = change + math.log(0.1)
+        assert n * (1.0 - math.exp(-2.0 * log_scale)) + change / 0.25 == pytest.approx(0.0, abs=1e-4)
+
+
+def simulated(seed: int, n: int = 80) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    return X, X[:, 0] + 0.5 * rng.normal(size=n)
+
+
+def test_calibration_does_not_hurt_on_average() -> None:
+    """On 6 tables of 80 rows: the mean change on fresh rows is within 0.05 nats."""
+    gains = []
+    for seed in range(6):
+        X, y = simulated(seed)
+        fresh = simulated(1000 + seed, 400)
+        scores = [
+            float(regressor(calibrate=c).fit(X, y).predict_dist(fresh[0]).log_prob(fresh[1]).mean())
+            for c in (True, False)
+        ]
+        gains.append(scores[0] - scores[1])
+    assert np.mean(gains) > -0.05

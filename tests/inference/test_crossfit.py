@@ -1,0 +1,267 @@
+"""Cross-fitting: members see all folds but one, and what is decided is decided once for all."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fathomless.data.blocks import Blocks
+from fathomless.data.folds import fold_rows
+from fathomless.data.rows import Rows
+from fathomless.families.depth.laws import PoissonPrior
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference import stacking
+from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.crossfit import Together, crossfit, folded, held
+from fathomless.inference.looks import Looks, densities, prior_of
+from fathomless.inference.run import Fitted, Run
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
+from fathomless.posterior.model import Model
+from fathomless.system.errors import DataError, PausedError
+
+K, N = 3, 36
+
+
+def table(n: int = N, seed: int = 0, classes: bool = False) -> Rows:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 2))
+    y = x[:, :1] * x[:, 1:] + 0.1 * rng.normal(size=(n, 1))
+    target = torch.as_tensor((y[:, 0] > 0.0).astype(np.int64)) if classes else torch.as_tensor(y)
+    return Rows(torch.as_tensor(x), target)
+
+
+def starts(count: int, outputs: int = 1, classes: bool = False) -> list[tuple[Model, Likelihood]]:
+    net = MLP(2, outputs, 6, "tanh")
+    kind: Any = (lambda: Categorical(outputs)) if classes else Gaussian
+    return [
+        (
+            UnboundedDepth(net.layer, net.head, min_depth=0, prior=PoissonPrior(0.5), seed=seed, dtype=torch.float64),
+            kind().double(),
+        )
+        for seed in range(count)
+    ]
+
+
+def folds_of(rows: Rows, members: int = K, repeats: int = 1) -> Tensor:
+    return fold_rows(rows.x.numpy(), rows.y.numpy(), members, repeats, 0)
+
+
+TRAINING = Training(epochs=20, evaluate_every=2)
+
+
+def fitted(rows: Rows, repeats: int = 1, looks: Looks | None = None, **options: Any) -> tuple[Fitted, Any]:
+    folds = folds_of(rows, repeats=repeats)
+    looks = looks or Looks(TRAINING.epochs, first=4)
+    return crossfit(starts(K * repeats), rows, *folded(folds), training=TRAINING, looks=looks, **options)
+
+
+def test_members_share_support_law_and_epoch() -> None:
+    found, _ = fitted(table())
+    assert isinstance(found.model, Ensemble)
+    laws = [member.depth_posterior() for member in found.model.members]  # type: ignore[operator, union-attr]
+    assert len(laws) == K
+    assert all(law == laws[0] for law in laws)
+
+
+def test_out_of_fold_density_is_of_a_member_that_never_saw_the_row() -> None:
+    """Also with two partitions, where it is the mixture of two members."""
+    for repeats in (1, 2):
+        rows = table()
+        found, seen = fitted(rows, repeats)
+        assert isinstance(found.model, Ensemble)
+        folds = folds_of(rows, repeats=repeats)
+        assert seen.rows.tolist() == list(range(N))
+        for i in (0, 7, N - 1):
+            own = [r * K + int(folds[r, i]) for r in range(repeats)]
+            f = [found.model.members[k].draw(rows.x[i : i + 1]).f for k in own]  # type: ignore[operator, union-attr]
+            assert torch.allclose(seen.f[:, i], torch.cat(f)[:, 0], atol=1e-12)
+
+
+def test_no_row_moves_the_weights_of_the_member_it_is_out_of_fold_for() -> None:
+    """Another target for it, with law and epoch given: the same bytes there, others elsewhere."""
+    rows, folds = table(), folds_of(table())
+    i, law = 5, {0: 0.3, 1: 0.7}
+    member = int(folds[0, i])
+
+    inside, _ = folded(folds)
+    other = Rows(rows.x, rows.y.clone())
+    other.y[i] += 3.0
+    states = []
+    for one in (rows, other):
+        models = starts(K)
+        for model, _ in models:
+            assert isinstance(model, UnboundedDepth)
+            model.weigh(law)
+        first = models[0][0]
+        assert isinstance(first, UnboundedDepth)
+        together = first.side_by_side([model for model, _ in models[1:]])
+        likelihood = Together([likelihood for _, likelihood in models])
+        fit(together, likelihood, Blocks.of(one, inside), training=TRAINING)
+        together.hand_out([model for model, _ in models])
+        states.append([model.state_dict() for model, _ in models])
+    for k in range(K):
+        same = all(torch.equal(a, b) for a, b in zip(states[0][k].values(), states[1][k].values(), strict=True))
+        assert same == (k == member)
+
+
+def test_cross_fitted_equals_separate_fits() -> None:
+    """Given support, law and epoch: each member is what it is alone, up to rounding."""
+    rows = table()
+    inside, _ = folded(folds_of(rows))
+    law = {0: 0.2, 1: 0.3, 2: 0.5}
+    alone = []
+    for (model, likelihood), own in zip(starts(K), inside, strict=True):
+        assert isinstance(model, UnboundedDepth)
+        model.weigh(law)
+        fit(model, likelihood, rows.take(own), training=TRAINING)
+        alone.append((model.state_dict(), likelihood.state_dict()))
+    models = starts(K)
+    for model, _ in models:
+        assert isinstance(model, UnboundedDepth)
+        model.weigh(law)
+    first = models[0][0]
+    assert isinstance(first, UnboundedDepth)
+    together, likelihood = first.side_by_side([model for model, _ in models[1:]]), Together([one for _, one in models])
+    fit(together, likelihood, Blocks.of(rows, inside), training=TRAINING)
+    together.hand_out([model for model, _ in models])
+    for k, (state, noise) in enumerate(alone):
+        for name, value in models[k][0].state_dict().items():
+            assert torch.allclose(value, state[name], atol=1e-7), name
+        raw = dict(likelihood.named_parameters())["each.one.noise.raw"][k]
+        assert torch.allclose(raw, noise["noise.raw"], atol=1e-7)
+
+
+def test_padding_of_unequal_folds_counts_for_nothing() -> None:
+    """One row more or less in a fold: the filling, whatever it holds, does not change the member."""
+    rows = table(35)
+    inside, _ = folded(folds_of(rows))
+    assert len({len(own) for own in inside}) == 2
+    blocks = Blocks.of(rows, inside)
+    filled = blocks.index.clone()
+    filled[blocks.weight == 0.0] = 11  # other rows as filling
+    results = []
+    for one in (blocks, replace(blocks, index=filled)):
+        models = starts(K)
+        first = models[0][0]
+        assert isinstance(first, UnboundedDepth)
+        together, likelihood = first.side_by_side([m for m, _ in models[1:]]), Together([one for _, one in models])
+        together.weigh({1: 1.0})
+        fit(together, likelihood, one, training=TRAINING)
+        results.append(together.state_dict())
+    assert all(torch.allclose(a, results[1][name], atol=1e-10) for name, a in results[0].items())
+
+
+def test_law_is_fitted_once_for_all_members() -> None:
+    """It is the refit of the densities of all rows, each under the member that has not seen it."""
+    rows = table()
+    found, seen = fitted(rows)
+    assert found.found is not None
+    assert len(found.found.rows) == N
+    assert isinstance(found.model, Ensemble)
+    first = found.model.members[0]
+    assert isinstance(first, UnboundedDepth)
+    law = list(first.depth_posterior().values())
+    q = stacking.refit(found.found.log_density, prior_of(first, found.found.numbers))
+    assert torch.allclose(torch.tensor(law, dtype=torch.float64), q / q.sum(), atol=1e-6)
+    assert seen.f.shape[1] == N
+
+
+def test_held_rows_of_several_partitions_are_mixed() -> None:
+    rows = table()
+    folds = folds_of(rows, repeats=2)
+    models = starts(2 * K)
+    first = models[0][0]
+    assert isinstance(first, UnboundedDepth)
+    together, likelihood = first.side_by_side([m for m, _ in models[1:]]), Together([one for _, one in models])
+    together.weigh({0: 0.5, 1: 0.5})
+    valid = Blocks.of(rows, folded(folds)[1])
+    found, seen = densities(together, likelihood, valid, 1, 0), held(together, valid, 0)
+    log_p = Gaussian().double().log_prob(seen.f, seen.y)  # all noises are at their start
+    for column, number in enumerate(found.numbers):
+        own = seen.structure == number
+        mean = torch.logsumexp(log_p[own], 0) - torch.log(torch.tensor(2.0))
+        assert torch.allclose(found.log_density[:, column], mean.detach(), atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:the posterior over structure ends")
+@pytest.mark.parametrize("pause", [4, 12, 16])
+def test_resume_is_bit_equal(tmp_path: Path, pause: int) -> None:
+    """In the exploring, across a growth, and in the focus."""
+    rows, folds = table(60), folds_of(table(60))
+
+    def run(callbacks: list[Any], resume: Any = None) -> Fitted:
+        looks = Looks(TRAINING.epochs, first=3, worth=-100.0 if pause > 10 else 1e9)
+        return crossfit(
+            starts(K), rows, *folded(folds), training=TRAINING, looks=looks, callbacks=callbacks, resume=resume
+        )[0]
+
+    whole = run([])
+    keeper = Checkpoint(tmp_path / "kept", 0.0)
+
+    def stop(run: Run) -> None:
+        run.pause = run.epoch == pause
+
+    with pytest.raises(PausedError):
+        run([stop, keeper])
+    again = run([], keeper.found())
+    assert whole.history == again.history
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name])
+
+
+class Counting(nn.Module):
+    """A layer with statistics of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.map(x))
+        return y
+
+
+def test_own_batch_norm_is_trained_in_turn() -> None:
+    rows = table()
+    models = [
+        (UnboundedDepth(lambda _: Counting(), lambda _: nn.Linear(2, 1), min_depth=0, seed=s).double(), Gaussian())
+        for s in range(K)
+    ]
+    pairs: list[tuple[Model, Likelihood]] = [(model, likelihood.double()) for model, likelihood in models]
+    looks = Looks(TRAINING.epochs, first=3)
+    found, _ = crossfit(pairs, rows, *folded(folds_of(rows)), training=TRAINING, looks=looks)
+    means = [value for name, value in found.model.state_dict().items() if "running_mean" in name]
+    assert len(means) >= K
+    assert not torch.equal(means[0], means[1])
+
+
+def test_classes_have_one_temperature_for_all() -> None:
+    rows = table(classes=True)
+    found, seen = crossfit(
+        starts(K, 2, classes=True),
+        rows,
+        *folded(folds_of(rows)),
+        training=TRAINING,
+        looks=Looks(TRAINING.epochs, first=3),
+    )
+    assert isinstance(found.likelihood, Categorical)
+    assert seen.f.shape[1:] == (N, 2)
+
+
+def test_drawn_weights_are_refused_side_by_side() -> None:
+    net = MLP(2, 1, 4)
+    models: list[tuple[Model, Likelihood]] = [
+        (UnboundedDepth(net.layer, net.head, weights="meanfield", seed=s, dtype=torch.float64), Gaussian().double())
+        for s in range(K)
+    ]
+    rows = table()
+    with pytest.raises(DataError, match="weights='map'"):
+        crossfit(models, rows, *folded(folds_of(rows)), training=TRAINING)

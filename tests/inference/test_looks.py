@@ -1,0 +1,217 @@
+"""The posterior over structure from held-out rows: phases, growth, and what decides."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fathomless.data.rows import Rows
+from fathomless.families.depth.laws import PoissonPrior, TruncatedPoisson
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference import stacking
+from fathomless.inference.looks import Densities, Looks, densities, prior_of
+from fathomless.inference.run import Fitted, Run
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
+from fathomless.system.errors import ConvergenceWarning, DataError
+
+
+def rows(kind: str, n: int, seed: int = 0) -> Rows:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3))
+    truth = {"noise": 0.0 * x[:, 0], "linear": x[:, 0] - x[:, 1], "product": 2.0 * x[:, 0] * x[:, 1]}[kind]
+    return Rows(torch.as_tensor(x), torch.as_tensor(truth + 0.5 * rng.normal(size=n))[:, None])
+
+
+def network(start: float = 2.0, outputs: int = 1, **options: Any) -> UnboundedDepth:
+    net = MLP(3, outputs, 12)
+    law = TruncatedPoisson(start)
+    prior = PoissonPrior(0.5)
+    return UnboundedDepth(net.layer, net.head, min_depth=0, law=law, prior=prior, dtype=torch.float64, **options)
+
+
+def trained(
+    kind: str, looks: Looks | None = None, epochs: int = 120, model: UnboundedDepth | None = None, **options: Any
+) -> tuple[Fitted, UnboundedDepth]:
+    model = model or network()
+    likelihood: Likelihood = Gaussian().double()
+    training = Training(epochs=epochs, evaluate_every=4, learning_rate=0.03)
+    looks = looks or Looks(epochs, first=5)
+    found = fit(model, likelihood, rows(kind, 200), rows(kind, 120, 1), training=training, looks=looks, **options)
+    return found, model
+
+
+def test_start_does_not_matter() -> None:
+    states = []
+    for start in (1.0, 3.0, 8.0):
+        _, model = trained("product", model=network(start))
+        states.append((model.depth_posterior(), model.state_dict()))
+    assert states[0][0] == states[1][0] == states[2][0]
+    for name, value in states[0][1].items():
+        assert all(torch.equal(value, other[name]) for _, other in states[1:])
+
+
+def test_noise_returns_to_shallow() -> None:
+    _, model = trained("noise")
+    mean = sum(depth * mass for depth, mass in model.depth_posterior().items())
+    assert mean <= 1.5
+
+
+def test_linear_truth_is_depth_zero() -> None:
+    _, model = trained("linear")
+    assert model.depth_posterior()[0] > 0.5
+
+
+def test_a_product_needs_a_layer() -> None:
+    _, model = trained("product")
+    assert model.depth_posterior().get(0, 0.0) < 0.05
+
+
+def test_growth_stops() -> None:
+    looks = Looks(120, first=5)
+    trained("noise", looks)
+    assert looks.grown == 0
+    assert looks.edge < 2.0
+
+
+def test_growth_stops_on_classes_that_every_depth_separates() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3))
+    table = Rows(torch.as_tensor(x), torch.as_tensor((x[:, 0] > 0.0).astype(np.int64)))
+    looks = Looks(120, first=5)
+    training = Training(epochs=120, evaluate_every=4, learning_rate=0.03)
+    fit(
+        network(outputs=2),
+        Categorical(2).double(),
+        table.take(slice(0, 200)),
+        table.take(slice(200, 300)),
+        training=training,
+        looks=looks,
+    )
+    assert looks.grown == 0
+
+
+class Listed:
+    """Densities that only deep structures have: the deeper, the better, up to an end."""
+
+    def __init__(self, end: int, beyond: float = 0.0) -> None:
+        self.end, self.beyond, self.weighed = end, beyond, [dict[int, float]()]
+
+    def listed(self, count: int) -> dict[int, float]:
+        return {k: float(PoissonPrior(0.5).log_prob(torch.tensor(float(k)))) for k in range(count)}
+
+    def weigh(self, masses: dict[int, float], *, only: bool = False) -> int:
+        self.weighed.append(dict(masses))
+        return 1
+
+    def parameters(self) -> list[torch.Tensor]:
+        return []
+
+    def found(self, n: int = 400) -> Densities:
+        numbers = tuple(self.weighed[-1])
+        noise = torch.randn(n, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        each = [0.3 * min(k, self.end) - self.beyond * max(k - self.end, 0) for k in numbers]
+        level = torch.tensor(each, dtype=torch.float64)
+        return Densities(numbers, noise + level, torch.arange(n), None)
+
+
+def walk(end: int, planned: int = 50, beyond: float = 0.0) -> tuple[Looks, Any]:
+    looks, model = Looks(planned), Listed(end, beyond)
+    looks.begin(model)  # type: ignore[arg-type]
+    epoch = 0
+    while not looks.focusing:
+        epoch += 1
+        found = model.found()
+        looks.score(model, found)  # type: ignore[arg-type]
+        looks.move(model, found, epoch)  # type: ignore[arg-type]
+    return looks, model
+
+
+def test_growth_goes_on_while_the_edge_is_worth_it() -> None:
+    """Each layer up to 6 is worth something: the support grows from 6 to 9, and there it ends."""
+    looks, model = walk(6)
+    assert looks.grown == 1
+    assert max(model.weighed[-2]) == 9
+    assert looks.edge < 2.0
+    assert looks.explored == 30 + 10
+
+
+def test_growth_without_end_is_told() -> None:
+    with pytest.warns(ConvergenceWarning, match="still worth"):
+        looks, _ = walk(10**6, planned=10)
+    assert looks.epochs <= 2 * 10
+    assert looks.grown >= 3
+
+
+def of_seven(model: Any) -> torch.Tensor:
+    """Return the densities of the first support again."""
+    model.weighed.append(dict.fromkeys(range(7), 1.0 / 7.0))
+    found = model.found().log_density
+    model.weighed.pop()
+    return found
+
+
+def test_the_focus_follows_the_poisson_law_and_rests_the_rest() -> None:
+    looks, model = walk(2, beyond=0.3)
+    focus, q, log_prior = model.weighed[-1], looks.q, torch.tensor(list(model.listed(7).values()))
+    _, poisson, _ = stacking.poisson(of_seven(model), log_prior)
+    assert abs(sum(focus.values()) - 1.0) < 1e-9
+    assert set(focus) == {k for k in range(7) if max(q[k], float(poisson[k])) >= 1e-3}
+    kept = sum(float(poisson[k]) for k in focus)
+    for k, mass in focus.items():
+        assert mass == pytest.approx(0.75 * float(poisson[k]) / kept + 0.25 / len(focus))
+    assert looks.factor(0, 1) == 1.0
+    assert looks.factor((looks.epochs - 1), 1) < 0.05
+
+
+def test_depth_at_rest_is_not_weighed() -> None:
+    found, model = trained("linear")
+    assert found.found is not None
+    assert set(found.found.numbers) == set(model.depth_posterior())
+
+
+def test_epoch_is_chosen_by_the_refitted_mixture() -> None:
+    """Of all states that were scored, the one that is kept has the best refitted mixture."""
+    seen: list[tuple[float, int]] = []
+    valid = rows("product", 120, 1)
+
+    def watch(run: Run) -> None:
+        seen.append((run.history[-1]["validation_log_likelihood"], run.epoch))
+
+    found, model = trained("product", callbacks=[watch])
+    assert found.score == max(seen)[0]
+    likelihood = found.likelihood
+    kept = densities(model, likelihood, valid, 1, 0)
+    q = stacking.refit(kept.log_density, prior_of(model, kept.numbers))
+    assert kept.score(q) == pytest.approx(max(seen)[0], abs=2e-2)  # but for the depths that were dropped
+
+
+@pytest.mark.filterwarnings("ignore:the posterior over structure ends at 2")
+def test_a_fixed_list_that_ends_is_kept_inside() -> None:
+    looks = Looks(40, first=9)
+    found, model = trained("product", looks, epochs=40, model=network(0.01, max_depth=2))
+    assert max(model.depth_posterior()) <= 2
+    assert found.found is not None
+
+
+def test_rows_are_needed() -> None:
+    with pytest.raises(DataError, match="no rows are held out"):
+        fit(network(), Gaussian().double(), rows("noise", 30), training=Training(epochs=2), looks=Looks(2))
+
+
+def test_drawn_weights_have_densities_that_average_draws() -> None:
+    model = network(weights="meanfield")
+    model.weigh({0: 0.5, 1: 0.5})
+    likelihood, valid = Gaussian().double(), rows("linear", 20)
+    found = densities(model, likelihood, valid, 1, 0)
+    assert found.numbers == (0, 1)
+    noise = torch.Generator().manual_seed(0)
+    many = model.eval().draw(valid.x, 500, noise)
+    log_p = likelihood.log_prob(many.f[many.structure == 1], valid.y).detach()  # (500, N)
+    mean = torch.logsumexp(log_p, 0) - np.log(500.0)
+    spread = (log_p - mean).exp().std(0) * math.sqrt(1 / 16 + 1 / 500)  # relative errors of means of 16 and 500 draws
+    assert bool(((found.log_density[:, 1] - mean).abs() < 5.0 * spread + 0.01).all())

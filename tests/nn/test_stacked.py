@@ -1,0 +1,83 @@
+"""Networks side by side equal the networks one by one."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fathomless.nn.architectures import MLP, Residual, TabularTransformer
+from fathomless.nn.stacked import Apart, StackedLinear, stacked, unstacked
+
+F, B, H = 3, 5, 8
+
+
+def build(kind: str) -> nn.Module:
+    match kind:
+        case "linear":
+            return nn.Linear(H, 4)
+        case "no bias":
+            return nn.Linear(H, 4, bias=False)
+        case "mlp":
+            return MLP(H, 2, H, "tanh").layer(1)
+        case "residual":
+            return MLP(H, 2, H, "silu", residual=True).layer(2)
+        case "transformer":
+            return TabularTransformer(H, 2, 8).layer(1)
+        case "batch norm":
+            return nn.Sequential(nn.Linear(H, H), nn.BatchNorm1d(H))
+    raise AssertionError(kind)
+
+
+KINDS = ("linear", "no bias", "mlp", "residual", "transformer", "batch norm")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_side_by_side_equals_one_by_one(kind: str) -> None:
+    torch.manual_seed(0)
+    modules = [build(kind) for _ in range(F)]
+    x = torch.randn(F * B, H)
+    each = torch.cat([module(x[i * B : (i + 1) * B]) for i, module in enumerate(modules)])
+    together = stacked(modules)
+    assert torch.allclose(together(x), each, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_stay_in_their_block(kind: str) -> None:
+    torch.manual_seed(0)
+    together = stacked([build(kind) for _ in range(F)])
+    x = torch.randn(F * B, H, requires_grad=True)
+    together(x)[:B].square().sum().backward()  # of the first network alone
+    assert x.grad is not None
+    assert bool((x.grad[:B] != 0.0).any())
+    assert bool((x.grad[B:] == 0.0).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_comes_back(kind: str) -> None:
+    torch.manual_seed(0)
+    modules = [build(kind) for _ in range(F)]
+    together = stacked(modules)
+    for i, module in enumerate(modules):
+        state = unstacked(together, i)
+        assert set(state) == set(module.state_dict())
+        assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+
+
+def test_what_cannot_be_stacked_is_kept_apart() -> None:
+    assert isinstance(stacked([nn.Linear(2, 3), nn.Linear(2, 4)]), Apart)
+    assert isinstance(stacked([nn.LayerNorm(3), nn.LayerNorm(3)]), Apart)
+    assert isinstance(stacked([nn.Linear(2, 3), nn.Linear(2, 3)]), StackedLinear)
+    residual = stacked([Residual(nn.Linear(3, 3)), Residual(nn.Linear(3, 3))])
+    assert isinstance(residual, Residual)
+    assert isinstance(residual.branch, StackedLinear)
+
+
+def test_batch_statistics_are_of_own_rows() -> None:
+    torch.manual_seed(0)
+    together = stacked([build("batch norm") for _ in range(2)])
+    x: Tensor = torch.cat([torch.zeros(B, H), 100.0 + torch.randn(B, H)])
+    together(x)
+    assert isinstance(together, nn.Sequential)
+    norms = together[1]
+    assert isinstance(norms, Apart)
+    spread = [float(norm.running_var.mean()) for norm in norms.members]  # type: ignore[arg-type, union-attr]
+    assert spread[0] < spread[1]

@@ -85,7 +85,8 @@ def score(folder: Path, name: str, split: int, column: str, options: dict[str, A
         warnings.simplefilter("ignore")
         if column in OURS:
             kind = UnboundedDepthRegressor if regression else UnboundedDepthClassifier
-            fitted = kind(random_state=split, **OURS[column], **options).fit(X, y)
+            own = {k: v for k, v in OURS[column].items() if regression or k != "likelihood"}
+            fitted = kind(random_state=split, **own, **options).fit(X, y)
             seconds = time.perf_counter() - began
             rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
             found["validation"] = fitted.validation_score_ or math.nan

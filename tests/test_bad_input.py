@@ -303,7 +303,7 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"width": 0}, "width=0 was given; at least 1 is needed"),
         ({"width": 2.5}, "width=2.5 was given"),
         ({"activation": "sigmoid2"}, "activation='sigmoid2' was given; allowed are 'relu'"),
-        ({"depth_law": "geometric"}, "depth_law='geometric' was given; allowed are 'poisson'"),
+        ({"depth_law": "geometric"}, "depth_law='geometric' was given; allowed are 'auto', 'poisson'"),
         ({"depth_law": 1, "min_depth": 2}, "depth_law=1 was given; .* at least min_depth=2"),
         ({"depth_law": None}, "depth_law=None was given; allowed are"),
         ({"initial_depth": -1.0}, "-1"),
@@ -320,7 +320,7 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"weight_draws": 0}, "weight_draws=0 was given"),
         (
             {"likelihood": "poisson"},
-            "likelihood='poisson' was given; allowed are 'gaussian', 'student_t' and 'laplace'",
+            "likelihood='poisson' was given; allowed are 'auto', 'gaussian', 'student_t' and 'laplace'",
         ),
         ({"noise": "loud"}, "noise.*'loud'"),
         ({"noise": -0.1}, r"noise.*-0\.1"),

@@ -36,14 +36,19 @@ def page(estimator, X, y, targets=("y",), *, title="price", findings=(), notes=(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         estimator.fit(X, y)
-    held = estimator.held_out_
-    rows = {"held-out rows": held, "training rows": np.setdiff1d(np.arange(len(X)), held)}
+    held, every = estimator.held_out_, np.arange(len(X))
+    rows = {"held-out rows": held, "training rows": np.setdiff1d(every, held)}
+    fold = {"out-of-fold rows": {"fold": estimator.fold_}}
+    if estimator.fold_ is not None:
+        rows = {"out-of-fold rows": every, "training rows": every}
     return Page(
         title=title,
         command=command,
         estimator=estimator,
         evaluations=[
-            evaluate(estimator, getattr(X, "iloc", X)[which], y[which], name=name, targets=targets)
+            evaluate(
+                estimator, getattr(X, "iloc", X)[which], y[which], name=name, targets=targets, **fold.get(name, {})
+            )
             for name, which in rows.items()
             if len(which)
         ],
@@ -64,7 +69,7 @@ def page(estimator, X, y, targets=("y",), *, title="price", findings=(), notes=(
 
 
 def small(kind, **options):
-    return kind(random_state=0, epochs=6, width=16, **options)
+    return kind(**{"random_state": 0, "epochs": 6, "width": 16, "members": 1, **options})
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,12 @@ def classification():
     found = page(small(UnboundedDepthClassifier), X, labels, ("diagnosis",), command=None)
     later = dataclasses.replace(found.evaluations[0], name="rows of another hospital, two years later.csv")
     return dataclasses.replace(found, evaluations=[*found.evaluations, later])
+
+
+@pytest.fixture(scope="module")
+def crossfitted():
+    X, y = load_diabetes(return_X_y=True)
+    return page(small(UnboundedDepthRegressor, members=3, epochs=12), X, y, ("progression",))
 
 
 @pytest.fixture(scope="module")
@@ -383,7 +394,16 @@ def test_the_page_claims_no_more_than_the_options_allow(regression, classificati
     assert "a lower bound on the log evidence" in Tree(html_of(two_targets)).text
     assert "their part is 0" not in Tree(html_of(two_targets)).text
     text = Tree(html_of(classification)).text
-    assert "they chose the epoch: expect" in text  # a softmax has no scale of its own
+    assert "they chose the epoch and the temperature of the probabilities: expect" in text
+
+
+def test_a_page_of_cross_fitted_networks_says_so(crossfitted, html_of):
+    tree = Tree(html_of(crossfitted))
+    assert "On all rows, each predicted by the networks that were not trained on it" in html_of(crossfitted)
+    assert "no probability that the network has so many layers" in tree.text
+    assert "Each network is a point estimate" in tree.text
+    assert "their part is 0" not in tree.text
+    assert "initial_depth" not in next(u["text"] for u in tree.all("section") if "What to try next" in u["text"])
 
 
 def test_what_was_not_evaluated_is_not_shown(regression):

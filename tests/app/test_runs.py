@@ -56,7 +56,7 @@ def test_a_finished_run_holds_what_is_promised_and_nothing_else(call: Call) -> N
     (tensors,) = found - DONE
     assert found > DONE
     assert tensors.startswith("tensors-")
-    assert {path.name for path in Path("run/evaluations").iterdir()} == {"held-out", "training"}
+    assert {path.name for path in Path("run/evaluations").iterdir()} == {"out-of-fold", "training"}
     assert events("run") == ["started", "finished"]
     assert Path("run/report.html").read_text(encoding="utf-8") == "<html>price</html>\n"
     assert runs.state("run") == "finished"
@@ -96,7 +96,7 @@ def test_the_card_says_what_was_asked(call: Call) -> None:
 
 def test_small_data_hold_nothing_out_and_the_training_rows_are_scored_alone(call: Call) -> None:
     write_table("data.csv", rows=20)
-    assert call(*FIT).code == 0
+    assert call(*FIT, "--members", "1").code == 0
     assert [found.name for found in runs.evaluations("run")] == ["training rows"]
 
 
@@ -106,7 +106,7 @@ def test_the_same_command_gives_the_same_bytes(call: Call) -> None:
     call(*FIT)
     assert model_of("run") == model_of("first")
     assert Path("run/run.json").read_bytes() == Path("first/run.json").read_bytes()
-    for name in ("held-out", "training"):
+    for name in ("out-of-fold", "training"):
         one, other = (io.load(Path(home) / "evaluations" / name, kinds={"evaluation"}) for home in ("run", "first"))
         assert one.meta == other.meta
 
@@ -208,10 +208,10 @@ def test_a_run_that_is_damaged_is_refused(call: Call) -> None:
 
 def test_a_damaged_evaluation_is_named_by_the_report(call: Call) -> None:
     call(*FIT)
-    Path("run/evaluations/held-out/manifest.json").write_text("{", encoding="utf-8")
+    Path("run/evaluations/out-of-fold/manifest.json").write_text("{", encoding="utf-8")
     said = call("report", "run")
     assert said.code == 2
-    assert "run/evaluations/held-out/manifest.json is not valid JSON" in said.err
+    assert "run/evaluations/out-of-fold/manifest.json is not valid JSON" in said.err
 
 
 def test_an_estimator_that_python_saved_has_no_card(call: Call) -> None:
@@ -283,7 +283,7 @@ NAMES = [
 
 
 def test_evaluations_of_different_names_are_kept_apart(call: Call) -> None:
-    call(*FIT)
+    call(*FIT, "--members", "1")
     estimator, _ = runs.load("run")
     table = tables.read("data.csv").frame
     X, y = table.drop_columns("price"), table["price"].to_numpy()

@@ -320,3 +320,16 @@ def test_calibration_does_not_hurt_on_average() -> None:
         ]
         gains.append(scores[0] - scores[1])
     assert np.mean(gains) > -0.05
+
+
+def test_a_warm_start_goes_on_in_the_focus() -> None:
+    X, y = problem(120)
+    options: dict[str, Any] = {**SHORT, "epochs": 60, "learning_rate": 0.02, "warm_start": True}
+    first = UnboundedDepthRegressor(**options).fit(X, y)
+    before, depths = first.validation_score_, set(first.depth_posterior_)
+    assert before is not None
+    again = first.fit(X, y)
+    assert again.n_iter_ <= 24  # the focus alone
+    assert set(again.depth_posterior_) <= depths
+    assert again.validation_score_ is not None
+    assert again.validation_score_ > before - 0.1

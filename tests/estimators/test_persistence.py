@@ -80,12 +80,12 @@ def test_rows_without_weight_teach_nothing_in_any_container() -> None:
 
 def test_a_warm_start_goes_on_from_the_fitted_state() -> None:
     X, y = problem(200)
-    first = regressor(epochs=20, warm_start=True).fit(X, y)
+    first = regressor(epochs=20, structure_from="elbo", warm_start=True).fit(X, y)
     reached = first.history_[-1]["elbo"]
     first.fit(X, y)
     assert first.history_[0]["elbo"] > reached - abs(0.2 * reached)
     assert first.history_[-1]["elbo"] > reached
-    cold = regressor(epochs=20).fit(X, y)
+    cold = regressor(epochs=20, structure_from="elbo").fit(X, y)
     started = cold.history_[0]["elbo"]
     cold.fit(X, y)
     assert cold.history_[0]["elbo"] == started
@@ -126,7 +126,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(weights: str, tmp_path: Pa
     assert saved(resumed, tmp_path / "resumed") == whole
     options["checkpoint_seconds"] = 0
     assert saved(regressor(**options).fit(X, y), tmp_path / "plain") == whole
-    assert [row["epoch"] for row in resumed.history_][-1] == 24
+    assert 15 < resumed.n_iter_ <= 24
 
 
 def test_a_finished_fit_is_taken_from_its_checkpoint_even_if_it_stopped_early(tmp_path: Path) -> None:

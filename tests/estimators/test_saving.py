@@ -78,8 +78,9 @@ def test_options_that_nobody_had_are_refused(tmp_path: Path) -> None:
 
 def test_the_score_is_told_in_the_units_of_the_target_and_saved_as_it_was_found(tmp_path: Path) -> None:
     X, y = table()
-    small = UnboundedDepthRegressor(epochs=20, width=6, random_state=0).fit(X, y)
-    large = UnboundedDepthRegressor(epochs=20, width=6, random_state=0).fit(X, 1000.0 * y)
+    options: dict[str, Any] = {"epochs": 20, "width": 6, "structure_from": "elbo", "random_state": 0}
+    small = UnboundedDepthRegressor(**options).fit(X, y)
+    large = UnboundedDepthRegressor(**options).fit(X, 1000.0 * y)
     assert small.validation_score_ is not None
     assert large.validation_score_ == pytest.approx(small.validation_score_ - np.log(1000.0), abs=1e-6)
     assert fathomless.load(small.save(tmp_path / "m")).validation_score_ == small.validation_score_

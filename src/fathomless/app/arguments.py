@@ -249,7 +249,7 @@ def _add_option(group: Any, declared: Mapping[str, "Field[Any]"], text: str) -> 
     common: dict[str, Any] = {"dest": f"option_{option.name}", "default": argparse.SUPPRESS, "help": text}
     if kind == "flag":
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
-    elif kind == "choice" and int not in special:
+    elif kind == "choice" and int not in special and None not in special:
         group.add_argument(flag, choices=names, **common)
     else:
         metavar = {"whole": "N", "real": "X", "choice": "NAME|N"}.get(kind, "NAME")
@@ -265,10 +265,16 @@ def _worded(value: object) -> str:
     )
 
 
+def _none(text: str) -> Any:
+    raise ValueError(text)
+
+
 def _reader(kind: str, names: Sequence[str], allowed: Sequence[Any]) -> Callable[[str], Any]:
     """Return what turns the text of an option into its value."""
     special = {_worded(other): other for other in allowed if not isinstance(other, type)}
-    plain: Callable[[str], Any] = {"whole": int, "real": float, "choice": int}.get(kind, str)
+    plain: Callable[[str], Any] = {"whole": int, "real": float, "choice": int if int in allowed else _none}.get(
+        kind, str
+    )
 
     def read(text: str) -> Any:
         if text in special or text in names:
@@ -276,9 +282,11 @@ def _reader(kind: str, names: Sequence[str], allowed: Sequence[Any]) -> Callable
         try:
             return plain(text)
         except ValueError:
-            word = {"real": "a number"}.get(kind, "a whole number")
+            word = {"real": "a number", "choice": "a whole number" if int in allowed else ""}.get(
+                kind, "a whole number"
+            )
             raise argparse.ArgumentTypeError(
-                f"{text!r} was given; allowed: {', '.join([word, *names, *special])}"
+                f"{text!r} was given; allowed: {', '.join(filter(None, [word, *names, *special]))}"
             ) from None
 
     return read

@@ -138,6 +138,7 @@ def render(page: Page) -> str:
         section=section,
         drawn=any(isinstance(part, BayesianLayer) and not isinstance(part, Dropout) for part in model.modules()),
         point=not model.stochastic and not isinstance(model, Ensemble),
+        folded=page.estimator.fold_ is not None,
         kept=_kept(page),
         learning=[*_learning(page), *section.learning],
         score=_score,
@@ -502,7 +503,7 @@ def _residual_hints(first: Evaluation, given: Mapping[str, Any], option: Callabl
         return []
     hints, z = [], (y - mean) / np.maximum(std, 1e-300)  # (n, T)
     far = float(np.mean(np.abs(z) > 3.0))
-    if given.get("likelihood") == "gaussian" and far > 0.01:
+    if given.get("likelihood") in ("auto", "gaussian") and far > 0.01:
         hints.append(
             f"{percent(far)} of the rows lie more than three standard deviations off, where a normal law has 0.3 %: "
             f"try {option('likelihood', 'student_t')}."

@@ -245,8 +245,8 @@ def _chunks(estimator: Estimator, X: Any, rows: int, fold: Any) -> Iterator[tupl
     for start in range(0, rows, _CHUNK):
         part = slice(start, min(start + _CHUNK, rows))
         picked = shown[np.searchsorted(shown, part.start) : np.searchsorted(shown, part.stop)] - start
-        own = None if fold is None else np.asarray(fold)[:, part]
-        yield part, estimator.predict_dist(by_position[part], fold=own), picked
+        own = {} if fold is None else {"fold": np.asarray(fold)[:, part]}
+        yield part, estimator.predict_dist(by_position[part], **own), picked
 
 
 # ------------------------------------------------------------------------------------------ classification

@@ -23,7 +23,7 @@ _WEIGHTS = (
     "A weight says how much of the prediction a depth should have, so that the mixture of all depths predicts best the "
     "rows that its networks have not seen; where rows are few, the prior stands against it. It is no probability that "
     "the network has so many layers: depths that predict alike share their weight by chance, so read the bars with "
-    "their errors, and the Poisson law beside. The table also says which single depth predicts best."
+    "their errors, and the Poisson law beside. Single: which one depth predicts best. Log density: nats per unseen row."
 )
 _NOTE = (
     "This posterior is an approximation by a parametric family. It follows the complexity of the data, but it need not "
@@ -55,17 +55,10 @@ def page(estimator: LayeredNetwork) -> StructureSection:
 def _weighed(estimator: LayeredNetwork) -> StructureSection:
     """Return the weights that rows have given to depths, with their errors and what stands beside them."""
     found, prior = estimator.weighing_, _prior(estimator)
-    columns = ("numbers", "weights", "errors", "single", "poisson", "log_density")
+    columns = ("numbers", "weights", "errors", "single", "log_density")
     rows = [
-        (
-            str(depth),
-            f"{percent(w)} ± {percent(e)}",
-            percent(prior[depth]),
-            percent(one),
-            percent(law),
-            f"{density:.3f}",
-        )
-        for depth, w, e, one, law, density in zip(*(found[name] for name in columns), strict=True)
+        (str(depth), f"{percent(w)} ± {percent(e)}", percent(one), f"{density:.3f}")
+        for depth, w, e, one, density in zip(*(found[name] for name in columns), strict=True)
     ]
     weights = dict(zip(found["numbers"], found["weights"], strict=True))
     bars = ", ".join(f"{row[0]}: {row[1]}" for row in rows)
@@ -83,7 +76,7 @@ def _weighed(estimator: LayeredNetwork) -> StructureSection:
         caption=f"The Poisson law that fits best has the mean {found['poisson_rate']:.2f} and predicts these rows "
         f"worse by {found['poisson_loss']:.1f} nats in all.",
     )
-    head = ("Layers", "Weight", "Prior", "Best single depth", "Poisson law", "Log density of unseen rows (nats each)")
+    head = ("Layers", "Weight", "Single", "Log density")
     table = TextTable("Weight of each depth", head, rows, text=0)
     return StructureSection([Group("", [figure], table)], [_path(estimator)], f"{_ABOUT} {_WEIGHTS}")
 

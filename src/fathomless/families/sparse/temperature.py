@@ -255,9 +255,9 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         own, table = _at(cast(VariationalEstimator, self), candidates[0]), cast(Rows, prepared.train)
         start, training = own._start(prepared, prepared.seed), own._training(table.count, len(table))
         valid = judges if prepared.valid is not None else None  # else the last state counts, as in the end
-        if valid is None:
-            epochs = math.ceil(training.epochs * table.steps(training.batch_size) / rows.steps(training.batch_size))
-            training = replace(training, epochs=epochs, evaluate_every=math.ceil(epochs / _LOOKS))
+        if valid is None:  # as many steps from fewer rows
+            batch = math.ceil(len(rows) / table.steps(training.batch_size))
+            training = replace(training, batch_size=batch, evaluate_every=math.ceil(training.epochs / _LOOKS))
         each = [replace(training, temperature=temperature, calibrate=False) for temperature in candidates]
         starts = [copy.deepcopy(start) for _ in candidates]
         seed = fold_in(prepared.seed, "training")

@@ -223,7 +223,7 @@ def test_a_split_is_a_partition_of_which_a_tenth_is_tested() -> None:
 def test_fits_side_by_side_end_where_fits_one_by_one_do() -> None:
     data = datasets.load("diabetes")
     tables = [(data.X[part], data.y[part]) for part in (slice(0, 150), slice(150, 300))]
-    options: dict[str, Any] = {"epochs": 12, "width": 8, "precision": "float64"}
+    options: dict[str, Any] = {"epochs": 12, "width": 8, "precision": "float64", "structure_from": "elbo"}
     together, alone = ([UnboundedDepthRegressor(random_state=s, **options) for s in (3, 4)] for _ in range(2))
     uci.fit_together(together, tables)
     for one, other, (X, y) in zip(together, alone, tables, strict=True):

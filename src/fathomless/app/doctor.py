@@ -66,7 +66,7 @@ def examine(
     >>> from fathomless import UnboundedDepthRegressor
     >>> x = np.linspace(0, 1, 20)
     >>> with warnings.catch_warnings(action="ignore"):  # which say the same
-    ...     hasty = UnboundedDepthRegressor(width=4, epochs=3, random_state=0).fit(x[:, None], x)
+    ...     hasty = UnboundedDepthRegressor(structure_from="elbo", width=4, epochs=3, random_state=0).fit(x[:, None], x)
     >>> for finding in examine(hasty, [], rows=20):
     ...     print(f"{finding.severity}: {finding.title}")
     problem: The training was short

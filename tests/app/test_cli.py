@@ -28,6 +28,8 @@ from fathomless.system.errors import ConvergenceWarning
 from housing import QUICK, SCORES, N, fit, fitted, houses, model_of, predicted, refused, write
 
 # fits are short on purpose
+RENDER = report.render  # which other tests replace
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning"),
     pytest.mark.usefixtures("houses_csv"),
@@ -240,6 +242,17 @@ def test_a_fit_says_what_it_did_and_what_is_next(call: Call) -> None:
     for name in SCORES:
         assert f"\n{name.replace('_', ' ')}  " in said.out
     assert "\nThe page is run/report.html. Next:\n  fathomless predict run NEW.csv --out predictions.csv\n" in said.out
+
+
+def test_a_page_of_cross_fitted_networks_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "render", RENDER)
+    fit(call)
+    html = Path("run/report.html").read_text(encoding="utf-8")
+    assert "On all rows, each predicted by the networks that were not trained on it" in html
+    assert "no probability that the network has so many layers" in html
+    assert "Each network is a point estimate" in html
+    assert "their part is 0" not in html
+    assert "--initial-depth" not in html
 
 
 def test_the_folder_of_a_run_follows_from_the_target(call: Call) -> None:

@@ -36,19 +36,14 @@ def page(estimator, X, y, targets=("y",), *, title="price", findings=(), notes=(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         estimator.fit(X, y)
-    held, every = estimator.held_out_, np.arange(len(X))
-    rows = {"held-out rows": held, "training rows": np.setdiff1d(every, held)}
-    fold = {"out-of-fold rows": {"fold": estimator.fold_}}
-    if estimator.fold_ is not None:
-        rows = {"out-of-fold rows": every, "training rows": every}
+    held = estimator.held_out_
+    rows = {"held-out rows": held, "training rows": np.setdiff1d(np.arange(len(X)), held)}
     return Page(
         title=title,
         command=command,
         estimator=estimator,
         evaluations=[
-            evaluate(
-                estimator, getattr(X, "iloc", X)[which], y[which], name=name, targets=targets, **fold.get(name, {})
-            )
+            evaluate(estimator, getattr(X, "iloc", X)[which], y[which], name=name, targets=targets)
             for name, which in rows.items()
             if len(which)
         ],
@@ -85,12 +80,6 @@ def classification():
     found = page(small(UnboundedDepthClassifier), X, labels, ("diagnosis",), command=None)
     later = dataclasses.replace(found.evaluations[0], name="rows of another hospital, two years later.csv")
     return dataclasses.replace(found, evaluations=[*found.evaluations, later])
-
-
-@pytest.fixture(scope="module")
-def crossfitted():
-    X, y = load_diabetes(return_X_y=True)
-    return page(small(UnboundedDepthRegressor, members=3, epochs=12), X, y, ("progression",))
 
 
 @pytest.fixture(scope="module")
@@ -395,15 +384,6 @@ def test_the_page_claims_no_more_than_the_options_allow(regression, classificati
     assert "their part is 0" not in Tree(html_of(two_targets)).text
     text = Tree(html_of(classification)).text
     assert "they chose the epoch and the temperature of the probabilities: expect" in text
-
-
-def test_a_page_of_cross_fitted_networks_says_so(crossfitted, html_of):
-    tree = Tree(html_of(crossfitted))
-    assert "On all rows, each predicted by the networks that were not trained on it" in html_of(crossfitted)
-    assert "no probability that the network has so many layers" in tree.text
-    assert "Each network is a point estimate" in tree.text
-    assert "their part is 0" not in tree.text
-    assert "initial_depth" not in next(u["text"] for u in tree.all("section") if "What to try next" in u["text"])
 
 
 def test_what_was_not_evaluated_is_not_shown(regression):

@@ -123,6 +123,8 @@ def score(folder: Path, name: str, split: int, column: str, options: dict[str, A
 
 def summary(lines: list[dict[str, Any]]) -> None:
     """Print means over splits, with standard errors of the log-likelihood."""
+    last = {(line["table"], line["split"], line["column"], line["options"]): line for line in lines}
+    lines = list(last.values())  # of what was run twice, the last
     columns = list(dict.fromkeys(line["column"] for line in lines))
     for table in dict.fromkeys(line["table"] for line in lines):
         for column in columns:

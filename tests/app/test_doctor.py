@@ -182,7 +182,9 @@ def test_nothing_is_said_of_the_depth_of_a_family_without_one() -> None:
 
 
 def test_a_training_that_ends_while_scores_rise_ended_too_soon() -> None:
-    findings = looked_over(regressor(epochs=15, schedule="constant", learning_rate=1e-3), *line(2000, 0.1))
+    findings = looked_over(
+        regressor(structure_from="elbo", epochs=15, schedule="constant", learning_rate=1e-3), *line(2000, 0.1)
+    )
     assert findings["The training ended too soon"].remedy == "Raise epochs (now 15)."
     assert findings["The training ended too soon"].severity == "problem"
 

@@ -143,7 +143,7 @@ def test_a_second_signal_stops_at_once(call: Call, monkeypatch: pytest.MonkeyPat
         said = call(*FIT)
     assert said.code == 128 + signal.SIGTERM
     assert "stopped at once; what the last checkpoint holds is kept. To go on: fathomless fit --resume" in said.err
-    assert io.load("run/checkpoint", kinds={"checkpoint"}).meta["run"]["epoch"] == 8
+    assert io.load("run/checkpoint", kinds={"checkpoint"}).meta["run"]["epoch"] == 5  # the first look
     assert call(*FIT, "--resume").code == 0
 
 
@@ -295,9 +295,9 @@ def test_overwriting_removes_what_was_found_of_the_old_model(call: Call) -> None
     call(*FIT)
     write_table("test.csv", seed=1)
     call("evaluate", "run", "test.csv")
-    assert {found.name for found in runs.evaluations("run")} == {"test.csv", "held-out rows", "training rows"}
+    assert {found.name for found in runs.evaluations("run")} == {"test.csv", "out-of-fold rows", "training rows"}
     call(*FIT, "--seed", "1", "--overwrite")
-    assert {found.name for found in runs.evaluations("run")} == {"held-out rows", "training rows"}
+    assert {found.name for found in runs.evaluations("run")} == {"out-of-fold rows", "training rows"}
 
 
 def test_overwriting_leaves_other_files_alone(call: Call) -> None:

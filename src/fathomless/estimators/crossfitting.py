@@ -1,6 +1,5 @@
 """What is made of networks that were judged by rows which they were not fitted to: one law, one noise, one score."""
 
-import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -11,11 +10,11 @@ from torch import Tensor
 from fathomless.inference import stacking
 from fathomless.inference.crossfit import Held
 from fathomless.inference.looks import Densities, Looks, prior_of
-from fathomless.inference.noise import KAPPA, KAPPA_ALONE, choose, fit_noise, left_out_score
+from fathomless.inference.noise import KAPPA, KAPPA_ALONE, choose, fit_noise, heavy_tailed, left_out_score, total
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import ListedStructure
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import Categorical, LocationScale, StudentT
 from fathomless.posterior.model import Model
 
 __all__ = ["automatic_members", "best_alone", "concluded", "weighed"]
@@ -78,7 +77,7 @@ def concluded(
         kappa = KAPPA if folds is not None else KAPPA_ALONE
         likelihood = choose(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
         if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale):
-            trained = _like(trained) if not isinstance(trained, StudentT) else trained
+            trained = trained if isinstance(trained, StudentT) else heavy_tailed(trained)
     else:
         likelihood = trained
     if folds is None:
@@ -87,7 +86,11 @@ def concluded(
     numbers = sorted(set(held.structure.tolist()))
     prior = None if model is None else prior_of(model, numbers)
     law = None if looks is None else looks.law
-    score = left_out_score(held, trained, folds, prior, numbers, law) if calibrate else _plain(held, likelihood)
+    if calibrate:
+        score = left_out_score(held, trained, folds, prior, numbers, law)
+    else:
+        summed, count = total(held, likelihood)
+        score = summed / count
     return replace(fitted, likelihood=likelihood, score=score)
 
 
@@ -141,19 +144,13 @@ def best_alone(fitted: Fitted, held: Held, looks: Looks | None) -> tuple[Fitted,
     """Of networks that were judged by the same rows, keep the best one, with a law of its own."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
-    scores = []
-    for i in range(len(fitted.model.members)):
-        own = _part(held, i, size)
-        with torch.no_grad():
-            log_p = fitted.likelihood.log_prob(own.f, own.y).double()
-        rows = torch.logsumexp(own.log_weight[:, None].to(log_p.device) + log_p, 0)
-        scores.append(float((rows if own.weight is None else rows * own.weight).sum()))
+    each = [total(_part(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
+    scores = [summed / count for summed, count in each]
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
     model, own = fitted.model.members[best], _part(held, best, size)
     assert isinstance(model, Model)
-    count = float(len(own.rows) if own.weight is None else own.weight.sum())
     if looks is None:
-        return replace(fitted, model=model, score=scores[best] / count), own
+        return replace(fitted, model=model, score=scores[best]), own
     with torch.no_grad():
         log_density = fitted.likelihood.log_prob(own.f, own.y).double().cpu().T  # (N, L), a draw for each structure
     weight = None if own.weight is None else own.weight.double().cpu()
@@ -174,18 +171,3 @@ def _listed(model: Model) -> ListedStructure:
     one = model.members[0] if isinstance(model, Ensemble) else model
     assert isinstance(one, ListedStructure)
     return one
-
-
-def _like(trained: LocationScale) -> StudentT:
-    """Return Student's noise with the scale that was trained."""
-    heavy = StudentT(trained.targets, df="learned")
-    heavy.noise = copy.deepcopy(trained.noise)
-    first = next(trained.parameters())
-    return heavy.to(first.device, first.dtype)
-
-
-def _plain(held: Held, likelihood: Likelihood) -> float:
-    with torch.no_grad():
-        rows = torch.logsumexp(held.log_weight[:, None] + likelihood.log_prob(held.f, held.y).double(), 0)
-    weight = torch.ones_like(rows) if held.weight is None else held.weight.double()
-    return float(rows @ weight) / float(weight.sum())

@@ -180,8 +180,7 @@ class Looks:
 
     def begin(self, model: ListedStructure) -> None:
         """Give every structure of the first support the same mass."""
-        numbers = model.listed(self.first)
-        model.weigh({number: 1.0 / len(numbers) for number in numbers}, only=True)
+        self._even(model, self.first, only=True)
 
     def factor(self, step: int, steps_per_epoch: int) -> float:
         """Return the factor of the rates at a step: 1 while exploring, then a cosine down to 0."""
@@ -278,9 +277,9 @@ class Looks:
         )
         self.q = {int(number): mass for number, mass in state["q"].items()}
 
-    def _even(self, model: ListedStructure, count: int) -> int:
+    def _even(self, model: ListedStructure, count: int, *, only: bool = False) -> int:
         numbers = model.listed(count)
-        return model.weigh({number: 1.0 / len(numbers) for number in numbers})
+        return model.weigh({number: 1.0 / len(numbers) for number in numbers}, only=only)
 
 
 def prior_of(model: ListedStructure, numbers: Sequence[int]) -> Tensor:

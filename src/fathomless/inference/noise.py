@@ -13,6 +13,7 @@ of freedom, and log T ~ N(0, 0.2²) for the temperature of classes.
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,7 @@ from fathomless.inference.crossfit import Held
 from fathomless.inference.looks import Law
 from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 
-__all__ = ["KAPPA", "KAPPA_ALONE", "choose", "density", "fit_noise", "left_out_score"]
+__all__ = ["KAPPA", "KAPPA_ALONE", "choose", "density", "fit_noise", "heavy_tailed", "left_out_score", "total"]
 
 KAPPA = 0.5  #: how far log scales may go from those of the training, for rows that are all out of fold
 KAPPA_ALONE = 0.35  #: the same for the few held-out rows of one network
@@ -34,6 +35,21 @@ def density(held: Held, likelihood: Likelihood) -> Tensor:
     """Log density of each row under the mixture over structures, (N,)."""
     log_p = likelihood.log_prob(held.f, held.y)
     return torch.logsumexp(held.log_weight[:, None].to(log_p.device) + log_p.double(), 0)
+
+
+@torch.no_grad()
+def total(held: Held, likelihood: Likelihood) -> tuple[float, float]:
+    """Return the sum of the log densities of the rows, each as often as it counts, and how many they are."""
+    rows = density(held, likelihood)
+    weight = torch.ones_like(rows) if held.weight is None else held.weight.double()
+    return float((weight * rows).sum()), float(weight.sum())
+
+
+def heavy_tailed(likelihood: LocationScale) -> StudentT:
+    """Return Student's noise, with degrees of freedom to be fitted, and the scale of another law."""
+    heavy = StudentT(likelihood.targets, df="learned").to(_dtype_of(likelihood))
+    heavy.noise = copy.deepcopy(likelihood.noise)
+    return heavy.to(next(likelihood.parameters()).device)
 
 
 def fit_noise(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
@@ -50,7 +66,7 @@ def fit_noise(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likel
     """
     fitted = copy.deepcopy(likelihood).double().requires_grad_()
     parameters = list(fitted.parameters())
-    held = Held(held.f.double(), held.log_weight, held.structure, _double(held.y), held.weight, held.rows)
+    held = replace(held, f=held.f.double(), y=held.y.double() if held.y.is_floating_point() else held.y)
     if not parameters or not len(held.rows):
         return fitted.to(_dtype_of(likelihood)).eval()
     centre = [scale.detach().clone() for scale in _log_scales(fitted)]
@@ -91,16 +107,13 @@ def choose(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likeliho
     plain = fit_noise(held, likelihood, kappa)
     if not isinstance(likelihood, Gaussian) or not isinstance(likelihood.noise, LearnedNoise):
         return plain
-    heavy: Likelihood = StudentT(likelihood.targets, df="learned").to(held.f.device, held.f.dtype)
-    assert isinstance(heavy, StudentT)
-    heavy.noise = copy.deepcopy(likelihood.noise)
-    heavy = fit_noise(held, heavy, kappa)
+    heavy = fit_noise(held, heavy_tailed(likelihood), kappa)
     with torch.no_grad():
         gain = density(held, heavy) - density(held, plain)
     weight = torch.ones_like(gain) if held.weight is None else held.weight.double()
-    total = float((weight * gain).sum())
-    spread = float((weight * (gain - total / float(weight.sum())).square()).sum()) ** 0.5
-    return heavy if total > _LEAST_GAIN * spread else plain
+    gained = float((weight * gain).sum())
+    spread = float((weight * (gain - gained / float(weight.sum())).square()).sum()) ** 0.5
+    return heavy if gained > _LEAST_GAIN * spread else plain
 
 
 def left_out_score(
@@ -128,7 +141,7 @@ def left_out_score(
     law : callable, optional
         How a named law is fitted; categorical weights by default.
     """
-    total = count = 0.0
+    summed = count = 0.0
     every = held.structure.cpu()
     for k in folds.unique().tolist():
         rest, own = held.take(folds != k), held.take(folds == k)
@@ -141,13 +154,10 @@ def left_out_score(
             place = {number: i for i, number in enumerate(numbers)}
             times = int((every == numbers[0]).sum())
             log_weight = (q[[place[number] for number in every.tolist()]] / times).clamp(min=1e-300).log()
-            rest, own = (Held(h.f, log_weight.to(h.f.device), h.structure, h.y, h.weight, h.rows) for h in (rest, own))
-        fitted = fit_noise(rest, likelihood)
-        with torch.no_grad():
-            rows = density(own, fitted)
-        weight = torch.ones_like(rows) if own.weight is None else own.weight.double()
-        total, count = total + float((weight * rows).sum()), count + float(weight.sum())
-    return total / count
+            rest, own = (replace(h, log_weight=log_weight.to(h.f.device)) for h in (rest, own))
+        of_fold, rows = total(own, fit_noise(rest, likelihood))
+        summed, count = summed + of_fold, count + rows
+    return summed / count
 
 
 def _dtype_of(likelihood: nn.Module) -> torch.dtype:
@@ -158,7 +168,3 @@ def _dtype_of(likelihood: nn.Module) -> torch.dtype:
 def _log_scales(likelihood: Likelihood) -> list[Tensor]:
     learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
     return [likelihood.noise.log_scale()] if learned else []  # type: ignore[union-attr, operator]
-
-
-def _double(y: Tensor) -> Tensor:
-    return y.double() if y.is_floating_point() else y

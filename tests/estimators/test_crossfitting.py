@@ -1,5 +1,6 @@
 """Estimators that judge by rows which their networks were not fitted to."""
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fathomless.inference.run import Run
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, Gaussian, StudentT
 from fathomless.system.errors import DataError, DataWarning, PausedError
+from fathomless.system.rng import fold_in
 from quick_fits import Array, classes, problem
 
 SHORT: dict[str, Any] = {"epochs": 30, "width": 8, "random_state": 0}
@@ -138,6 +140,37 @@ def test_automatic_members_follow_the_rows() -> None:
         fitted = UnboundedDepthRegressor(**SHORT).fit(X[:rows], y[:rows])
         assert fitted.fold_ is not None
         assert fitted.fold_.max() + 1 == members
+
+
+def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = problem(60)
+    whole = regressor().fit(X, y)
+    build = UnboundedDepthRegressor._start
+
+    def broken(self: Any, prepared: Any, seed: int) -> Any:
+        model, likelihood = build(self, prepared, seed)
+        if seed == fold_in(prepared.seed, "restart", 1):
+            with torch.no_grad():
+                next(model.parameters()).fill_(math.nan)
+        return model, likelihood
+
+    monkeypatch.setattr(UnboundedDepthRegressor, "_start", broken)
+    rest = regressor().fit(X, y)
+    assert whole.fold_ is not None
+    assert rest.fold_ is not None
+    assert isinstance(rest.model_, Ensemble)
+    assert len(rest.model_.members) == 3
+    lost = whole.fold_[0] == 1
+    assert np.array_equal(rest.fold_[0] == -1, lost)
+    assert np.array_equal(rest.fold_[0][~lost], whole.fold_[0][~lost] - (whole.fold_[0][~lost] > 1))
+    for k, member in enumerate(rest.model_.members):
+        alone = copy.copy(rest)
+        alone.model_, alone.fold_ = member, None
+        out = rest.predict_dist(X, fold=np.full((1, len(X)), k))
+        assert np.allclose(alone.predict(X), out.mean.numpy().ravel(), atol=1e-9)
+    rest.save(tmp_path / "m")
+    again = load(tmp_path / "m")
+    assert np.array_equal(again.predict(X), rest.predict(X))
 
 
 def test_groups_and_given_folds_are_used() -> None:

@@ -1,5 +1,6 @@
 """Cross-fitting: members see all folds but one, and what is decided is decided once for all."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from fathomless.nn.architectures import MLP
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import DataError, PausedError
+from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError, PausedError
 
 K, N = 3, 36
 
@@ -227,6 +228,40 @@ class Counting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.norm(self.map(x))
         return y
+
+
+def test_failed_member_is_left_out() -> None:
+    """One of four networks diverges: the rest end as if it had never been, and its fold is judged by none."""
+    rows = table()
+    folds = folds_of(rows, 4)
+    inside, outside = folded(folds)
+    broken = starts(4)
+    with torch.no_grad():
+        next(broken[2][0].parameters()).fill_(math.nan)
+    settings: dict[str, Any] = {"training": TRAINING}
+    with pytest.warns(ConvergenceWarning, match="of 4 networks number 2 diverged"):
+        found, seen = crossfit(broken, rows, inside, outside, looks=Looks(TRAINING.epochs, first=4), **settings)
+    keep = [0, 1, 3]
+    others = [starts(4)[i] for i in keep]
+    parts = [inside[i] for i in keep], [outside[i] for i in keep]
+    whole, rest = crossfit(others, rows, *parts, looks=Looks(TRAINING.epochs, first=4), **settings)
+    assert found.lost == (2,)
+    assert whole.lost == ()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, found.model.state_dict()[name]), name
+    assert torch.equal(seen.rows, rest.rows)
+    assert not set(seen.rows.tolist()) & set(outside[2].tolist())
+
+
+def test_more_than_two_failed_members_end_the_fit() -> None:
+    rows = table()
+    broken = starts(4)
+    with torch.no_grad():
+        for model, _ in broken[:3]:
+            next(model.parameters()).fill_(math.nan)
+    with pytest.raises(DivergenceError) as caught:
+        crossfit(broken, rows, *folded(folds_of(rows, 4)), training=TRAINING)
+    assert caught.value.networks == (0, 1, 2)
 
 
 def test_own_batch_norm_is_trained_in_turn() -> None:

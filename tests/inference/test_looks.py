@@ -92,7 +92,8 @@ def test_growth_stops_on_classes_that_every_depth_separates() -> None:
         training=training,
         looks=looks,
     )
-    assert looks.grown == 0
+    assert looks.grown <= 1
+    assert max(looks.q) < 7  # what growth brought was tried once, was not better, and was given back
 
 
 class Listed:
@@ -145,6 +146,49 @@ def test_growth_without_end_is_told() -> None:
         looks, _ = walk(10**6, planned=10)
     assert looks.epochs <= 2 * 10
     assert looks.grown >= 3
+
+
+def test_exploring_ends_where_scores_have_fallen_for_long() -> None:
+    """A tenth of the planned epochs, each lower by 0.01 nats a row and 2 nats in all; a pause starts anew."""
+    looks = Looks(100)
+    fallen = {epoch: looks.overfits(-1.0 - 0.02 * (epoch > 5), -1.0, 400.0, epoch) for epoch in range(1, 31)}
+    assert min(epoch for epoch, over in fallen.items() if over) == 16
+    looks = Looks(100)
+    for epoch in range(1, 61):  # a plateau, and scores of few rows
+        assert not looks.overfits(-1.009, -1.0, 400.0, epoch)
+        assert not looks.overfits(-1.09, -1.0, 20.0, epoch)
+        assert not looks.overfits(-1.02 if epoch % 9 else -1.0, -1.0, 400.0, epoch)
+    looks.focusing = True
+    assert not any(looks.overfits(-2.0, -1.0, 400.0, epoch) for epoch in range(61, 99))
+
+
+def test_the_focus_starts_from_the_best_state() -> None:
+    seen = []
+
+    def compare(run: Run) -> None:
+        assert run.looks is not None
+        if run.looks.focusing and not seen:
+            seen.append(run.best.epoch < run.epoch)
+            for name, value in run.model.state_dict().items():
+                assert torch.equal(value, run.best.state[f"model/{name}"])
+
+    training = Training(epochs=330, evaluate_every=4, learning_rate=0.03)
+    table = rows("product", 60), rows("product", 120, 1)
+    fit(network(), Gaussian().double(), *table, training=training, looks=Looks(330, first=5), callbacks=[compare])
+    assert seen == [True]
+
+
+def test_growth_that_brought_nothing_is_not_tried_again() -> None:
+    looks, model = Looks(50), Listed(20)
+    looks.begin(model)  # type: ignore[arg-type]
+    before = model.found()
+    assert looks.move(model, before, 10)  # type: ignore[arg-type]
+    assert looks.widest == 10
+    looks.explored = 15
+    looks.score(model, before)  # type: ignore[arg-type]
+    looks.move(model, before, 15)  # type: ignore[arg-type]
+    assert looks.edge > 2.0
+    assert looks.focusing
 
 
 def of_seven(model: Any) -> torch.Tensor:

@@ -274,16 +274,27 @@ def test_a_prior_of_zero_excludes() -> None:
 def test_worth_of_the_edge() -> None:
     rows = table()
     equal = rows[:, :1].expand(-1, L)
-    assert worth(equal, PRIOR, None, 4) == pytest.approx(math.log(10.0 / 8.0))  # prior mass is all it adds
-    assert 0.0 <= worth(rows, PRIOR, None, L) < 1e-12
+    assert worth(equal, PRIOR, None, 4)[0] == pytest.approx(math.log(10.0 / 8.0))  # prior mass is all it adds
+    assert worth(rows, PRIOR, None, L) == pytest.approx((0.0, 0.0), abs=1e-12)
     longer = value(refit(rows, PRIOR), rows, PRIOR)
     shorter = value(refit(rows[:, :4], PRIOR[:4]), rows[:, :4], PRIOR[:4])
-    assert worth(rows, PRIOR, None, 4) == pytest.approx(longer - shorter)
+    assert worth(rows, PRIOR, None, 4)[0] == pytest.approx(longer - shorter)
     deep = spirals()
-    assert worth(deep, torch.zeros(10), None, 3) > 100.0
-    assert 0.0 <= worth(deep.flip(1), torch.zeros(10), None, 6) < 0.5
+    assert worth(deep, torch.zeros(10), None, 3)[0] > 100.0
+    assert 0.0 <= worth(deep.flip(1), torch.zeros(10), None, 6)[0] < 0.5
     rows[0, :4] = -math.inf
-    assert worth(rows, PRIOR, None, 4) == math.inf
+    assert worth(rows, PRIOR, None, 4) == (math.inf, 0.0)
+
+
+def test_the_error_of_a_worth_is_the_spread_of_tables() -> None:
+    """Over tables, the gain of a better structure spreads as its standard error says."""
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(200):
+        rows = torch.randn(300, 2, generator=generator, dtype=torch.float64) + torch.tensor([0.0, 0.5])
+        found.append(worth(rows, torch.zeros(2), None, 1))
+    gain, error = torch.tensor(found, dtype=torch.float64).T
+    assert 0.85 < float(gain.std() / error.mean()) < 1.15  # three standard errors of a spread of 200
 
 
 def test_single_reading_shares_between_equal_structures() -> None:

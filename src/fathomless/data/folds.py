@@ -1,6 +1,7 @@
 """Folds of the rows of a table: which network each row is kept from."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["can_be_folded", "fold_rows", "given_folds"]
+__all__ = ["can_be_folded", "fold_rows", "given_folds", "without"]
 
 _RARE = 3  # distinct rows of a class below which they train every network
 Array = npt.NDArray[Any]
@@ -136,3 +137,21 @@ def given_folds(folds: Any, rows: int) -> Tensor:
     if len(names) < 2:
         raise DataError("all rows are in one fold; at least two folds are needed, or members=1")
     return torch.from_numpy(number.astype(np.int64))[None]
+
+
+def without(folds: Array, lost: Sequence[int]) -> Array:
+    """Return the folds of rows, shape (R, N), when some networks are left out.
+
+    Parameters
+    ----------
+    folds : ndarray of int, shape (R, N)
+        The fold of each row in every partition; −1 for rows that all networks are fitted to.
+    lost : sequence of int
+        Numbers of networks, those of the first partition first. Their rows get −1, later folds one less.
+    """
+    members, left = int(folds.max()) + 1, folds.copy()
+    for i in sorted(lost, reverse=True):
+        own = left[i // members]
+        own[folds[i // members] == i % members] = -1
+        own[folds[i // members] > i % members] -= 1
+    return left

@@ -19,6 +19,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from fathomless.data.folds import without
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale
@@ -130,6 +131,8 @@ class Estimator(TableReader, ABC):
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
         self.weighing_, self.fold_ = fitted.weighing, prepared.fold_of_row
+        if self.fold_ is not None:
+            self.fold_ = without(self.fold_, fitted.lost)
         self._describe()
 
     @property
@@ -176,13 +179,13 @@ class Estimator(TableReader, ABC):
         given = np.asarray(fold)
         if self.fold_ is None or not isinstance(self.model_, Ensemble):
             raise DataError("fold was given, and no networks were cross-fitted; leave it out")
-        members = len(self.model_.members) // len(self.fold_)
-        if given.shape != (len(self.fold_), len(X)) or given.min(initial=0) < 0 or given.max(initial=0) >= members:
+        members = self.fold_.max(1, keepdims=True) + 1  # of each partition, since one that diverged is left out
+        if given.shape != (len(members), len(X)) or given.min(initial=0) < 0 or np.any(given >= members):
             raise DataError(
-                f"fold has shape {given.shape}; for these {len(X)} rows ({len(self.fold_)}, {len(X)}) is allowed, with "
-                f"numbers from 0 to {members - 1}: rows of fold -1 were seen by all networks, leave them out"
+                f"fold has shape {given.shape}; for these {len(X)} rows ({len(members)}, {len(X)}) is allowed, with "
+                f"numbers from 0 to {members.min() - 1}: rows of fold -1 were seen by all networks, leave them out"
             )
-        return given + members * np.arange(len(given))[:, None]
+        return cast(Array, given + np.cumsum(members, 0) - members)
 
     def _predictives(
         self, X: Any, networks_of: Array | None = None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from fathomless.data.folds import can_be_folded, fold_rows, given_folds
+from fathomless.data.folds import can_be_folded, fold_rows, given_folds, without
 from fathomless.data.rows import Rows, concatenate
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
@@ -261,6 +261,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         elif folds is not None:
             assert isinstance(table, Rows)
             fitted, seen = crossfit(starts, table, *folded(folds), **settings)
+            folds = torch.from_numpy(without(folds.numpy(), fitted.lost))
         else:
             assert isinstance(table, Rows)
             assert valid is not None

@@ -6,6 +6,7 @@ has not seen it. With R partitions there are R·K networks, and a row is out of 
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from torch.func import functional_call
 
 from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
+from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.looks import Looks
 from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
@@ -25,12 +27,14 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
 from fathomless.posterior.model import Model
+from fathomless.system.errors import ConvergenceWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["Held", "Together", "crossfit", "folded", "held"]
 
 _CHUNK = 16384  # rows evaluated at once
+_LOST = 2  # networks that may diverge and be left out
 
 
 class Together(Likelihood):
@@ -223,27 +227,54 @@ def crossfit(
     ------
     DataError
         If the models cannot be trained side by side.
-    DivergenceError, PausedError
+    DivergenceError
+        As :func:`~fathomless.inference.svi.fit` does, if more than two of three or more networks diverge. One or two
+        are left out with a warning: the others are trained anew, without checkpoints, and the rows that were to judge
+        those that are lost are judged by none.
+    PausedError
         As :func:`~fathomless.inference.svi.fit` does.
     """
+    kept, before = list(range(len(starts))), None if looks is None else looks.to_json()
+    while True:
+        try:
+            done, seen = _as_one(
+                [starts[i] for i in kept],
+                Blocks.of(table, [inside[i] for i in kept]),
+                Blocks.of(table, [outside[i] for i in kept]),
+                training=training,
+                looks=looks,
+                seed=seed,
+                callbacks=callbacks,
+                progress=progress,
+                resume=resume,
+            )
+            return replace(done, lost=tuple(i for i in range(len(starts)) if i not in kept)), seen
+        except DivergenceError as error:
+            rest = [i for k, i in enumerate(kept) if k not in error.networks]
+            if len(rest) == len(kept) or len(starts) - len(rest) > _LOST or not rest:
+                raise
+            told = ", ".join(str(i) for i in kept if i not in rest)
+            warnings.warn(
+                f"of {len(starts)} networks number {told} diverged, is left out, and the others are trained anew: "
+                f"{error}",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+            kept, resume, callbacks = rest, None, [one for one in callbacks if not isinstance(one, Checkpoint)]
+            if looks is not None and before is not None:
+                looks.resume(before)
+
+
+def _as_one(
+    starts: Sequence[tuple[Model, Likelihood]], train: Blocks, valid: Blocks, *, seed: int, **settings: Any
+) -> tuple[Fitted, Held]:
+    """Fit networks side by side."""
     models = [model for model, _ in starts]
     first = models[0]
     if not isinstance(first, SideBySide):
         raise lacks(first, SideBySide, f"training {len(models)} networks as one", "set members=1")
     together, likelihood = first.side_by_side(models[1:]), Together([likelihood for _, likelihood in starts])
-    valid = Blocks.of(table, outside)
-    done = fit(
-        together,
-        likelihood.to(first.device),
-        Blocks.of(table, inside),
-        valid,
-        training=training,
-        looks=looks,
-        seed=seed,
-        callbacks=callbacks,
-        progress=progress,
-        resume=resume,
-    )
+    done = fit(together, likelihood.to(first.device), train, valid, seed=seed, **settings)
     together.hand_out(models)
     seen = held(together, valid, seed)
     ensemble = Ensemble(models).eval()

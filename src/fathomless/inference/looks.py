@@ -2,12 +2,14 @@ r"""A posterior over a list of structures, found while its networks are trained,
 
 A training with looks has four phases.
 
-1. *Explore*: every structure of the support is trained alike, at a constant rate.
+1. *Explore*: every structure of the support is trained alike, at a constant rate. That ends before its time only
+   where the rows say that the networks overfit: when for a tenth of the planned epochs every score was clearly lower
+   than the best one. A score that stands still ends nothing, since hard tables stand still for long and then fall.
 2. *Look and grow*: at every fifth of the planned epochs the posterior is fitted to the held-out rows
-   (:mod:`fathomless.inference.stacking`). While the last third of the support is worth more than 2 nats, the support
-   grows by half, and exploring lasts a fifth longer.
-3. *Focus*: weights are trained under ¾ of the fitted Poisson law and ¼ of an even one, while the rate falls to zero;
-   what neither law wants rests.
+   (:mod:`fathomless.inference.stacking`). While the last third of the support is worth more than 2 nats and more
+   than two of its standard errors, the support grows by half, and exploring lasts a fifth longer.
+3. *Focus*: from the best state, weights are trained under ¾ of the fitted Poisson law and ¼ of an even one, while the
+   rate falls to zero; what neither law wants rests.
 4. *Refit*: the posterior is fitted once more, to the state that is kept, and adopted.
 
 So where the training starts has no say in the posterior; and the epoch that is kept is the one whose fitted mixture
@@ -37,6 +39,7 @@ __all__ = ["Densities", "Looks", "densities"]
 
 FIRST = 7  #: structures in the support at first
 _WORTH = 2.0  # nats
+_FALL = 0.01  # nats per row that a score is lower, and nats in all as for growth, where it has fallen clearly
 _REST = 1e-3  # mass below which a structure rests in the focus; and that is dropped at the end
 _CHUNK = 8192  # rows scored at once
 _LEAST_DRAWS = 16  # weight draws of which a density is the mean, where weights are drawn
@@ -145,7 +148,7 @@ class Looks:
     first : int
         Structures in the support at first.
     worth : float
-        Nats that the last third of a support is worth where it grows.
+        Nats that the last third of a support is worth, at least, where it grows; two of its standard errors, if more.
     explored : int
         Epochs of exploring.
     focusing : bool
@@ -156,6 +159,10 @@ class Looks:
         What the last third of the support was worth at the last look, in nats.
     grown : int
         How often the support grew.
+    widest : int
+        Structures in the largest support so far. It does not grow again from a better state that was found before.
+    low : int, optional
+        The epoch since which every score is clearly lower than the best one.
     """
 
     planned: int
@@ -168,6 +175,8 @@ class Looks:
     q: Mapping[int, float] = field(default_factory=dict)
     edge: float = 0.0
     grown: int = 0
+    widest: int = 0
+    low: int | None = None
 
     def __post_init__(self) -> None:
         if not self.focusing:  # a training that goes on from another begins with the focus
@@ -207,19 +216,37 @@ class Looks:
         self.q = dict(zip(found.numbers, q.tolist(), strict=True))
         return found.score(q)
 
+    def overfits(self, score: float, best: float, count: float, epoch: int) -> bool:
+        """Whether exploring should end, since scores of `count` rows have long been clearly lower than the best one.
+
+        Parameters
+        ----------
+        score, best : float
+            The present score and the best one, in nats per row.
+        count : float
+            Rows, each as often as it counts.
+        epoch : int
+            Now.
+        """
+        if best - score <= max(_FALL, self.worth / count):
+            self.low = None
+        elif self.low is None:
+            self.low = epoch
+        return not self.focusing and self.low is not None and epoch - self.low >= 0.1 * self.planned
+
     def move(self, model: ListedStructure, found: Densities, epoch: int) -> int:
         """Let the support grow, or begin the focus, if it is time; return how many parts were created."""
         if not self.due(epoch):
             return 0
         log_prior, size = prior_of(model, found.numbers), len(found.numbers)
         deepest = size - 1
-        self.edge = stacking.worth(found.log_density, log_prior, found.weight, 2 * deepest // 3 + 1)
-        if self.edge > self.worth:
+        self.edge, error = stacking.worth(found.log_density, log_prior, found.weight, 2 * deepest // 3 + 1)
+        if self.edge > max(self.worth, 2.0 * error) and size >= self.widest:
             wanted, longer = math.ceil(1.5 * deepest) + 1, max(1, round(0.2 * self.planned))
             reach = len(model.listed(wanted))
             if reach > size and self.epochs + longer <= 2 * self.planned:
                 _ask_for_memory(model, reach / size)
-                self.explored, self.grown = self.explored + longer, self.grown + 1
+                self.explored, self.grown, self.widest, self.low = self.explored + longer, self.grown + 1, reach, None
                 return self._even(model, reach)
             if epoch == self.explored:
                 limit = "max_depth or its prior" if reach == size else f"twice the planned {self.planned} epochs"
@@ -268,13 +295,14 @@ class Looks:
             "q": {str(number): mass for number, mass in self.q.items()},
             "edge": self.edge,
             "grown": self.grown,
+            "widest": self.widest,
+            "low": self.low,
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`to_json` returned."""
-        self.explored, self.focusing, self.edge, self.grown = (
-            state[name] for name in ("explored", "focusing", "edge", "grown")
-        )
+        for name in ("explored", "focusing", "edge", "grown", "widest", "low"):
+            setattr(self, name, state[name])
         self.q = {int(number): mass for number, mass in state["q"].items()}
 
     def _even(self, model: ListedStructure, count: int, *, only: bool = False) -> int:

@@ -105,6 +105,8 @@ class Fitted:
         If it is one of several trainings and was given up: where its bound ceased to be finite.
     found : Densities, optional
         Of the held-out rows, in the state that was kept, if the posterior over structure was fitted to them.
+    lost : tuple of int
+        Of networks that were trained side by side, those that diverged and were left out.
     weighing : dict
         What that posterior rests on, as plain JSON: see :func:`fathomless.estimators.crossfitting.weighed`.
     """
@@ -119,6 +121,7 @@ class Fitted:
     stopped: bool = False
     error: str = ""
     found: Densities | None = None
+    lost: tuple[int, ...] = ()
     weighing: dict[str, Any] = field(default_factory=dict)
 
 

@@ -165,22 +165,35 @@ def value(q: Tensor, log_density: Tensor, log_prior: Tensor, weight: Tensor | No
     return float(s[s > 0.0] @ mixture - mass[held] @ (np.log(mass[held]) - prior[held]))
 
 
-def worth(log_density: Tensor, log_prior: Tensor, weight: Tensor | None, shorter: int) -> float:
+def worth(log_density: Tensor, log_prior: Tensor, weight: Tensor | None, shorter: int) -> tuple[float, float]:
     """Return what the structures beyond the first `shorter` add: max F over all less max F over those, in nats.
 
     Both have the same prior, not normalised again, so that the structures beyond pay for their place with their prior
     mass alone. The result is not negative, and infinite if no structure of the shorter list can be weighed. The rest
     and errors as in :func:`refit`; `shorter` is between 1 and L.
+
+    Returns
+    -------
+    gain : float
+        In nats.
+    error : float
+        Its standard error: the square root of the sum, over rows, of the squared deviations of the differences between
+        the two mixtures' log densities from their mean.
     """
     table = _table(log_density, log_prior, weight)
     if whole("shorter", shorter) > len(table.kept):
         raise DataError(f"shorter={shorter} was given; at most {len(table.kept)} is allowed, the number of structures")
     if not bool(table.kept[:shorter].any()):
-        return math.inf
+        return math.inf, 0.0
     q = refit(log_density, log_prior, weight)
     near = (log_density[:, :shorter], log_prior[:shorter], weight)
-    gain = value(q, log_density, log_prior, weight) - value(refit(*near, start=q[:shorter]), *near)
-    return max(0.0, gain)
+    p = refit(*near, start=q[:shorter])
+    gain = value(q, log_density, log_prior, weight) - value(p, *near)
+    both = torch.stack([q, torch.cat([p, q.new_zeros(len(q) - shorter)])])[:, table.kept]
+    longer, short = torch.logsumexp(table.log_p + both[:, None].log(), 2)  # (2, N) log densities of the mixtures
+    rows, s = longer - short, table.weight
+    mean = (s @ rows) / s.sum().clamp(min=1e-300)
+    return max(0.0, gain), float((s @ (rows - mean).square()).sqrt())
 
 
 def single(

@@ -381,9 +381,16 @@ def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
     found = _unseen(run, valid)
     value = looks.score(model, found)
     run.best.offer(value, run.epoch, model, run.likelihood)
+    best = run.best.score
+    if best is not None and looks.overfits(value, best, found.count, run.epoch):
+        looks.explored = run.epoch
     mean = math.fsum(number * mass for number, mass in looks.q.items())
     row = {"validation_log_likelihood": value, f"mean_{model.structure().kind}": mean}
     moved = looks.due(run.epoch)
+    if moved and run.epoch == looks.explored:
+        run.best.restore(model, run.likelihood)
+        found = _unseen(run, valid)
+        looks.score(model, found)
     if looks.move(model, found, run.epoch):
         run.register_parameters()
     model.train()
@@ -431,5 +438,14 @@ def _guard(run: Run, train: Rows | Stream | Blocks, elbo: float) -> None:
     raise DivergenceError(
         f"the evidence bound is {elbo} after epoch {run.epoch}; the first tensor that is not finite is {culprit}. "
         f"Lower learning_rate (now {run.training.learning_rate}), set clip_norm, or scale the data; the last "
-        "checkpoint, if any, is untouched"
+        "checkpoint, if any, is untouched",
+        _lost(run, train) if isinstance(train, Blocks) else (),
     )
+
+
+@torch.no_grad()
+def _lost(run: Run, train: Blocks) -> list[int]:
+    """Return which of the networks side by side give a density that is not finite to their first row."""
+    rows = train.first
+    density = run.likelihood.log_prob(run.model.draw(rows.x, 1, run.noise).f, rows.y)  # (S, F)
+    return torch.nonzero(~density.isfinite().all(0)).flatten().tolist()

@@ -3,6 +3,8 @@
 Each message says what was given (with the number), what is allowed, and what to do.
 """
 
+from collections.abc import Sequence
+
 __all__ = [
     "ConvergenceWarning",
     "DataError",
@@ -29,7 +31,19 @@ class FileError(FathomlessError, OSError):
 
 
 class DivergenceError(FathomlessError, ArithmeticError):
-    """A training that produced a value which is not finite."""
+    """A training that produced a value which is not finite.
+
+    Parameters
+    ----------
+    message : str
+        What happened.
+    networks : sequence of int
+        Of networks that were trained side by side, those that did.
+    """
+
+    def __init__(self, message: str, networks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.networks = tuple(networks)
 
 
 class PausedError(FathomlessError, RuntimeError):

@@ -366,3 +366,48 @@ def test_a_warm_start_goes_on_in_the_focus() -> None:
     assert set(again.depth_posterior_) <= depths
     assert again.validation_score_ is not None
     assert again.validation_score_ > before - 0.1
+
+
+#: What the evidence bound alone led to before rows decided: bound, score, mean depth and mean square of predictions.
+BEFORE = {
+    ("regressor", "default"): (-129.07820376196184, -1.9730819625242448, 1.7474661151995607, 0.19847750528771219),
+    ("regressor", "paper"): (-87.47544468926101, -1.5856326232811082, 0.8206988161680941, 0.570965897768108),
+    ("classifier", "default"): (-96.77362036011829, -1.111343330133542, 1.734176486208392, 0.12410927359078908),
+    ("classifier", "paper"): (-88.77287136967358, -1.0809477591420327, 1.0560213417399609, 0.11395023002573854),
+}
+
+
+@pytest.mark.parametrize(("kind", "preset"), BEFORE)
+def test_paper_preset_is_untouched(kind: str, preset: str) -> None:
+    """With structure from the bound, fits are those of version 0.1 (the same bytes on one machine)."""
+    options: dict[str, Any] = {"epochs": 20, "width": 8, "random_state": 0, "structure_from": "elbo"}
+    if preset == "paper":
+        options |= {"depth_law": "quantile", "initial_depth": 1.0, "schedule": "constant"}
+    fitted: UnboundedDepthClassifier | UnboundedDepthRegressor
+    if kind == "regressor":
+        X, y = problem(80)
+        fitted = UnboundedDepthRegressor(**options, likelihood="gaussian").fit(X, y)
+        out = np.asarray(fitted.predict(X))
+    else:
+        X, y = classes(80)
+        fitted = UnboundedDepthClassifier(**options).fit(X, y)
+        out = fitted.predict_proba(X)[:, 0]
+    row, depth = fitted.history_[-1], fitted.structure_.statistics["mean_depth"]
+    found = row["elbo"], row["validation_log_likelihood"], depth, float(np.mean(out**2))
+    assert found == pytest.approx(BEFORE[kind, preset], rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["regressor", "classifier"])
+def test_doubt_grows_off_the_data(kind: str) -> None:
+    """At 2, 4 and 8 standard deviations from the middle, networks disagree more and more."""
+    X, y = problem(120)
+    direction = np.random.default_rng(1).normal(size=(400, 3))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    options: dict[str, Any] = {"epochs": 150, "members": 10, "random_state": 0}
+    fitted: UnboundedDepthClassifier | UnboundedDepthRegressor
+    if kind == "regressor":
+        fitted = UnboundedDepthRegressor(**options).fit(X, y)
+    else:
+        fitted = UnboundedDepthClassifier(**options).fit(X, y > 0.0)
+    near, far, farther = (float(fitted.predict_dist(r * direction).uncertainty().weights.mean()) for r in (2, 4, 8))
+    assert 0.0 < near < far < farther

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fathomless.data.blocks import Blocks
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import PoissonPrior
+from fathomless.families.depth.laws import FixedDepth, PoissonPrior
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import stacking
 from fathomless.inference.callbacks import Checkpoint
@@ -228,6 +228,40 @@ class Counting(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.norm(self.map(x))
         return y
+
+
+def test_stacking_sees_no_training_density() -> None:
+    """A kind that memorises its rows, as a linear map of as many columns does, gets no weight beside a constant."""
+    n, generator = 60, torch.Generator().manual_seed(0)
+    rows = Rows(*(torch.randn(3 * n // 2, k, generator=generator, dtype=torch.float64) for k in (n, 1)))
+
+    class Constant(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.bias.expand(*x.shape[:-1], -1)
+
+    def head(depth: int) -> nn.Module:
+        return nn.Linear(n, 1) if depth else Constant(n, 1)
+
+    both = FixedDepth((0, 1), (0.5, 0.5))
+    models: list[tuple[Model, Likelihood]] = [
+        (
+            UnboundedDepth(lambda _: nn.Identity(), head, min_depth=0, max_depth=1, law=both, dtype=torch.float64),
+            Gaussian().double(),
+        )
+        for _ in range(K)
+    ]
+    inside, outside = folded(folds_of(rows))
+    seen = []
+
+    def compare(run: Run) -> None:
+        fitted_to = densities(run.model, run.likelihood, Blocks.of(rows, inside), 1, 0).log_density
+        seen.append((float((fitted_to[:, 1] - fitted_to[:, 0]).mean()), run.history[-1]["mean_depth"]))
+
+    looks, training = Looks(200, first=2), Training(epochs=200, evaluate_every=10, learning_rate=0.02)
+    crossfit(models, rows, inside, outside, training=training, looks=looks, callbacks=[compare])
+    gain, mean = seen[-1]
+    assert gain > 0.3  # nats per row that it was fitted to
+    assert mean < 0.01
 
 
 def test_failed_member_is_left_out() -> None:

@@ -30,6 +30,7 @@ from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
 from fathomless.inference.callbacks import Checkpoint, History
 from fathomless.inference.distributed import Ranks, checksum, ranks, started
+from fathomless.inference.looks import Looks
 from fathomless.inference.run import Fitted, Run
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
@@ -51,6 +52,7 @@ PATHS: dict[str, dict[str, Any]] = {  # 103 rows in 4 batches of 25 or 26: two r
     "weighted": {"training": {"structure_rate": 30.0}, "weighted": True},
     "natural": {"training": {"structure_optimizer": "natural", "structure_rate": 3.0, "structure_radius": 0.5}},
     "regression": {"training": {"structure_rate": 30.0, "calibrate": True}, "law": StickBreaking(), "numbers": True},
+    "looks": {"training": {"learning_rate": 0.05}, "law": TruncatedPoisson(), "looks": 4},
     "few": {"training": {"structure_rate": 30.0, "batch_size": 1, "epochs": 4}, "rows": 7},
 }
 
@@ -76,6 +78,8 @@ def train(path: dict[str, Any], **options: Any) -> Run:
     training = Training(**{**EVERY, **path["training"]})
     valid = data(41, weighted, numbers)
     rows = data(n, weighted, numbers)
+    if "looks" in path:
+        options["looks"] = Looks(training.epochs, first=path["looks"])
     run: Run = state_of(svi.fit, net, likelihood, rows, valid, training=training, seed=9, **options)
     return run
 
@@ -239,15 +243,25 @@ def test_two_processes_follow_the_path_of_one(paths: Path, name: str) -> None:
     alone = train(PATHS[name])
     first, second = (io.load(paths / name / str(rank), kinds={"end"}) for rank in range(COUNT))
     assert checksum(first.tensors, first.meta) == checksum(second.tensors, second.meta)
-    assert alone.meta()["layout"] == first.meta["layout"]
+    layout, other = alone.meta()["layout"], first.meta["layout"]
+    assert layout.pop("masses", []) == pytest.approx(other.pop("masses", []), rel=1e-9)
+    assert layout == other
     depths = {row["deepest"] for row in alone.history}
-    assert len(depths) > 1 or name == "few"  # layers came or went, in the same steps
+    assert len(depths) > 1 or name in ("few", "looks")  # layers came or went, in the same steps
     for row, other in zip(alone.history, first.meta["history"], strict=True):
         assert row == pytest.approx(other, rel=1e-9, abs=1e-9)
     own = alone.tensors()
     assert own.keys() == first.tensors.keys()
     for key, value in own.items():
         assert torch.allclose(value.double(), first.tensors[key].double(), rtol=1e-7, atol=1e-9), key
+
+
+def test_ranks_agree(paths: Path) -> None:
+    """A posterior from held-out rows: one law, one phase and one best epoch on all ranks, to the bit."""
+    first, second = (io.load(paths / "looks" / str(rank), kinds={"end"}) for rank in range(COUNT))
+    assert first.meta["looks"]["focusing"]
+    assert first.meta["looks"] == second.meta["looks"]
+    assert first.meta["best"] == second.meta["best"]
 
 
 def test_the_gradient_of_the_ranks_together_is_that_of_the_whole_batch() -> None:

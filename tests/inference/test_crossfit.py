@@ -26,6 +26,7 @@ from fathomless.nn.architectures import MLP
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.posterior.model import Model
+from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError, PausedError
 
 K, N = 3, 36
@@ -285,6 +286,13 @@ def test_failed_member_is_left_out() -> None:
         assert torch.equal(value, found.model.state_dict()[name]), name
     assert torch.equal(seen.rows, rest.rows)
     assert not set(seen.rows.tolist()) & set(outside[2].tolist())
+
+
+def test_memory_is_asked_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_SMALL", 0)
+    monkeypatch.setattr(memory, "available", lambda: 1 << 14)
+    with pytest.raises(DataError, match=r"3 networks of .* side by side needs .*; [012] fit: set members"):
+        fitted(table())
 
 
 def test_more_than_two_failed_members_end_the_fit() -> None:

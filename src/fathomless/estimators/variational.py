@@ -176,7 +176,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     Attributes
     ----------
     fold_ : ndarray of int, shape (R, N), or None
-        The fold of every row in each partition, if networks were cross-fitted; −1 for rows that all were fitted to.
+        The fold of every row in each partition, if networks were cross-fitted; −1 for rows that all were fitted to,
+        those among them that were kept from a network that diverged and was left out.
     """
 
     @abstractmethod

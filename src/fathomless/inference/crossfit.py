@@ -27,6 +27,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
 from fathomless.posterior.model import Model
+from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
@@ -273,6 +274,12 @@ def _as_one(
     first = models[0]
     if not isinstance(first, SideBySide):
         raise lacks(first, SideBySide, f"training {len(models)} networks as one", "set members=1")
+    each = sum(p.numel() * p.element_size() for p in first.parameters())
+    memory.require(
+        6.0 * len(models) * each,  # as they are, and together: weights, gradients, two moments and the best state
+        f"{len(models)} networks of {memory.human(each)} side by side",
+        lambda share: f"{int(share * len(models))} fit: set members, or a smaller width",
+    )
     together, likelihood = first.side_by_side(models[1:]), Together([likelihood for _, likelihood in starts])
     done = fit(together, likelihood.to(first.device), train, valid, seed=seed, **settings)
     together.hand_out(models)

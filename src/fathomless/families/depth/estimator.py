@@ -129,9 +129,7 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
         def need(width: int) -> float:
-            beside = getattr(self, "members", 1)
-            copies_of_all = self.n_restarts * (beside if isinstance(beside, int) else 1)
-            return float(4.0 * copies * copies_of_all * dtype.itemsize * np.polyval(polynomial, width))
+            return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
 
         def fitting(share: float) -> str:
             width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)

@@ -186,6 +186,17 @@ def test_intervals_of_no_probability_are_refused(level):
 # Classification
 
 
+def test_temperature_acts_before_the_average():
+    likelihood = Categorical(3, temperature=True).double()
+    with torch.no_grad():
+        likelihood.log_temperature.fill_(math.log(2.5))
+    draws = draws_for(likelihood)
+    each = (draws.f / 2.5).softmax(-1)
+    torch.testing.assert_close(
+        predictive(draws, likelihood).probs.detach(), torch.einsum("s,snc->nc", draws.log_weight.exp(), each)
+    )
+
+
 def test_class_probabilities_are_averaged_not_logits():
     draws, p = draws_for(Categorical(3)), classification()
     w, each = draws.log_weight.exp(), draws.f.softmax(-1)

@@ -75,6 +75,16 @@ def test_every_posterior_is_fitted_saved_and_loaded_to_the_same_predictions(
     assert again.feature_relevance(20) == fitted.feature_relevance(20)
 
 
+@pytest.mark.parametrize("posterior", ["slab", "mnf"])
+def test_dense_slab_has_no_structure(posterior: str) -> None:
+    """Where no weight may be absent, all doubt about the network is doubt about weights."""
+    X, y = table(80)
+    fitted = SparseBayesRegressor(posterior=posterior, flow=FlowOptions(hidden=(4,)), **QUICK).fit(X, y)
+    parts = fitted.predict_dist(X).uncertainty()
+    assert float(parts.weights.min()) > 0.0
+    assert torch.equal(parts.structure, torch.zeros_like(parts.structure))
+
+
 def test_median_predictions_are_those_of_the_export(tmp_path: Path) -> None:
     X, y = load_iris(return_X_y=True)
     fitted = SparseBayesClassifier(temperature=0.1, epochs=300, depth=1, predict_by="median", random_state=0).fit(X, y)

@@ -6,7 +6,7 @@ does not know: that is :mod:`fathomless.estimators.variational`. What a target i
 """
 
 import contextlib
-import math
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
@@ -307,10 +307,12 @@ class Estimator(TableReader, ABC):
             device = self._device()
         self.likelihood_ = self._likelihood(self.target_, saved.tensors).to(device, dtype)
         self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-        members = meta["layout"].get("members", [{}])  # only an ensemble of restarts tells of them
-        built = [
-            self._build_model(self._width(self.schema_), self.likelihood_.outputs, meta["seed"], dtype) for _ in members
-        ]
+        members = meta["layout"].get("members", [{}])  # only an ensemble tells of them
+        kinds = meta.get("weighing", {}).get("kinds", [{"options": {}, "networks": len(members)}])
+        built = []
+        for kind in kinds:
+            one, sizes = self._with(kind["options"]), (self._width(self.schema_), self.likelihood_.outputs)
+            built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind["networks"])]
         self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
         rebuild(self.model_, meta["layout"])
         for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
@@ -325,6 +327,13 @@ class Estimator(TableReader, ABC):
         if meta["feature_names_in"]:
             self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         self._describe()
+
+    def _with(self, options: Mapping[str, Any]) -> Self:
+        """Return a copy, fitted as this one is, with other options."""
+        other = copy.copy(self)
+        for name, value in options.items():
+            setattr(other, name, value)
+        return other
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor's options as plain JSON; what belongs to one run alone becomes None."""
@@ -353,17 +362,20 @@ def _restored_on_error(estimator: Estimator) -> Iterator[None]:
 
 
 def _of_networks(draws: Draws, numbers: Array) -> Draws:
-    """Keep, for each row, the draws of some networks: numbers (R, B); all networks have equally many draws."""
+    """Keep, for each row, the draws of some networks: numbers (R, B); those of one line have one law over structure."""
     assert draws.network is not None
-    count = int(draws.network.max()) + 1
-    each = draws.f.reshape(count, -1, *draws.f.shape[1:])  # (F, S, B, K)
-    index = torch.as_tensor(numbers, device=each.device)
-    place = torch.arange(each.shape[2], device=each.device)
-    f = each[index, :, place].permute(0, 2, 1, 3).flatten(0, 1)  # (R·S, B, K)
-    own = each.shape[1]
-    log_weight = draws.log_weight[:own] - torch.logsumexp(draws.log_weight[:own], 0) - math.log(len(index))
-    network = torch.arange(len(index)).repeat_interleave(own) if len(index) > 1 else None
-    return Draws(f, log_weight.repeat(len(index)), draws.structure[:own].repeat(len(index)), {}, network=network)
+    lines: list[Tensor] = []
+    log_weight, structure = [], []
+    for line in torch.as_tensor(numbers, device=draws.f.device):
+        chosen, place = line.unique(return_inverse=True)
+        each = [draws.f[draws.network == number] for number in chosen]  # (S, B, K)
+        own = draws.network == chosen[0] if len(chosen) else draws.network == 0
+        lines.append(torch.stack(each, 2)[:, torch.arange(len(line)), place] if each else draws.f[own])
+        log_weight.append(draws.log_weight[own])
+        structure.append(draws.structure[own])
+    joined = torch.cat(log_weight)
+    network = torch.cat([torch.full_like(own, r) for r, own in enumerate(structure)]) if len(lines) > 1 else None
+    return Draws(torch.cat(lines), joined - torch.logsumexp(joined, 0), torch.cat(structure), {}, network=network)
 
 
 def _check_finite(f: Tensor, start: int) -> None:

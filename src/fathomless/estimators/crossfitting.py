@@ -14,10 +14,10 @@ from fathomless.inference.noise import KAPPA, KAPPA_ALONE, choose, fit_noise, he
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import ListedStructure
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.likelihoods import Categorical, LocationScale, StudentT
+from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 
-__all__ = ["automatic_members", "best_alone", "concluded", "weighed"]
+__all__ = ["automatic_members", "best_alone", "concluded", "settled", "weighed"]
 
 _LEAST = 12  # rows below which one network sees them all
 _PER_FOLD = 3  # rows of a fold, at least
@@ -70,16 +70,9 @@ def concluded(
     free_noise : bool
         Whether Student's law may take the place of Gauss's.
     """
-    trained = fitted.likelihood
+    likelihood = trained = fitted.likelihood
     if calibrate:
-        if isinstance(trained, Categorical):
-            trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
-        kappa = KAPPA if folds is not None else KAPPA_ALONE
-        likelihood = choose(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
-        if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale):
-            trained = trained if isinstance(trained, StudentT) else heavy_tailed(trained)
-    else:
-        likelihood = trained
+        trained, likelihood = settled(held, trained, KAPPA if folds is not None else KAPPA_ALONE, free_noise=free_noise)
     if folds is None:
         return replace(fitted, likelihood=likelihood)
     model = _listed(fitted.model) if looks is not None else None
@@ -92,6 +85,16 @@ def concluded(
         summed, count = total(held, likelihood)
         score = summed / count
     return replace(fitted, likelihood=likelihood, score=score)
+
+
+def settled(held: Held, trained: Likelihood, kappa: float, *, free_noise: bool) -> tuple[Likelihood, Likelihood]:
+    """Fit the noise, or the temperature of classes, to unseen rows; return where each fit of it begins, and the fit."""
+    if isinstance(trained, Categorical):
+        trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
+    likelihood = choose(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
+    if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):
+        trained = heavy_tailed(trained)
+    return trained, likelihood
 
 
 def weighed(

@@ -7,7 +7,7 @@ torch, so that ``fathomless --help`` answers at once.
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
@@ -202,12 +202,17 @@ class CrossFitOptions:
     folds : {"random", "blocks"} or array of int, shape (N,)
         How rows are folded: at random, in blocks of consecutive rows (for the order of time; networks still see rows
         after their fold), or as given.
+    vary : dict of str to list, optional
+        Kinds of network: each combination of the values given for "architecture", "activation" and "weight_prior" is
+        cross-fitted by itself, on the same folds, and all are weighed by rows that their networks have not seen (below
+        200 rows they weigh the same). As many times the cost.
     """
 
     structure_from: str = option("auto", "choice", names=("auto", "held_out", "elbo"))
     members: "int | str" = option("auto", "whole", "auto", least=1)
     repeats: int = option(1, "whole", least=1)
     folds: Any = option("random", "choice", object, names=("random", "blocks"))
+    vary: "Mapping[str, Sequence[Any]] | None" = option(None, "object")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
@@ -16,11 +17,12 @@ from fathomless.data.rows import Rows, concatenate
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members, best_alone, concluded, weighed
+from fathomless.estimators.kinds import joined, kinds
 from fathomless.estimators.options import CrossFitOptions, LawOptions, NaturalLawOptions, VariationalOptions
 from fathomless.estimators.preparation import Array, Prepared
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.crossfit import crossfit, folded, held
+from fathomless.inference.crossfit import Held, crossfit, folded, held
 from fathomless.inference.distributed import ranks
 from fathomless.inference.looks import FIRST, Law, Looks
 from fathomless.inference.restarts import restarted
@@ -117,14 +119,20 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
 
     def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
         if isinstance(self, CrossFitEstimator):
-            members = self._members(count, x.shape[1])
+            members, alike = self._members(count, x.shape[1]), len(kinds(self.vary))
+            if alike > 1 and members == 1:
+                raise DataError(
+                    f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
+                    "they have not seen: set members above 1, or leave vary out"
+                )
             if members > 1:
                 if not isinstance(self.folds, str):
-                    return given_folds(self.folds, len(x))
+                    return given_folds(self.folds, len(x)).repeat(alike, 1)
                 checks.choice("folds", self.folds, ("random", "blocks"))
                 if self.members == "auto" and groups is None and not can_be_folded(x, y):
                     return None
-                return fold_rows(x, y, members, self.repeats, seed, groups=groups, blocks=self.folds == "blocks")
+                blocks = self.folds == "blocks"
+                return fold_rows(x, y, members, self.repeats, seed, groups=groups, blocks=blocks).repeat(alike, 1)
         if groups is not None:
             raise DataError(
                 f"groups were given, and this {type(self).__name__} trains one network, which needs none; leave them "
@@ -234,6 +242,32 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
 
     def _from_rows(self, prepared: Prepared) -> Fitted:
         """Let rows that the networks were not fitted to find the posterior over structure and the noise."""
+        noise, options = getattr(self, "likelihood", "") == "auto", kinds(self.vary)
+        if len(options) > 1:
+            assert prepared.folds is not None
+            fits = self._of_kinds(prepared, options)
+            return joined(fits, options, prepared.folds[0], calibrate=self.calibrate, free_noise=noise)
+        fitted, seen, looks = self._judged(prepared)
+        of_row = None
+        if prepared.folds is not None:
+            of_row = torch.from_numpy(without(prepared.folds.numpy(), fitted.lost))[0][seen.rows]
+        return concluded(fitted, seen, folds=of_row, looks=looks, calibrate=self.calibrate, free_noise=noise)
+
+    def _of_kinds(self, prepared: Prepared, options: Sequence[dict[str, Any]]) -> list[tuple[Fitted, Held]]:
+        """Cross-fit each kind of network by itself, on the same folds."""
+        assert prepared.folds is not None
+        each, repeats, networks = [], len(prepared.folds) // len(options), 0
+        for i, own in enumerate(options):
+            folder = None if self.checkpoint is None else Path(self.checkpoint) / f"kind-{i}"
+            kind = self._with({**own, "vary": None, "checkpoint": folder})
+            seed = fold_in(prepared.seed, "kind", i) if i else prepared.seed
+            fitted, seen, _ = kind._judged(replace(prepared, folds=prepared.folds[:repeats], seed=seed))
+            each.append((replace(fitted, lost=tuple(networks + k for k in fitted.lost)), seen))
+            networks += repeats * (int(prepared.folds.max()) + 1)
+        return each
+
+    def _judged(self, prepared: Prepared) -> tuple[Fitted, Held, Looks | None]:
+        """Train networks, and weigh structures by the rows that they were not fitted to; noise is as trained."""
         table, valid, folds = prepared.train, prepared.valid, prepared.folds
         warm = self._fitted_before() is not None
         share = 1.0 if folds is None else int(folds.max()) / (int(folds.max()) + 1)
@@ -271,15 +305,13 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             fitted, seen = crossfit(starts, concatenate([table, valid]), *parts, **settings)
             if self.restarts == "best":
                 fitted, seen = best_alone(fitted, seen, looks)
-        of_row = None if folds is None else folds[0][seen.rows]
-        noise = getattr(self, "likelihood", "") == "auto"
-        fitted = concluded(fitted, seen, folds=of_row, looks=looks, calibrate=self.calibrate, free_noise=noise)
         if looks is None or fitted.found is None:
-            return fitted
+            return fitted, seen, looks
         q = torch.tensor([looks.q[number] for number in fitted.found.numbers], dtype=torch.float64)
         found_folds = None if folds is None else folds[0][fitted.found.rows]
         group = None if prepared.group is None else prepared.group[fitted.found.rows]
-        return replace(fitted, weighing=weighed(fitted.model, fitted.found, q, found_folds, group, prepared.seed))
+        told = weighed(fitted.model, fitted.found, q, found_folds, group, prepared.seed)
+        return replace(fitted, weighing=told), seen, looks
 
 
 def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tuple[Any, Any]]) -> None:

@@ -83,12 +83,16 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
     depth_posterior_single_ : dict of int to float
         Which single depth predicts the held-out rows best (pseudo-BMA+), where `depth_posterior_` is the mixture that
         does; empty if the evidence bound decided.
+    kinds_ : list of dict
+        Of several kinds of network (`vary`): the "options" of each, its "weight" and how many "networks" it has; else
+        empty.
     """
 
     structure_: ListedPosterior
     depth_posterior_: dict[int, float]
     depth_posterior_error_: dict[int, float]
     depth_posterior_single_: dict[int, float]
+    kinds_: list[dict[str, Any]]
     saved_values = _VALUES
     shown = FAMILY.progress
 
@@ -161,9 +165,11 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             raise DataError(f"its width is {self.width}, and no weights have this size")
 
     def _describe(self) -> None:
-        first = self.model_.members[0] if self.weighing_ and isinstance(self.model_, Ensemble) else self.model_
+        self.kinds_ = self.weighing_.get("kinds", [])
+        one_law = "numbers" in self.weighing_ and not self.kinds_
+        first = self.model_.members[0] if one_law and isinstance(self.model_, Ensemble) else self.model_
         self.structure_ = cast(ListedPosterior, cast(Model, first).structure())
-        if self.weighing_:
+        if "numbers" in self.weighing_:
             self.structure_ = with_errors(self.structure_, self.weighing_)
         pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
         self.depth_posterior_ = {int(name): p for name, p in pairs}

@@ -34,7 +34,7 @@ _NOTE = (
 def page(estimator: LayeredNetwork) -> StructureSection:
     """Return the posterior over depth as a picture and a table, and its path in training, if it has several."""
     structure = estimator.structure_
-    if estimator.weighing_:
+    if "numbers" in estimator.weighing_:
         return _weighed(estimator)
     if len(structure.names) < 2:
         return StructureSection(about=_ABOUT)
@@ -77,8 +77,14 @@ def _weighed(estimator: LayeredNetwork) -> StructureSection:
         f"worse by {found['poisson_loss']:.1f} nats in all.",
     )
     head = ("Layers", "Weight", "Single", "Log density")
-    table = TextTable("Weight of each depth", head, rows, text=0)
-    return StructureSection([Group("", [figure], table)], [_path(estimator)], f"{_ABOUT} {_WEIGHTS}")
+    groups = [Group("", [figure], TextTable("Weight of each depth", head, rows, text=0))]
+    if estimator.kinds_:
+        kinds = [
+            (", ".join(f"{name} {value}" for name, value in kind["options"].items()), percent(kind["weight"]))
+            for kind in estimator.kinds_
+        ]
+        groups.append(Group("Kinds of network", [], TextTable("Weight of each kind", ("Kind", "Weight"), kinds)))
+    return StructureSection(groups, [_path(estimator)], f"{_ABOUT} {_WEIGHTS}")
 
 
 def _prior(estimator: LayeredNetwork) -> dict[int, float]:

@@ -1,0 +1,156 @@
+r"""Kinds of network, such as several architectures, weighed by rows that they were not fitted to.
+
+Every kind is cross-fitted by itself, on the same folds, with a posterior over structure of its own. With
+:math:`p_c(y_i)` the density of row i under the networks of kind c that have not seen it, the weights maximise
+
+.. math:: F(w) = \sum_i s_i \log \sum_c w_c\, p_c(y_i) - \mathrm{KL}(w \,\|\, \text{even})
+
+(:mod:`fathomless.inference.stacking`). Single networks are never weighed: two networks of one partition have no row in
+common that neither has seen.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fathomless.estimators.crossfitting import settled
+from fathomless.inference import stacking
+from fathomless.inference.crossfit import Held, Together
+from fathomless.inference.noise import KAPPA, density, left_out_score, total
+from fathomless.inference.run import Fitted
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.model import Model
+from fathomless.system.errors import DataError
+
+__all__ = ["VARIED", "averaged", "joined", "kinds"]
+
+VARIED = ("architecture", "activation", "weight_prior")  #: options in which kinds may differ
+_FEW = 200  # rows below which kinds count alike
+_LEAST = 1e-6  # weight of a kind that no row wants
+
+
+def kinds(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+    """Return the options of every kind: all combinations of what is varied; one without options for None.
+
+    Raises
+    ------
+    DataError
+        If something else is varied, or has no values or equal ones.
+
+    Examples
+    --------
+    >>> kinds({"activation": ("relu", "tanh")})
+    [{'activation': 'relu'}, {'activation': 'tanh'}]
+    >>> kinds(None)
+    [{}]
+    """
+    if vary is None:
+        return [{}]
+    if not isinstance(vary, Mapping) or not set(vary) <= set(VARIED):
+        raise DataError(f"vary={vary!r} was given; a dict with some of the keys {', '.join(VARIED)} is allowed")
+    for name, values in vary.items():
+        plain = isinstance(values, list | tuple) and all(isinstance(value, str | int | float) for value in values)
+        if not plain or not values or len(set(values)) < len(values):
+            raise DataError(
+                f"vary[{name!r}]={values!r} was given; a list of different names or numbers, at least one, is allowed"
+            )
+    return [dict(zip(vary, one, strict=True)) for one in itertools.product(*vary.values())]
+
+
+def joined(
+    each: Sequence[tuple[Fitted, Held]],
+    options: Sequence[Mapping[str, Any]],
+    folds: Tensor,
+    *,
+    calibrate: bool,
+    free_noise: bool,
+) -> Fitted:
+    """Weigh cross-fitted kinds, and make one ensemble with one noise of them.
+
+    Parameters
+    ----------
+    each : sequence of C (Fitted, Held)
+        Ensembles, with the noise of their training, and the rows under the networks that have not seen them.
+    options : sequence of C mappings
+        What makes each kind.
+    folds : Tensor of int64, shape (N,)
+        The fold of every row of the table.
+    calibrate, free_noise : bool
+        As in :func:`~fathomless.estimators.crossfitting.concluded`.
+
+    Returns
+    -------
+    Fitted
+        With the history of the heaviest kind; its score refits the noise, and not the weights, without each row's fold.
+    """
+    times = torch.cat([seen.rows for _, seen in each]).bincount(minlength=len(folds))
+    common = times == len(each)  # rows that some networks of every kind have not seen
+    fits, helds = [fitted for fitted, _ in each], [seen.take(common[seen.rows]) for _, seen in each]
+    first, columns = helds[0], []
+    for h, f in zip(helds, fits, strict=True):
+        own = settled(h, f.likelihood, KAPPA, free_noise=free_noise)[1] if calibrate else f.likelihood
+        columns.append(density(h, own).cpu())
+    log_density = torch.stack(columns, 1)  # (N, C)
+    weight = None if first.weight is None else first.weight.double().cpu()
+    even = torch.full((len(each),), 1.0 / len(each), dtype=torch.float64)
+    count = float(len(first.rows) if weight is None else weight.sum())
+    w = even if count < _FEW else stacking.refit(log_density, even.log(), weight).clamp(min=_LEAST)
+    w = w / w.sum()
+    log_w = w.log().to(first.f.device)
+    both = replace(
+        first,
+        f=torch.cat([h.f for h in helds]),
+        log_weight=torch.cat([h.log_weight + one for h, one in zip(helds, log_w, strict=True)]),
+        structure=torch.cat([h.structure for h in helds]),
+    )
+    likelihood = trained = Together([f.likelihood for f in fits]).mean(fits[0].likelihood)
+    score = total(both, trained)[0] / count
+    if calibrate:
+        trained, likelihood = settled(both, trained, KAPPA, free_noise=free_noise)
+        score = left_out_score(both, trained, folds[both.rows], None, ())
+    members: list[Model] = []
+    weights: list[float] = []
+    for f, one in zip(fits, w.tolist(), strict=True):
+        assert isinstance(f.model, Ensemble)
+        members += [member for member in f.model.members if isinstance(member, Model)]
+        weights += [one * share for share in f.model.weights]
+    told = [
+        {"options": dict(own_options), "weight": one, "networks": len(f.model.weights)}
+        for own_options, one, f in zip(options, w.tolist(), fits, strict=True)
+        if isinstance(f.model, Ensemble)
+    ]
+    heaviest = fits[int(w.argmax())]
+    return replace(
+        heaviest,
+        model=Ensemble(members, weights).eval(),
+        likelihood=likelihood,
+        score=score,
+        weighing={**averaged([f.weighing for f in fits], w.tolist()), "kinds": told},
+    )
+
+
+def averaged(each: Sequence[Mapping[str, Any]], w: Sequence[float]) -> dict[str, Any]:
+    """Average what the posteriors of several kinds rest on, by weights that sum to 1.
+
+    Standard errors are averaged too: that is the error if those of all kinds go together, and the largest it can be.
+    {} if there is nothing to average.
+    """
+    if not all(each):
+        return {}
+    numbers = sorted({number for one in each for number in one["numbers"]})
+    found: dict[str, Any] = {"numbers": numbers}
+    for name in ("weights", "errors", "single", "poisson"):
+        columns = [dict(zip(one["numbers"], one[name], strict=True)) for one in each]
+        found[name] = [sum(a * column.get(k, 0.0) for a, column in zip(w, columns, strict=True)) for k in numbers]
+    columns = [dict(zip(one["numbers"], one["log_density"], strict=True)) for one in each]
+    found["log_density"] = []
+    for k in numbers:  # of the kinds that kept it
+        own = [(a, column[k]) for a, column in zip(w, columns, strict=True) if k in column]
+        found["log_density"].append(sum(a * value for a, value in own) / sum(a for a, _ in own))
+    for name in ("mean", "mean_error", "poisson_rate", "poisson_loss"):
+        found[name] = sum(a * one[name] for a, one in zip(w, each, strict=True))
+    return {**found, "rows": each[0]["rows"], "members": sum(one["members"] for one in each)}

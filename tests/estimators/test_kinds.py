@@ -1,0 +1,157 @@
+"""Several kinds of network for one table, weighed by rows that they have not seen."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless.estimators.kinds import averaged, kinds
+from fathomless.families.depth.report import page
+from fathomless.inference.run import Run
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.system.errors import DataError, PausedError
+from quick_fits import classes, problem
+
+SHORT: dict[str, Any] = {"epochs": 40, "width": 8, "members": 3, "random_state": 0}
+BOTH = {"activation": ["relu", "tanh"]}
+
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
+
+
+@pytest.fixture(scope="module")
+def fitted() -> UnboundedDepthRegressor:
+    return UnboundedDepthRegressor(**SHORT, vary=BOTH).fit(*problem(210))
+
+
+def test_kinds_are_all_combinations() -> None:
+    found = kinds({"activation": ("relu", "tanh"), "weight_prior": (0.3, 1.0, 3.0)})
+    assert len(found) == 6
+    assert {"activation": "tanh", "weight_prior": 0.3} in found
+
+
+def test_each_kind_is_what_it_is_alone(fitted: UnboundedDepthRegressor) -> None:
+    """The first kind has the seed of the fit: its networks are those of a fit of that kind, to the bit."""
+    X, y = problem(210)
+    alone = UnboundedDepthRegressor(**SHORT, activation="relu").fit(X, y)
+    assert isinstance(fitted.model_, Ensemble)
+    assert isinstance(alone.model_, Ensemble)
+    assert len(fitted.model_.members) == 6
+    for member, other in zip(fitted.model_.members[:3], alone.model_.members, strict=True):
+        assert all(
+            torch.equal(a, b) for a, b in zip(member.state_dict().values(), other.state_dict().values(), strict=True)
+        )
+    assert fitted.fold_ is not None
+    assert alone.fold_ is not None
+    assert np.array_equal(fitted.fold_, np.repeat(alone.fold_, 2, axis=0))
+    kept = {name: alone.weighing_[name] for name in ("numbers", "weights")}
+    tanh = fitted.kinds_[1]["weight"]
+    for number, weight in zip(kept["numbers"], kept["weights"], strict=True):
+        assert fitted.depth_posterior_[number] >= (1.0 - tanh) * weight - 1e-9
+
+
+def test_the_mixture_predicts_unseen_rows_as_well_as_its_parts(fitted: UnboundedDepthRegressor) -> None:
+    X, y = problem(210)
+    assert [one["options"]["activation"] for one in fitted.kinds_] == ["relu", "tanh"]
+    assert math.isclose(sum(one["weight"] for one in fitted.kinds_), 1.0)
+    both = fitted.predict_dist(X, fold=fitted.fold_).log_prob(y)
+    relu = UnboundedDepthRegressor(**SHORT, activation="relu").fit(X, y)
+    alone = relu.predict_dist(X, fold=relu.fold_).log_prob(y)
+    assert float(both.mean()) > float(alone.mean()) - 0.02  # the noise is fitted to the mixture
+
+
+def test_a_kind_that_cannot_learn_gets_little_weight() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(240, 2))
+    y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.normal(size=240)
+    options = {**SHORT, "epochs": 150, "learning_rate": 0.02}
+    found = UnboundedDepthRegressor(**options, vary={"weight_prior": (1.0, 1e-3)}).fit(X, y)
+    assert found.kinds_[0]["weight"] > 0.9
+
+
+def test_few_rows_weigh_kinds_alike() -> None:
+    few = UnboundedDepthClassifier(**SHORT, vary=BOTH).fit(*classes(60))
+    assert [one["weight"] for one in few.kinds_] == [0.5, 0.5]
+    assert np.allclose(few.predict_proba(classes(60)[0]).sum(1), 1.0)
+
+
+def test_out_of_fold_predictions_weigh_kinds_as_predictions_do(fitted: UnboundedDepthRegressor) -> None:
+    X, _ = problem(210)
+    assert fitted.fold_ is not None
+    assert isinstance(fitted.model_, Ensemble)
+    expected = np.zeros(len(X))
+    for c, one in enumerate(fitted.kinds_):
+        for k in range(3):
+            rows = fitted.fold_[c] == k
+            alone = fitted._with({"fold_": None, "model_": fitted.model_.members[3 * c + k]})
+            expected[rows] += one["weight"] * alone.predict(X[rows])
+    assert np.allclose(fitted.predict_dist(X, fold=fitted.fold_).mean.numpy().ravel(), expected, atol=1e-9)
+
+
+def test_kinds_are_saved_with_their_weights(fitted: UnboundedDepthRegressor, tmp_path: Path) -> None:
+    X, _ = problem(50, seed=1)
+    again = load(fitted.save(tmp_path / "m"))
+    assert np.array_equal(again.predict(X), fitted.predict(X))
+    assert again.kinds_ == fitted.kinds_
+    assert again.depth_posterior_ == fitted.depth_posterior_
+
+
+def test_kinds_resume_to_the_same_bytes(fitted: UnboundedDepthRegressor, tmp_path: Path) -> None:
+    X, y = problem(210)
+    seen = []
+
+    def pause(run: Run) -> None:
+        seen.append(run.epoch)
+        run.pause = seen.count(16) == 2  # in the second kind
+
+    options = {**SHORT, "vary": BOTH, "checkpoint": tmp_path / "c", "checkpoint_seconds": 0.0}
+    with pytest.raises(PausedError):
+        UnboundedDepthRegressor(**options, callbacks=[pause]).fit(X, y)
+    again = UnboundedDepthRegressor(**options).fit(X, y)
+    assert np.array_equal(again.predict(X), fitted.predict(X))
+    assert again.kinds_ == fitted.kinds_
+
+
+def test_the_page_tells_kinds(fitted: UnboundedDepthRegressor) -> None:
+    tables = [group.table for group in page(fitted).groups]
+    assert tables[1] is not None
+    assert [row[0] for row in tables[1].rows] == ["activation relu", "activation tanh"]
+
+
+def test_averages_of_what_posteriors_rest_on() -> None:
+    one = {"numbers": [0, 1], "weights": [0.4, 0.6], "errors": [0.1, 0.1], "single": [0.5, 0.5], "poisson": [0.5, 0.5]}
+    one |= {"log_density": [-1.0, -2.0], "mean": 0.6, "mean_error": 0.1, "poisson_rate": 1.0, "poisson_loss": 0.0}
+    one |= {"rows": 10, "members": 3}
+    two = {**one, "numbers": [1, 2], "mean": 1.6}
+    both = averaged([one, two], [0.25, 0.75])
+    assert both["numbers"] == [0, 1, 2]
+    assert both["weights"] == pytest.approx([0.1, 0.45, 0.45])
+    assert both["log_density"] == pytest.approx([-1.0, -1.25, -2.0])
+    assert both["mean"] == pytest.approx(1.35)
+    assert both["members"] == 6
+    assert averaged([one, {}], [0.5, 0.5]) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vary": {"width": (4, 8)}}, "architecture, activation, weight_prior"),
+        ({"vary": {"activation": ()}}, "at least one"),
+        ({"vary": {"activation": ("relu", "relu")}}, "different"),
+        ({"vary": {"activation": "relu"}}, "a list of different names"),
+        ({"vary": BOTH, "members": 1}, "set members above 1"),
+        ({"vary": BOTH, "members": "auto", "structure_from": "elbo"}, "set members above 1"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        UnboundedDepthRegressor(**{**SHORT, **options}).fit(*problem(60))
+
+
+def test_a_fixed_depth_has_kinds_too() -> None:
+    found = UnboundedDepthRegressor(**SHORT, depth_law=2, vary=BOTH).fit(*problem(60))
+    assert found.depth_posterior_ == pytest.approx({2: 1.0})
+    assert len(found.kinds_) == 2

@@ -208,6 +208,12 @@ def _kept(page: Page) -> str:
     if isinstance(page.estimator.model_, Ensemble) and page.estimator.fold_ is None:
         return "Each member is the network of the epoch at which it scored best on the held-out rows."
     best = max(scored, key=lambda row: row["validation_log_likelihood"])
+    if page.estimator.weighing_.get("kinds"):
+        return (
+            f"The curves are of the heaviest kind of network, whose networks are those of epoch {best['epoch']:,.0f}: "
+            "there all rows, each under the networks that were not trained on it, scored best. Numbers are means over "
+            "networks."
+        )
     if page.estimator.fold_ is not None:
         networks = f"{len(cast(Ensemble, page.estimator.model_).members)} networks"
         return (
@@ -267,7 +273,8 @@ def _learning(page: Page) -> list[Figure]:
         "learning",
         partial(plots.learning_curves, history, rows=rows),
         says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {listed(ways)}. {_kept(page)}",
-        caption="What the training maximised, the ELBO, is the expected log-likelihood less the divergences.",
+        caption="What the training maximised, the ELBO, is the expected log-likelihood less the divergences."
+        + (" Where the curves jump, it went on from its best state." if "numbers" in page.estimator.weighing_ else ""),
     )
     return [curves]
 

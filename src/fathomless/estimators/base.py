@@ -60,8 +60,9 @@ class Estimator(TableReader, ABC):
     held_out_ : ndarray of int
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
     weighing_ : dict
-        What the posterior over structure rests on, if it was fitted to rows that the networks had not seen: see
-        :func:`~fathomless.estimators.crossfitting.weighed`; else empty.
+        What was decided by rows that the networks had not seen, as plain JSON: what the posterior over structure rests
+        on (:func:`~fathomless.estimators.crossfitting.weighed`), the weights of kinds of network, the temperature of a
+        sparse one; empty if nothing was.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
     """

@@ -5,8 +5,9 @@
 Prints a line for each table, split and column, and adds it to a file of JSON lines (--out), from which ``--summary``
 makes the table of means. Regression: mean log density of test rows in nats and units of the table, RMSE, coverage of
 90 % intervals. Classification: mean log probability, accuracy, expected calibration error. ``worst`` is how far, in
-nats, the worst test row lies below the median one. ``--seeds 0,1,2,3,4`` fits every split with each of these seeds, and
-``--agreement`` prints how far depths of the same split lie apart, in the standard errors that each fit tells.
+nats, the worst test row lies below the median one. ``--seeds 0,1,2,3,4`` fits every split with each of these seeds;
+``--agreement`` then prints how far depths of one split lie apart, in the standard errors that each fit tells, and how
+far the reported score is from that of single networks on test rows.
 """
 
 import argparse
@@ -92,6 +93,9 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             seconds = time.perf_counter() - began
             rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
             found["validation"] = fitted.validation_score_ or math.nan
+            if fitted.fold_ is not None:  # single networks on new rows, beside the score of rows out of fold
+                of = [np.full((len(fitted.fold_), len(yt)), k) for k in range(int(fitted.fold_.max()) + 1)]
+                found["single"] = float(np.mean([fitted.predict_dist(Xt, fold=k).log_prob(yt).mean() for k in of]))
             found["depth"] = fitted.structure_.statistics["mean_depth"]
             found["error"] = fitted.weighing_.get("mean_error", math.nan)
             found["poisson"] = fitted.weighing_.get("poisson_rate", math.nan)
@@ -159,7 +163,8 @@ def agreement(lines: list[dict[str, Any]]) -> None:
             f"{table:12} split {split}  mean depth {min(depths):.2f} to {max(depths):.2f}, error "
             f"{np.mean([one['error'] for one in own]):.2f}; apart at most {max(apart):.1f} errors, above two in "
             f"{sum(z > 2 for z in apart)} of {len(apart)} pairs; Poisson rate {min(rates):.2f} to {max(rates):.2f}, "
-            f"total variation at most {variation:.2f}"
+            f"total variation at most {variation:.2f}; score less that of single networks on test rows "
+            f"{np.mean([one['validation'] - one['single'] for one in own]):.3f}"
         )
 
 

@@ -162,6 +162,26 @@ def test_exploring_ends_where_scores_have_fallen_for_long() -> None:
     assert not any(looks.overfits(-2.0, -1.0, 400.0, epoch) for epoch in range(61, 99))
 
 
+def test_exploring_lasts_while_learning_has_only_begun() -> None:
+    """Plateau, then a rise: a fifth more while the last fifth brought a tenth of it all, at most twice the epochs."""
+
+    def explored(scores: list[float], count: float = 500.0) -> int:
+        looks, best = Looks(100), -math.inf
+        for epoch, score in enumerate(scores, 1):
+            best = max(best, score)
+            looks.pace(score, best, count, epoch)
+            if epoch == looks.explored:
+                break
+        return looks.explored
+
+    plateau, rising = [-0.7] * 50, [-0.7 + 0.02 * i for i in range(150)]
+    assert explored(plateau * 4) == 60
+    assert explored(plateau + rising) == 160  # with the focus twice the planned epochs
+    assert explored(plateau + [min(score, -0.3) for score in rising]) == 100  # a fifth after the rise
+    assert explored([-0.7 * 0.9**i for i in range(200)]) == 60  # nearly all was learned before
+    assert explored(plateau + rising, count=1.0) == 60  # 0.2 nats in all say nothing
+
+
 def test_the_focus_starts_from_the_best_state() -> None:
     seen = []
 

@@ -4,7 +4,8 @@ A training with looks has four phases.
 
 1. *Explore*: every structure of the support is trained alike, at a constant rate. That ends before its time only
    where the rows say that the networks overfit: when for a tenth of the planned epochs every score was clearly lower
-   than the best one. A score that stands still ends nothing, since hard tables stand still for long and then fall.
+   than the best one. A score that stands still ends nothing, since hard tables stand still for long and then fall. It
+   lasts longer where learning has only begun: while the last fifth brought more than a tenth of all that was learned.
 2. *Look and grow*: at every fifth of the planned epochs the posterior is fitted to the held-out rows
    (:mod:`fathomless.inference.stacking`). While the last third of the support is worth more than 2 nats and more
    than two of its standard errors, the support grows by half, and exploring lasts a fifth longer.
@@ -40,6 +41,7 @@ __all__ = ["Densities", "Looks", "densities"]
 FIRST = 7  #: structures in the support at first
 _WORTH = 2.0  # nats
 _FALL = 0.01  # nats per row that a score is lower, and nats in all as for growth, where it has fallen clearly
+_BEGUN = 0.1  # share of all that was learned that the last fifth brings where learning has only begun
 _REST = 1e-3  # mass below which a structure rests in the focus; and that is dropped at the end
 _CHUNK = 8192  # rows scored at once
 _LEAST_DRAWS = 16  # weight draws of which a density is the mean, where weights are drawn
@@ -163,6 +165,8 @@ class Looks:
         Structures in the largest support so far. It does not grow again from a better state that was found before.
     low : int, optional
         The epoch since which every score is clearly lower than the best one.
+    began, reached : float, optional
+        The first score, and the best one at the last look, in nats per row.
     """
 
     planned: int
@@ -177,6 +181,8 @@ class Looks:
     grown: int = 0
     widest: int = 0
     low: int | None = None
+    began: float | None = None
+    reached: float | None = None
 
     def __post_init__(self) -> None:
         if not self.focusing:  # a training that goes on from another begins with the focus
@@ -234,6 +240,27 @@ class Looks:
             self.low = epoch
         return not self.focusing and self.low is not None and epoch - self.low >= 0.1 * self.planned
 
+    def begins(self, best: float, count: float) -> bool:
+        """Whether learning has only begun.
+
+        That is so if since the last look the best score rose by more than a tenth of all that it has risen, and by
+        what a support must be worth to grow.
+        """
+        if self.began is None or self.reached is None:
+            return False
+        rise = best - self.reached
+        return rise * count > self.worth and rise > _BEGUN * (best - self.began)
+
+    def pace(self, score: float, best: float, count: float, epoch: int) -> None:
+        """Let exploring end early, or last a fifth longer, by how scores went; parameters as in :meth:`overfits`."""
+        if self.overfits(score, best, count, epoch):
+            self.explored = epoch
+        elif epoch == self.explored and not self.focusing and self.begins(best, count):
+            self._lengthen()
+        self.began = score if self.began is None else self.began
+        if self.due(epoch):
+            self.reached = best
+
     def move(self, model: ListedStructure, found: Densities, epoch: int) -> int:
         """Let the support grow, or begin the focus, if it is time; return how many parts were created."""
         if not self.due(epoch):
@@ -242,11 +269,10 @@ class Looks:
         deepest = size - 1
         self.edge, error = stacking.worth(found.log_density, log_prior, found.weight, 2 * deepest // 3 + 1)
         if self.edge > max(self.worth, 2.0 * error) and size >= self.widest:
-            wanted, longer = math.ceil(1.5 * deepest) + 1, max(1, round(0.2 * self.planned))
-            reach = len(model.listed(wanted))
-            if reach > size and self.epochs + longer <= 2 * self.planned:
+            reach = len(model.listed(math.ceil(1.5 * deepest) + 1))
+            if reach > size and self._lengthen():
                 _ask_for_memory(model, reach / size)
-                self.explored, self.grown, self.widest, self.low = self.explored + longer, self.grown + 1, reach, None
+                self.grown, self.widest, self.low = self.grown + 1, reach, None
                 return self._even(model, reach)
             if epoch == self.explored:
                 limit = "max_depth or its prior" if reach == size else f"twice the planned {self.planned} epochs"
@@ -297,13 +323,23 @@ class Looks:
             "grown": self.grown,
             "widest": self.widest,
             "low": self.low,
+            "began": self.began,
+            "reached": self.reached,
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`to_json` returned."""
-        for name in ("explored", "focusing", "edge", "grown", "widest", "low"):
+        for name in ("explored", "focusing", "edge", "grown", "widest", "low", "began", "reached"):
             setattr(self, name, state[name])
         self.q = {int(number): mass for number, mass in state["q"].items()}
+
+    def _lengthen(self) -> bool:
+        """Let exploring last a fifth of the planned epochs longer, unless that makes twice as many; say whether."""
+        longer = max(1, round(0.2 * self.planned))
+        if self.epochs + longer > 2 * self.planned:
+            return False
+        self.explored += longer
+        return True
 
     def _even(self, model: ListedStructure, count: int, *, only: bool = False) -> int:
         numbers = model.listed(count)

@@ -381,9 +381,8 @@ def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
     found = _unseen(run, valid)
     value = looks.score(model, found)
     run.best.offer(value, run.epoch, model, run.likelihood)
-    best = run.best.score
-    if best is not None and looks.overfits(value, best, found.count, run.epoch):
-        looks.explored = run.epoch
+    if run.best.score is not None:
+        looks.pace(value, run.best.score, found.count, run.epoch)
     mean = math.fsum(number * mass for number, mass in looks.q.items())
     row = {"validation_log_likelihood": value, f"mean_{model.structure().kind}": mean}
     moved = looks.due(run.epoch)

@@ -101,7 +101,8 @@ class VariationalOptions:
         T multiplies the divergence of the weights; 1 is the model.
     epochs : int or "auto"
         Passes over the data. "auto" makes about 4,000 steps (2,000 of more than five networks side by side), within 20
-        and 1,000 epochs; where the posterior over structure is fitted to held-out rows, growth may double them.
+        and 1,000 epochs; where the posterior over structure is fitted to held-out rows, growth and slow starts may
+        double them.
     batch_size : int or "auto"
         Rows per step. "auto" is 256, and 512 from 10,000 rows on.
     learning_rate : float

@@ -316,6 +316,22 @@ def test_evaluation_out_of_fold_is_the_reported_score() -> None:
     assert 0.0 < found.scores["log_likelihood"].value - fitted.validation_score_ < 0.15
 
 
+def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
+    """Predictions have the noise of the average; out-of-fold ones, of single networks, that of single networks."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(100, 8))
+    y = 10.0 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20.0 * (X[:, 2] - 0.5) ** 2 + 5.0 * X[:, 3] + rng.normal(size=100)
+    fitted = regressor(epochs=200, members=10, width=32).fit(X, y)
+    (factor,) = fitted.weighing_["narrowing"]
+    assert 0.4 < factor < 0.99
+    alone = fitted.predict_dist(X, fold=fitted.fold_)
+    noise = fitted.predict_dist(X).uncertainty().noise
+    assert torch.allclose(alone.uncertainty().noise * factor**2, noise, rtol=1e-5)
+    again = load(fitted.save(tmp_path / "m"))
+    assert torch.equal(again.predict_dist(X, fold=fitted.fold_).variance, alone.variance)
+    assert "narrowing" not in regressor(calibrate=False).fit(X[:60], y[:60]).weighing_
+
+
 def test_noise_prior_shrinks_on_few_rows() -> None:
     """The scale goes less far from where the training left it, the fewer the rows."""
     from fathomless.inference.crossfit import Held

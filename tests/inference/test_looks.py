@@ -166,7 +166,7 @@ def test_exploring_lasts_while_learning_has_only_begun() -> None:
     """Plateau, then a rise: a fifth more while the last fifth brought a tenth of it all, at most twice the epochs."""
 
     def explored(scores: list[float], count: float = 500.0) -> int:
-        looks, best = Looks(100), -math.inf
+        looks, best = Looks(100, lengthen=True), -math.inf
         for epoch, score in enumerate(scores, 1):
             best = max(best, score)
             looks.pace(score, best, count, epoch)

@@ -485,7 +485,7 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
             f"Let the weights be uncertain too, with {option('weights', 'meanfield')}: the objective is then a bound "
             "on the evidence, and the weights get their part of the uncertainty. The training takes longer."
         )
-    if "initial_depth" in given and page.estimator.weighing_:
+    if "initial_depth" in given and "numbers" in page.estimator.weighing_:
         other = option("seed" if page.command else "random_state", page.seed + 1)
         steps.append(
             f"Fit again with another seed, {other}. What stays within the error bars comes from the data; what moves, "

@@ -195,7 +195,10 @@ class Estimator(TableReader, ABC):
         check_is_fitted(self, "model_")
         if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
             X = self._table(X, reset=False)
-        device = self.model_.device
+        device, likelihood = self.model_.device, self.likelihood_
+        if networks_of is not None and "narrowing" in self.weighing_:
+            likelihood = copy.deepcopy(likelihood)  # that of single networks
+            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"]))  # type: ignore[operator, union-attr]
         passes = self._draws() if self.model_.stochastic else 1
         networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
         networks *= len(self.model_.members) if isinstance(self.model_, Ensemble) else 1
@@ -215,7 +218,7 @@ class Estimator(TableReader, ABC):
                 _check_finite(draws.f, start)
                 if networks_of is not None:
                     draws = _of_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
-                yield predictive(draws, self.likelihood_, **self._units())
+                yield predictive(draws, likelihood, **self._units())
 
     def _draws(self) -> int:
         """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""

@@ -1,5 +1,6 @@
 """What is made of networks that were judged by rows which they were not fitted to: one law, one noise, one score."""
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -7,17 +8,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fathomless.data.rows import Rows
 from fathomless.inference import stacking
 from fathomless.inference.crossfit import Held
 from fathomless.inference.looks import Densities, Looks, prior_of
-from fathomless.inference.noise import KAPPA, KAPPA_ALONE, choose, fit_noise, heavy_tailed, left_out_score, total
+from fathomless.inference.noise import (
+    KAPPA,
+    KAPPA_ALONE,
+    choose,
+    disagreement,
+    fit_noise,
+    heavy_tailed,
+    left_out_score,
+    narrowing,
+    total,
+)
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import ListedStructure
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale, StudentT
+from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 
-__all__ = ["automatic_members", "best_alone", "concluded", "settled", "weighed"]
+__all__ = ["automatic_members", "best_alone", "concluded", "for_average", "settled", "weighed"]
+
+_CHUNK = 16384  # rows evaluated at once
 
 _LEAST = 12  # rows below which one network sees them all
 _PER_FOLD = 3  # rows of a fold, at least
@@ -95,6 +109,39 @@ def settled(held: Held, trained: Likelihood, kappa: float, *, free_noise: bool) 
     if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):
         trained = heavy_tailed(trained)
     return trained, likelihood
+
+
+@torch.no_grad()
+def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
+    """Narrow the noise that was fitted to single networks to that of their average, if it is a learned scale.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        An ensemble of cross-fitted networks, with its noise.
+    table : Rows
+        All rows.
+    folds : Tensor of int64, shape (R, N)
+        As ``fold_`` of an estimator.
+    """
+    model, likelihood = fitted.model, copy.deepcopy(fitted.likelihood)
+    learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
+    if not isinstance(model, Ensemble) or not learned:
+        return fitted
+    each = []
+    for part in table.parts(_CHUNK):
+        means = []
+        for member in model.members:
+            assert isinstance(member, Model)
+            drawn = member.draw(part.x)
+            means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
+        each.append(torch.stack(means))
+    sizes = folds.max(1).values + 1  # networks of each partition
+    unseen = torch.cat([line == torch.arange(int(size))[:, None] for line, size in zip(folds, sizes, strict=True)])
+    V, S = disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
+    factor = narrowing(V, S, len(folds), len(unseen))
+    likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
+    return replace(fitted, likelihood=likelihood, weighing={**fitted.weighing, "narrowing": factor.tolist()})
 
 
 def weighed(

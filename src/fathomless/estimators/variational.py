@@ -16,7 +16,7 @@ from fathomless.data.folds import can_be_folded, fold_rows, given_folds, without
 from fathomless.data.rows import Rows, concatenate
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.crossfitting import automatic_members, best_alone, concluded, weighed
+from fathomless.estimators.crossfitting import automatic_members, best_alone, concluded, for_average, weighed
 from fathomless.estimators.kinds import joined, kinds
 from fathomless.estimators.options import CrossFitOptions, LawOptions, NaturalLawOptions, VariationalOptions
 from fathomless.estimators.preparation import Array, Prepared
@@ -246,12 +246,20 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         if len(options) > 1:
             assert prepared.folds is not None
             fits = self._of_kinds(prepared, options)
-            return joined(fits, options, prepared.folds[0], calibrate=self.calibrate, free_noise=noise)
+            fitted = joined(fits, options, prepared.folds[0], calibrate=self.calibrate, free_noise=noise)
+            return self._narrowed(fitted, prepared)
         fitted, seen, looks = self._judged(prepared)
         of_row = None
         if prepared.folds is not None:
             of_row = torch.from_numpy(without(prepared.folds.numpy(), fitted.lost))[0][seen.rows]
-        return concluded(fitted, seen, folds=of_row, looks=looks, calibrate=self.calibrate, free_noise=noise)
+        fitted = concluded(fitted, seen, folds=of_row, looks=looks, calibrate=self.calibrate, free_noise=noise)
+        return self._narrowed(fitted, prepared)
+
+    def _narrowed(self, fitted: Fitted, prepared: Prepared) -> Fitted:
+        """Take the noise of single networks for that of their average, if it is to be fitted at all."""
+        if prepared.folds is None or not self.calibrate or not isinstance(prepared.train, Rows):
+            return fitted
+        return for_average(fitted, prepared.train, torch.from_numpy(without(prepared.folds.numpy(), fitted.lost)))
 
     def _of_kinds(self, prepared: Prepared, options: Sequence[dict[str, Any]]) -> list[tuple[Fitted, Held]]:
         """Cross-fit each kind of network by itself, on the same folds."""
@@ -278,7 +286,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             patience = None if self.patience is None else max(1, round(0.1 * training.epochs))
             if self.patience is not None and not isinstance(self.patience, str):
                 patience = training.evaluate_every * self.patience
-            looks = Looks(training.epochs, self._named_law(), patience, focusing=warm)
+            looks = Looks(training.epochs, self._named_law(), patience, lengthen=self.epochs == "auto", focusing=warm)
         starts = self._starts(prepared, networks)
         for name, value in self._without_effect().items() if looks is not None else ():
             warnings.warn(

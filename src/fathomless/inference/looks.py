@@ -149,6 +149,8 @@ class Looks:
         Epochs of the focus without a better score after which the training ends; None never ends it early.
     first : int
         Structures in the support at first.
+    lengthen : bool
+        Whether exploring may last longer where learning has only begun.
     worth : float
         Nats that the last third of a support is worth, at least, where it grows; two of its standard errors, if more.
     explored : int
@@ -173,6 +175,7 @@ class Looks:
     law: Law | None = None
     patience: int | None = None
     first: int = FIRST
+    lengthen: bool = False
     worth: float = _WORTH
     explored: int = 0
     focusing: bool = False
@@ -246,7 +249,7 @@ class Looks:
         That is so if since the last look the best score rose by more than a tenth of all that it has risen, and by
         what a support must be worth to grow.
         """
-        if self.began is None or self.reached is None:
+        if not self.lengthen or self.began is None or self.reached is None:
             return False
         rise = best - self.reached
         return rise * count > self.worth and rise > _BEGUN * (best - self.began)

@@ -23,9 +23,21 @@ from fathomless.inference.crossfit import Held
 from fathomless.inference.looks import Law
 from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 
-__all__ = ["KAPPA", "KAPPA_ALONE", "choose", "density", "fit_noise", "heavy_tailed", "left_out_score", "total"]
+__all__ = [
+    "KAPPA",
+    "KAPPA_ALONE",
+    "choose",
+    "density",
+    "disagreement",
+    "fit_noise",
+    "heavy_tailed",
+    "left_out_score",
+    "narrowing",
+    "total",
+]
 
 KAPPA = 0.5  #: how far log scales may go from those of the training, for rows that are all out of fold
+_NARROWEST = 0.1  # of the variance of the noise, that is left of it for an average
 KAPPA_ALONE = 0.35  #: the same for the few held-out rows of one network
 _TEMPERATURE = 0.2  # standard deviation of log T
 _LEAST_GAIN = 2.0  # standard errors by which Student's law must be better than Gauss's
@@ -158,6 +170,70 @@ def left_out_score(
         of_fold, rows = total(own, fit_noise(rest, likelihood))
         summed, count = summed + of_fold, count + rows
     return summed / count
+
+
+@torch.no_grad()
+def disagreement(f: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""Estimate how much of the squared error of single networks is disagreement between them.
+
+    Network k predicts row i, which it has not seen, with the error e = y − f_k, and the average of those that have seen
+    it is g = f̄ − f_k away. Let networks scatter around a common prediction with variance V, let what is left of the
+    error have the mean square T (noise, and what all networks miss), and let seeing a row move a prediction towards it
+    by the share h of that error. Then, with a = 1 + 1/m for m networks that have seen a row,
+
+    .. math:: S = E e^2 = T + V, \quad C = E\, g e = h T + V, \quad D = E g^2 = h^2 T + a V ,
+
+    so that V is a root of :math:`(a - 1) V^2 + (2 C - a S - D) V + D S - C^2 = 0`. Networks that only follow the rows
+    that they see have :math:`D = C^2 / S`, and V = 0; a plain mean of g² would take that for disagreement.
+
+    Parameters
+    ----------
+    f : Tensor, shape (F, N, T)
+        Predicted means of F networks.
+    y : Tensor, shape (N, T)
+        Targets.
+    unseen : bool Tensor, shape (F, N)
+        Which network has not seen which row.
+    weight : Tensor, shape (N,), optional
+        How often each row counts.
+
+    Returns
+    -------
+    V, S : Tensors, shape (T,)
+        Between 0 and S; and S.
+    """
+    f, y, out = f.double(), y.double(), unseen.double()
+    seen = 1.0 - out
+    m = seen.sum(0)
+    rest = (seen[..., None] * f).sum(0) / m[:, None].clamp(min=1.0)  # (N, T)
+    s = out * (m > 0.0) * (1.0 if weight is None else weight.double())
+    s = s / s.sum()
+    e, g = y - f, rest - f
+    S, C, D = (torch.einsum("kn,knt->t", s, one) for one in (e * e, g * e, g * g))
+    a = 1.0 + (s.sum(0) / m.clamp(min=1.0)).sum()
+    half = 0.5 * (a * S + D - 2.0 * C)
+    root = (half.square() - (a - 1.0) * (D * S - C * C)).clamp(min=0.0).sqrt()
+    V = (D * S - C * C) / (half + root).clamp(min=torch.finfo(torch.float64).tiny)  # the smaller root
+    return torch.minimum(V.clamp(min=0.0), S), S
+
+
+def narrowing(V: Tensor, S: Tensor, beside: int, networks: int) -> Tensor:
+    r"""Return by what factor a scale that was fitted to single networks is too large for their average, (T,).
+
+    With the scale σ of single networks, :math:`\sigma^2` stands for T + V. The error of an average of M is T + V/M, and
+    its mixture spreads by V (1 − 1/M) of itself, so the noise of the mixture is T + (2/M − 1) V. Where a row is unseen
+    by R networks, σ was fitted to their mixture, and M = R gives what it stands for.
+
+    Parameters
+    ----------
+    V, S : Tensors, shape (T,)
+        See :func:`disagreement`.
+    beside, networks : int
+        R and M.
+    """
+    V, S = V.double(), S.double()
+    fitted, average = (S - V + (2.0 / count - 1.0) * V for count in (beside, networks))
+    return (average / fitted.clamp(min=torch.finfo(torch.float64).tiny)).clamp(_NARROWEST, 1.0).sqrt()
 
 
 def _dtype_of(likelihood: nn.Module) -> torch.dtype:

@@ -147,6 +147,12 @@ class LearnedNoise(Noise):
         """Log of the scale of each target column, shape (T,)."""
         return self.log_minimum + 0.5 * F.softplus(2.0 * (self.raw - self.log_minimum))
 
+    @torch.no_grad()
+    def rescale(self, factor: Tensor) -> None:
+        """Multiply the scale of each target column by a factor (T,), down to the floor."""
+        above = (2.0 * (self.log_scale() + factor.to(self.raw).log() - self.log_minimum)).clamp(min=1e-6)
+        self.raw.copy_(self.log_minimum + 0.5 * (above + (-torch.expm1(-above)).log()))
+
     def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Return f itself and the learned log scales."""
         return f, self.log_scale().to(f.dtype)

@@ -111,7 +111,7 @@ def _path(estimator: LayeredNetwork) -> Figure:
 def findings(case: Case) -> Iterator[Finding]:
     """Say what a second pair of eyes would of a depth that was learned."""
     model = case.estimator.model_
-    if case.estimator.weighing_:
+    if "numbers" in case.estimator.weighing_:
         yield from _at_its_bound(case, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
         yield from _on_its_way(case)

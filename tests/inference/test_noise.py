@@ -1,0 +1,90 @@
+"""The noise of an average of networks, from rows that single ones have not seen."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from fathomless.inference.noise import disagreement, narrowing
+from fathomless.posterior.likelihoods import LearnedNoise
+
+
+def networks(
+    left: float, spread: float, follow: float, n: int = 20_000, folds: int = 10, repeats: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Predictions with known parts: errors of variance `left`, a `spread` between networks, rows that are followed."""
+    g = torch.Generator().manual_seed(0)
+    unseen = []
+    for _ in range(repeats):
+        fold = torch.randint(folds, (n,), generator=g)
+        unseen += [fold == k for k in range(folds)]
+    out = torch.stack(unseen)  # (F, N)
+    error = math.sqrt(left) * torch.randn(n, generator=g, dtype=torch.float64)
+    own = math.sqrt(spread) * torch.randn(len(out), n, generator=g, dtype=torch.float64)
+    f = own + follow * error * ~out  # the common prediction is 0
+    return f[..., None], error[:, None], out
+
+
+@pytest.mark.parametrize("follow", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_disagreement_is_told_from_following_rows(spread: float, follow: float, repeats: int) -> None:
+    f, y, unseen = networks(1.0, spread, follow, repeats=repeats)
+    V, S = disagreement(f, y, unseen)
+    # a mean of 20,000 squares has a relative error of 0.01, and V is a difference of such
+    assert float(S) == pytest.approx(1.0 + spread, rel=0.05)
+    assert float(V) == pytest.approx(spread, abs=0.05 * (1.0 + spread))
+
+
+def test_networks_that_interpolate_noise_do_not_disagree() -> None:
+    """Where all that have seen a row return it, a plain mean of squares would take all noise for disagreement."""
+    f, y, unseen = networks(1.0, 0.0, 1.0)
+    V, _ = disagreement(f, y, unseen)
+    assert float(((f[:, :, 0].mean(0) - 0.0).square()).mean()) > 0.7
+    assert float(V) < 0.02
+
+
+def test_weights_are_repetitions_and_targets_apart() -> None:
+    f, y, unseen = networks(1.0, 0.3, 0.2, n=500)
+    times = torch.arange(500) % 3
+    V, S = disagreement(f, y, unseen, times.double())
+    again = torch.arange(500).repeat_interleave(times)
+    V2, S2 = disagreement(f[:, again], y[again], unseen[:, again])
+    torch.testing.assert_close((V, S), (V2, S2))
+    both, _ = disagreement(torch.cat([f, 2.0 * f], 2), torch.cat([y, 2.0 * y], 1), unseen)
+    torch.testing.assert_close(both, torch.stack([V_of(f, y, unseen), 4.0 * V_of(f, y, unseen)]))
+
+
+def V_of(f: Tensor, y: Tensor, unseen: Tensor) -> Tensor:
+    return disagreement(f, y, unseen)[0][0]
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])
+def test_the_narrowed_mixture_has_the_variance_of_its_error(spread: float) -> None:
+    """Ten networks on rows that none has seen: noise and spread of the mixture make up the error of the average."""
+    left, count = 1.0, 10
+    factor = narrowing(torch.tensor([spread]), torch.tensor([left + spread]), 1, count)
+    noise = float(factor.square()) * (left + spread)
+    mixture = noise + spread * (1.0 - 1.0 / count)
+    assert mixture == pytest.approx(left + spread / count, rel=1e-6)
+
+
+def test_narrowing_has_limits() -> None:
+    one, none = torch.tensor([1.0]), torch.tensor([0.0])
+    assert float(narrowing(none, one, 1, 10)) == 1.0
+    assert float(narrowing(one, one, 1, 10)) == pytest.approx(math.sqrt(0.1))
+    assert float(narrowing(none, none, 1, 10)) == pytest.approx(math.sqrt(0.1))
+    assert float(narrowing(torch.tensor([0.3]), one, 5, 5)) == 1.0  # fitted to what it is for
+
+
+def test_a_scale_is_multiplied_and_brought_back() -> None:
+    noise = LearnedNoise(2, 0.5, 1e-3).double()
+    before = noise.log_scale().clone()
+    noise.rescale(torch.tensor([0.5, 2.0]))
+    torch.testing.assert_close((noise.log_scale() - before).exp().detach(), torch.tensor([0.5, 2.0]).double())
+    noise.rescale(torch.tensor([2.0, 0.5]))
+    torch.testing.assert_close(noise.log_scale(), before)
+    noise.rescale(torch.tensor([1e-9, 1.0]))
+    assert bool(noise.log_scale().isfinite().all())
+    assert float(noise.log_scale()[0].detach()) == pytest.approx(math.log(1e-3), abs=1e-5)

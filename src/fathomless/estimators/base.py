@@ -61,8 +61,8 @@ class Estimator(TableReader, ABC):
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
     weighing_ : dict
         What was decided by rows that the networks had not seen, as plain JSON: what the posterior over structure rests
-        on (:func:`~fathomless.estimators.crossfitting.weighed`), the weights of kinds of network, the temperature of a
-        sparse one; empty if nothing was.
+        on (:func:`~fathomless.estimators.crossfitting.weighed`), the weights of kinds of network, how much narrower
+        the noise of their average is, the temperature of a sparse one; empty if nothing was.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
     """

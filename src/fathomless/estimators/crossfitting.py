@@ -32,7 +32,6 @@ from fathomless.posterior.model import Model
 __all__ = ["automatic_members", "best_alone", "concluded", "for_average", "settled", "weighed"]
 
 _CHUNK = 16384  # rows evaluated at once
-
 _LEAST = 12  # rows below which one network sees them all
 _PER_FOLD = 3  # rows of a fold, at least
 _UNTIL_TEN, _UNTIL_FIVE = 5_000, 50_000

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 KAPPA = 0.5  #: how far log scales may go from those of the training, for rows that are all out of fold
-_NARROWEST = 0.1  # of the variance of the noise, that is left of it for an average
 KAPPA_ALONE = 0.35  #: the same for the few held-out rows of one network
+_NARROWEST = 0.1  # least share of the variance of the noise that an average keeps
 _TEMPERATURE = 0.2  # standard deviation of log T
 _LEAST_GAIN = 2.0  # standard errors by which Student's law must be better than Gauss's
 

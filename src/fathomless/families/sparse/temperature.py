@@ -186,7 +186,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         if not candidates:
             return VariationalEstimator._infer(own, prepared)
         choice = self._settled(prepared) or self._chosen(prepared, candidates)
-        fitted = VariationalEstimator._infer(_at(own, choice.temperature), prepared)
+        fitted = VariationalEstimator._infer(own._with({"temperature": choice.temperature}), prepared)
         if self.checkpoint is not None:
             io.remove(self._place())
         if choice.likelihood is not None and prepared.valid is None:  # the network has seen all rows by now
@@ -252,7 +252,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
 
     def _trained(self, prepared: Prepared, rows: Rows, judges: Rows, candidates: Sequence[float]) -> tuple[Fitted, ...]:
         """Train from one start at every temperature, for as many steps as the network that is kept."""
-        own, table = _at(cast(VariationalEstimator, self), candidates[0]), cast(Rows, prepared.train)
+        own, table = cast(VariationalEstimator, self)._with({"temperature": candidates[0]}), cast(Rows, prepared.train)
         start, training = own._start(prepared, prepared.seed), own._training(table.count, len(table))
         valid = judges if prepared.valid is not None else None  # else the last state counts, as in the end
         if valid is None:  # as many steps from fewer rows
@@ -291,13 +291,6 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         if io.holds(self._place()) and io.load(self._place(), kinds={keeper.kind}).meta["extra"] != keeper.extra:
             io.remove(self._place())
         return keeper
-
-
-def _at(estimator: VariationalEstimator, temperature: float) -> VariationalEstimator:
-    """Return a copy of an estimator whose temperature is a number."""
-    copied = copy.copy(estimator)
-    copied.temperature = temperature
-    return copied
 
 
 def _divided(table: Rows, seed: int, share: float = _SHARE) -> tuple[Rows, Rows]:

@@ -23,29 +23,39 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.compose import make_column_selector, make_column_transformer
-from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
+import fathomless
 
-REGRESSION = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein")
+REGRESSION = ("yacht", "boston", "energy", "concrete", "wine_red", "kin8nm", "power", "naval", "protein", "diabetes")
 CLASSES = ("german_credit", "spambase", "letter", "magic_telescope", "bank_marketing_additional", "adult")
-BUNDLED = {"iris": load_iris, "wine": load_wine, "cancer": load_breast_cancer, "digits": load_digits}
-OURS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "elbo": {"structure_from": "elbo", "likelihood": "gaussian"},
-    "restarts": {"structure_from": "elbo", "likelihood": "gaussian", "n_restarts": 5},
-    "one": {"members": 1},
+BUNDLED = {
+    "diabetes": load_diabetes,
+    "iris": load_iris,
+    "wine": load_wine,
+    "cancer": load_breast_cancer,
+    "digits": load_digits,
+}
+OURS: dict[str, tuple[str, dict[str, Any]]] = {
+    "default": ("UnboundedDepth", {}),
+    "elbo": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian"}),
+    "restarts": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian", "n_restarts": 5}),
+    "one": ("UnboundedDepth", {"members": 1}),
+    "continuous": ("ContinuousDepth", {}),
+    "meanfield": ("MeanFieldNetwork", {}),
+    "finite2": ("FiniteNetwork", {"depth": 2}),
+    "finite4": ("FiniteNetwork", {"depth": 4}),
 }
 
 
 def data(folder: Path, name: str, split: int) -> tuple[Any, Any, Any, Any]:
     """Return training and test columns and targets."""
-    if name in REGRESSION:
+    if name in REGRESSION and name not in BUNDLED:
         z = np.load(folder / "uci_regression" / f"{name}.npz")
         train, test = z["train_idx"][split], z["test_idx"][split]
         return z["X"][train], z["y"][train], z["X"][test], z["y"][test]
@@ -57,7 +67,7 @@ def data(folder: Path, name: str, split: int) -> tuple[Any, Any, Any, Any]:
         target |= {"spambase": "is_spam", "german_credit": "class"}
         y = frame.pop(target[name]).astype(str).to_numpy()
         X = frame
-    a, b, c, d = train_test_split(X, y, test_size=0.1, random_state=split, stratify=y)
+    a, b, c, d = train_test_split(X, y, test_size=0.1, random_state=split, stratify=None if name in REGRESSION else y)
     return a, c, b, d
 
 
@@ -87,8 +97,9 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if column in OURS:
-            kind = UnboundedDepthRegressor if regression else UnboundedDepthClassifier
-            own = {k: v for k, v in OURS[column].items() if regression or k != "likelihood"}
+            family, given = OURS[column]
+            kind = getattr(fathomless, f"{family}{'Regressor' if regression else 'Classifier'}")
+            own = {k: v for k, v in given.items() if regression or k != "likelihood"}
             fitted = kind(random_state=seed, **own, **options).fit(X, y)
             seconds = time.perf_counter() - began
             rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
@@ -96,7 +107,7 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             if fitted.fold_ is not None:  # single networks on new rows, beside the score of rows out of fold
                 of = [np.full((len(fitted.fold_), len(yt)), k) for k in range(int(fitted.fold_.max()) + 1)]
                 found["single"] = float(np.mean([fitted.predict_dist(Xt, fold=k).log_prob(yt).mean() for k in of]))
-            found["depth"] = fitted.structure_.statistics["mean_depth"]
+            found["depth"] = fitted.structure_.statistics.get("mean_depth", math.nan)
             found["error"] = fitted.weighing_.get("mean_error", math.nan)
             found["poisson"] = fitted.weighing_.get("poisson_rate", math.nan)
             found["student"] = float(type(fitted.likelihood_).__name__ == "StudentT")

@@ -28,7 +28,6 @@ from torch import nn
 
 from fathomless import UnboundedDepthClassifier
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import DepthLaw, StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
 from fathomless.inference.batched import BatchedRun, BatchedRuns
@@ -37,6 +36,7 @@ from fathomless.inference.run import Run
 from fathomless.inference.stacked import Stack
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
+from fathomless.posterior.laws import DepthLaw, StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical
 
 ROWS, BATCH, WIDTH = 1024, 256, 32

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from fathomless.families.depth.laws import (
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.laws import (
     FixedDepth,
     FreeCategorical,
     HardTruncation,
@@ -13,8 +15,6 @@ from fathomless.families.depth.laws import (
     StickBreaking,
     TruncatedPoisson,
 )
-from fathomless.families.depth.model import UnboundedDepth
-from fathomless.nn.architectures import MLP
 
 LAWS = {
     "soft": TruncatedPoisson(2.2),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
-from fathomless.families.depth.laws import PoissonPrior
+from fathomless.posterior.laws import PoissonPrior
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 from refusals import frame, numbers, refused, regressor

@@ -389,7 +389,7 @@ def test_a_training_that_diverges_says_what_to_do() -> None:
 
 
 def test_a_depth_without_prior_mass_is_refused() -> None:
-    from fathomless.families.depth.laws import UniformPrior
+    from fathomless.posterior.laws import UniformPrior
 
     with pytest.raises((DepthError, DataError), match=r"prior|reaches"):
         regressor(depth_prior=UniformPrior(2), initial_depth=5.0).fit(numbers(), numbers()[:, 0])

@@ -40,6 +40,8 @@ if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.families.baselines.estimator import (
         MeanFieldNetworkRegressor as MeanFieldNetworkRegressor,
     )
+    from fathomless.families.continuous.estimator import ContinuousDepthClassifier as ContinuousDepthClassifier
+    from fathomless.families.continuous.estimator import ContinuousDepthRegressor as ContinuousDepthRegressor
     from fathomless.families.depth.estimator import UnboundedDepthClassifier as UnboundedDepthClassifier
     from fathomless.families.depth.estimator import UnboundedDepthRegressor as UnboundedDepthRegressor
     from fathomless.families.registry import load as load

@@ -21,7 +21,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.evaluation import Evaluation, Score, evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.families.depth.laws import FixedDepth
+from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.structure import GraphPosterior
 from fathomless.system.errors import ConvergenceWarning
 

@@ -25,6 +25,8 @@ ROWS = 84  # enough for rows to be held out, and three steps in an epoch
 #: Short, narrow, and with rows held out; a family takes those that it has. The history gets rows at epochs 3, 6 and 9.
 TINY = {"epochs": 9, "width": 6, "batch_size": 24, "weight_draws": 8, "validation_fraction": 0.2, "patience": None}
 AVERAGE = {"n_restarts": 2, "restarts": "average"}
+#: Fast, in double, and with weights that move.
+PATHS = {"hidden": 6, "steps": 3, "rate": 0.5, "precision": "auto"}
 #: Family -> its variants: options, and the parts of the uncertainty that are exactly 0.
 VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "depth": {
@@ -42,6 +44,16 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
         "slab": ({"posterior": "slab"}, {"structure"}),
         "median": ({"predict_by": "median"}, {"structure"}),
         "average": (AVERAGE, set()),
+    },
+    "continuous": {
+        "": (PATHS, {"structure"}),
+        "cross-fitted": ({**PATHS, "members": 3, "validation_fraction": "auto"}, {"structure"}),
+        "random": ({**PATHS, "horizon": "random", "horizons": 2}, set()),
+        "random-elbo": ({**PATHS, "horizon": "random", "horizons": 2, "structure_from": "elbo"}, set()),
+        "gaussian": ({**PATHS, "initial": "gaussian"}, {"structure"}),
+        "lowrank": ({**PATHS, "drift": "lowrank", "rank": 4}, {"structure"}),
+        "network": ({**PATHS, "drift": "network", "rank": 4, "estimator": "sticking"}, {"structure"}),
+        "average": ({**PATHS, **AVERAGE}, {"structure"}),
     },
     "finite": {"": ({}, {"structure", "weights"})},
     "dun": {"": ({"depths": 3}, {"weights"})},

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fathomless.data import datasets
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.families.depth.laws import SmoothTruncation, TruncatedPoisson, UniformPrior
+from fathomless.posterior.laws import SmoothTruncation, TruncatedPoisson, UniformPrior
 from fathomless.system.errors import ConvergenceWarning
 from quick_fits import FRAMES, Array, classes, classifier, problem, regressor, table
 

@@ -14,8 +14,8 @@ from sklearn.base import clone
 from sklearn.metrics import r2_score
 
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.families.depth.laws import FixedDepth, PoissonPrior
 from fathomless.nn.architectures import MLP, Architecture
+from fathomless.posterior.laws import FixedDepth, PoissonPrior
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 from quick_fits import FRAMES, classes, problem, regressor, table

@@ -9,7 +9,7 @@ import pytest
 import fathomless
 from fathomless import DropoutNetworkRegressor, FiniteNetworkClassifier, SparseBayesRegressor, UnboundedDepthRegressor
 from fathomless.estimators import saving
-from fathomless.families.depth.laws import HardTruncation, SmoothTruncation, TruncatedPoisson
+from fathomless.posterior.laws import HardTruncation, SmoothTruncation, TruncatedPoisson
 from fathomless.system import io
 from fathomless.system.errors import FileError
 

@@ -35,10 +35,10 @@ from fathomless.experiments.results import (
     summed_up,
 )
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
-from fathomless.families.depth.laws import TruncatedPoisson
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.training import schedule
 from fathomless.nn.architectures import SequenceTransformer
+from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError, PausedError
 from fathomless.system.rng import seeded_globals

@@ -21,6 +21,7 @@ OWNERS = {
         "estimators.preparation",
         "estimators.base",
         "estimators.tasks",
+        "families.continuous.estimator",
         "families.sparse.estimator",
     },
     "narwhals": {"data.frames", "estimators.preparation", "estimators.tasks"},

@@ -18,7 +18,6 @@ from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
 from fathomless.estimators.variational import fit_together
-from fathomless.families.depth.laws import DepthLaw, FixedDepth, QuantilePoisson, StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import load
 from fathomless.inference.batched import BatchedRuns, densities, fit_batched
@@ -28,6 +27,7 @@ from fathomless.inference.stacked import Stack
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
+from fathomless.posterior.laws import DepthLaw, FixedDepth, QuantilePoisson, StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError, PausedError
 from trainings import state_of

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from fathomless.data.blocks import Blocks
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import FixedDepth, PoissonPrior
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import stacking
 from fathomless.inference.callbacks import Checkpoint
@@ -24,6 +23,7 @@ from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.laws import FixedDepth, PoissonPrior
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import memory

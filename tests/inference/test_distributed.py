@@ -25,7 +25,6 @@ from fathomless.app import runs
 from fathomless.app.cli import main
 from fathomless.data.rows import Rows
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
-from fathomless.families.depth.laws import StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
 from fathomless.inference.callbacks import Checkpoint, History
@@ -34,6 +33,7 @@ from fathomless.inference.looks import Looks
 from fathomless.inference.run import Fitted, Run
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
+from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system import io
 from fathomless.system.errors import ConvergenceWarning, DataError, RankError

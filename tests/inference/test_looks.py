@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import PoissonPrior, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import stacking
 from fathomless.inference.looks import Densities, Looks, densities, prior_of
@@ -16,6 +15,7 @@ from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
+from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.system.errors import ConvergenceWarning, DataError
 

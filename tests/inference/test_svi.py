@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import StickBreaking, TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
 from fathomless.inference.callbacks import Checkpoint
@@ -20,6 +19,7 @@ from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training, schedule
 from fathomless.nn.architectures import MLP
+from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.progress import Progress, Terminal

@@ -28,10 +28,12 @@ from fathomless.posterior.capabilities import ListedStructure
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
+from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["automatic_members", "best_alone", "concluded", "for_average", "settled", "weighed"]
 
 _CHUNK = 16384  # rows evaluated at once
+_DRAWS = 16  # of each network, where weights are drawn
 _LEAST = 12  # rows below which one network sees them all
 _PER_FOLD = 3  # rows of a fold, at least
 _UNTIL_TEN, _UNTIL_FIVE = 5_000, 50_000
@@ -47,7 +49,7 @@ def automatic_members(count: float, weights: float, passes: float) -> int:
     count : float
         Rows, each as often as it counts.
     weights : float
-        Of one network, about.
+        Of one network, about; or multiplications for a row, if each is used more than once.
     passes : float
         Over the rows, about.
     """
@@ -132,7 +134,7 @@ def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
         means = []
         for member in model.members:
             assert isinstance(member, Model)
-            drawn = member.draw(part.x)
+            drawn = member.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean"), device=part.x.device))
             means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
         each.append(torch.stack(means))
     sizes = folds.max(1).values + 1  # networks of each partition

@@ -19,6 +19,7 @@ __all__ = [
     "COMMON",
     "ClassOptions",
     "CrossFitOptions",
+    "DrawnTrainingOptions",
     "DrawnWeightsOptions",
     "LawOptions",
     "NaturalLawOptions",
@@ -99,6 +100,8 @@ class VariationalOptions:
     ----------
     temperature : float
         T multiplies the divergence of the weights; 1 is the model.
+    warm_up : float
+        Share of the epochs over which the temperature rises from 0; no epoch of these is kept as the best one.
     epochs : int or "auto"
         Passes over the data. "auto" makes about 4,000 steps (2,000 of more than five networks side by side), within 20
         and 1,000 epochs; where the posterior over structure is fitted to held-out rows, growth and slow starts may
@@ -134,6 +137,7 @@ class VariationalOptions:
     """
 
     temperature: float = option(1.0, "real")
+    warm_up: float = option(0.0, "real", least=0)
     epochs: "int | str" = option("auto", "whole", "auto", least=1)
     batch_size: "int | str" = option("auto", "whole", "auto", least=1)
     learning_rate: float = option(5e-3, "real")
@@ -244,6 +248,19 @@ class DrawnWeightsOptions:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class DrawnTrainingOptions:
+    """Weights that are drawn once for all rows, in training too.
+
+    Parameters
+    ----------
+    training_draws : int
+        Draws in each step of a training.
+    """
+
+    training_draws: int = option(1, "whole", least=1)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class NoiseOptions:
     """The noise of a regression.
 
@@ -264,7 +281,14 @@ class NoiseOptions:
 #: Names of the options that are common to families: of tables, training, laws and draws.
 COMMON = frozenset(
     f.name
-    for group in (TableOptions, VariationalOptions, NaturalLawOptions, DrawnWeightsOptions, CrossFitOptions)
+    for group in (
+        TableOptions,
+        VariationalOptions,
+        NaturalLawOptions,
+        DrawnWeightsOptions,
+        DrawnTrainingOptions,
+        CrossFitOptions,
+    )
     for f in fields(group)
 )
 

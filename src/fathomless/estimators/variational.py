@@ -18,13 +18,19 @@ from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members, best_alone, concluded, for_average, weighed
 from fathomless.estimators.kinds import joined, kinds
-from fathomless.estimators.options import CrossFitOptions, LawOptions, NaturalLawOptions, VariationalOptions
+from fathomless.estimators.options import (
+    CrossFitOptions,
+    DrawnTrainingOptions,
+    LawOptions,
+    NaturalLawOptions,
+    VariationalOptions,
+)
 from fathomless.estimators.preparation import Array, Prepared
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.crossfit import Held, crossfit, folded, held
 from fathomless.inference.distributed import ranks
-from fathomless.inference.looks import FIRST, Law, Looks
+from fathomless.inference.looks import Law, Looks
 from fathomless.inference.restarts import restarted
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import fit
@@ -171,6 +177,8 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             schedule=self.schedule,
             clip_norm=self.clip_norm,
             temperature=self.temperature,
+            warm_up=self.warm_up,
+            draws=self.training_draws if isinstance(self, DrawnTrainingOptions) else 1,
             evaluate_every=max(1, round(8 / steps_per_epoch)),
             patience=_PATIENCE if self.patience == "auto" else cast("int | None", self.patience),
             calibrate=self.calibrate,
@@ -197,8 +205,12 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         """Return how a law of the user's choice is fitted; None for categorical weights."""
 
     @abstractmethod
-    def _point_estimates(self) -> bool:
-        """Whether weights are point estimates."""
+    def _folds_by_default(self) -> bool:
+        """Whether networks are cross-fitted, and rows decide about structure, unless options say otherwise."""
+
+    @abstractmethod
+    def _multiplications(self, inputs: int) -> float:
+        """Return how many multiplications one network takes for a row, about."""
 
     @abstractmethod
     def _without_effect(self) -> dict[str, Any]:
@@ -221,12 +233,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             if self.members > count:
                 raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
             return self.members
-        if asked or self.structure_from == "elbo" or not self._point_estimates() or ranks().count > 1:
+        if asked or self.structure_from == "elbo" or not self._folds_by_default() or ranks().count > 1:
             return 1
-        width = getattr(self, "width", 64)
-        weights = inputs * width + FIRST * width * width
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
-        return automatic_members(count, weights, passes)
+        return automatic_members(count, self._multiplications(inputs), passes)
 
     def _judged_by_rows(self, prepared: Prepared) -> bool:
         if prepared.folds is not None:
@@ -237,7 +247,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
                 f"structure_from='held_out' was given, and of these {prepared.train.count:g} rows none are held out; "
                 "give more rows, set validation_fraction, or use structure_from='elbo'"
             )
-        drawn = self.structure_from == "auto" and not self._point_estimates()
+        drawn = self.structure_from == "auto" and not self._folds_by_default()
         return held and self.structure_from != "elbo" and not drawn and self._law_is_free()
 
     def _from_rows(self, prepared: Prepared) -> Fitted:

@@ -26,14 +26,6 @@ from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Request, Result, Value, paired, summed_up
-from fathomless.families.depth.laws import (
-    DepthLaw,
-    FixedDepth,
-    HardTruncation,
-    PoissonPrior,
-    QuantilePoisson,
-    TruncatedPoisson,
-)
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.objective import log_predictive
@@ -42,6 +34,14 @@ from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import ConvNet
 from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.laws import (
+    DepthLaw,
+    FixedDepth,
+    HardTruncation,
+    PoissonPrior,
+    QuantilePoisson,
+    TruncatedPoisson,
+)
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import io

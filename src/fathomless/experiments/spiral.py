@@ -20,7 +20,13 @@ from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
 from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Request, Result, Value, paired, summed_up
-from fathomless.families.depth.laws import (
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.batched import BatchedRuns, densities, fit_batched
+from fathomless.inference.run import Fitted
+from fathomless.inference.stacked import Stack
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
+from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,
     FreeCategorical,
@@ -31,12 +37,6 @@ from fathomless.families.depth.laws import (
     TruncatedPoisson,
     UniformPrior,
 )
-from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.batched import BatchedRuns, densities, fit_batched
-from fathomless.inference.run import Fitted
-from fathomless.inference.stacked import Stack
-from fathomless.inference.training import Training
-from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.rng import fold_in
 

@@ -15,7 +15,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
 from fathomless.estimators.options import ClassOptions, NoiseOptions, options_of
-from fathomless.families import baselines, depth, sparse
+from fathomless.families import baselines, continuous, depth, sparse
 from fathomless.families.family import Family
 from fathomless.system.citations import SOFTWARE, Reference
 from fathomless.system.errors import DataError, FileError
@@ -31,6 +31,7 @@ __all__ = ["BUILT_IN", "GROUP", "estimator_class", "families", "family_of", "loa
 BUILT_IN: tuple[Family, ...] = (
     depth.FAMILY,
     sparse.FAMILY,
+    continuous.FAMILY,
     *baselines.FAMILIES,
 )
 GROUP = "fathomless.families"  #: entry points by which other packages bring families

@@ -117,6 +117,7 @@ class BatchedRuns:
         self.training = members[0].training
         self.device = members[0].model.device
         self.epoch = self.step = 0
+        self.heat = 1.0  # factor of the temperatures
         self.history: list[dict[str, float]] = []
         self.stop = self.pause = False
         self.terms: tuple[str, ...] = ()
@@ -388,7 +389,9 @@ def _evaluate(
 
     weighted = None if rows.weight is None else 0
     each = vmap(one, in_dims=(0, 0, 0, weighted, 0), randomness="different")
-    return each({name: values[name] for name in runs.active_mask}, rows.x, rows.y, rows.weight, runs.temperature)
+    return each(
+        {name: values[name] for name in runs.active_mask}, rows.x, rows.y, rows.weight, runs.temperature * runs.heat
+    )
 
 
 def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
@@ -403,6 +406,7 @@ def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
         batch = train.take(runs.active, edges if index is None else index[:, edges])
         runs.step += 1
         structure_step = runs.step % t.structure_every == 0
+        runs.heat = t.heat((runs.step - 1) / (steps * t.epochs))
         parts = _step(runs, batch, train, schedule(t.schedule, runs.step - 1, steps * t.epochs, steps), structure_step)
         shares.append(parts * ((edges.stop - edges.start) / size))
         if structure_step and runs.of_structure:
@@ -488,11 +492,11 @@ def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor
                 f"{member.training.learning_rate}), set clip_norm, or scale the data"
             )
             continue
+        runs.write(k)  # structure and best state are read from the model
         row.update(member.model.structure().statistics)
         if scores:
             row["validation_log_likelihood"] = scores[k]
-            if member.best.score is None or scores[k] > member.best.score:
-                runs.write(k)  # the best state is read from the model
+        if scores and t.heat(runs.epoch / t.epochs) == 1.0:
             member.best.offer(scores[k], runs.epoch, member.model, member.likelihood)
             member.stop = member.stop or member.best.exhausted(t.patience)
         member.history.append(row)

@@ -221,7 +221,8 @@ def _epoch(run: Run, train: Rows | Stream | Blocks) -> Tensor:
         # the law over structure moves, and the model grows, in every few steps only: both must read the device
         structure_step = run.step % t.structure_every == 0
         _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
-        parts.append(_step(run, batch, len(train), train.count))
+        heat = t.heat((run.step - 1) / (steps * t.epochs))
+        parts.append(_step(run, batch, len(train), train.count, heat))
         shares.append(len(batch) / len(train))
         if structure_step:
             _follow_law(run, train)
@@ -270,7 +271,7 @@ def _clear(run: Run) -> None:
             p.grad = None
 
 
-def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[Tensor]:
+def _step(run: Run, batch: Rows, size: int, count: float | None = None, heat: float = 1.0) -> list[Tensor]:
     """One step; return [log_likelihood, divergences…] on the device. Reads nothing back.
 
     The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions. Each of
@@ -285,7 +286,8 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None) -> list[
     if run.ranks.count > 1:
         draws = replace(draws, divergence={name: kl / run.ranks.count for name, kl in draws.divergence.items()})
     share = size * len(part) / len(batch)
-    e = elbo(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=t.temperature)
+    temperature = t.temperature * heat
+    e = elbo(draws, run.likelihood, rows.y, size=share, weight=rows.weight, temperature=temperature)
     # per row, so that learning rates and clipping mean the same for every size of data
     (-e.value / (count or size)).backward()
     if run.ranks.count > 1:
@@ -368,7 +370,8 @@ def _record(run: Run, train: Rows | Stream | Blocks, valid: Rows | Blocks | None
         row.update(_look(run, valid))
     elif valid is not None and len(valid):
         row["validation_log_likelihood"] = score(run, valid)
-        run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
+        if t.heat(run.epoch / t.epochs) == 1.0:
+            run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
         run.stop = run.stop or run.best.exhausted(t.patience)
     run.history.append(row)
 
@@ -380,7 +383,8 @@ def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
     assert isinstance(model, ListedStructure)
     found = _unseen(run, valid)
     value = looks.score(model, found)
-    run.best.offer(value, run.epoch, model, run.likelihood)
+    if run.training.heat(run.epoch / run.training.epochs) == 1.0:
+        run.best.offer(value, run.epoch, model, run.likelihood)
     if run.best.score is not None:
         looks.pace(value, run.best.score, found.count, run.epoch)
     mean = math.fsum(number * mass for number, mass in looks.q.items())

@@ -53,6 +53,8 @@ class Training:
         Longest gradient allowed, in the units of the bound divided by N.
     temperature : float
         T multiplies the divergence of the weights. T = 1 is the model.
+    warm_up : float
+        Share of the epochs over which the temperature rises from 0. States of that time are not kept as the best ones.
     draws : int
         Weight draws per step, for families that draw.
     precondition : bool, optional
@@ -86,6 +88,7 @@ class Training:
     schedule: str | tuple[tuple[int, float], ...] = "cosine"
     clip_norm: float | None = None
     temperature: float = 1.0
+    warm_up: float = 0.0
     draws: int = 1
     precondition: bool | None = None
     structure_every: int = 8
@@ -104,10 +107,21 @@ class Training:
             if getattr(self, name) is not None:
                 checks.positive(name, getattr(self, name), None)
         checks.interval("momentum", self.momentum, 0.0, 1.0)
+        checks.interval("warm_up", self.warm_up, 0.0, 1.0)
         checks.interval("structure_rate", self.structure_rate, 0.0, math.inf)
         for name in ("optimizer", "structure_optimizer"):
             checks.choice(name, getattr(self, name), ("adam", "sgd") if name == "optimizer" else ("adam", "natural"))
         schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
+
+    def heat(self, done: float) -> float:
+        """Return the factor of the temperature where a share of the training is done: it rises from 0 to 1.
+
+        Examples
+        --------
+        >>> [Training(warm_up=0.5).heat(done) for done in (0.0, 0.25, 0.5, 1.0)]
+        [0.0, 0.5, 1.0, 1.0]
+        """
+        return min(1.0, done / self.warm_up) if self.warm_up else 1.0
 
 
 def schedule(plan: str | tuple[tuple[int, float], ...], step: int, total: int, steps_per_epoch: int) -> float:

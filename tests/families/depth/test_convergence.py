@@ -9,7 +9,8 @@ import pytest
 from fathomless import UnboundedDepthRegressor
 from fathomless.app.doctor import examine
 from fathomless.families.depth.convergence import Reach, depth_drift, reach
-from fathomless.families.depth.laws import (
+from fathomless.inference.training import adam_travel
+from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,
     FreeCategorical,
@@ -19,7 +20,6 @@ from fathomless.families.depth.laws import (
     TruncatedPoisson,
     UniformPrior,
 )
-from fathomless.inference.training import adam_travel
 from fathomless.system.errors import ConvergenceWarning
 
 START = "could not have gone far from its start"

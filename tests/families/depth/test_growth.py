@@ -8,12 +8,12 @@ from torch import Tensor
 
 from depth_models import LAWS, build, data, move_to
 from fathomless.data.rows import Rows
-from fathomless.families.depth.laws import TruncatedPoisson
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.objective import elbo
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP, ConvNet, SequenceTransformer, TabularTransformer
+from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.errors import ConvergenceWarning, DataError
 

@@ -11,7 +11,6 @@ from depth_models import LAWS, NET, build, data, move_to
 from fathomless.data.rows import Rows
 from fathomless.families.depth import deploy
 from fathomless.families.depth.convergence import depth_drift
-from fathomless.families.depth.laws import FixedDepth, FreeCategorical, PoissonPrior, UniformPrior
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.objective import elbo
 from fathomless.inference.run import Run
@@ -19,6 +18,7 @@ from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
 from fathomless.nn.layers import WeightPrior, weight_decay
+from fathomless.posterior.laws import FixedDepth, FreeCategorical, PoissonPrior, UniformPrior
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
 from fathomless.system.errors import DataError, DepthError

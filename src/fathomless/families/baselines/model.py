@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fathomless.families.depth.laws import FixedDepth, FreeCategorical, UniformPrior
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales
+from fathomless.posterior.laws import FixedDepth, FreeCategorical, UniformPrior
 from fathomless.system.errors import DataError
 
 __all__ = ["Dropout", "depth_uncertainty_network", "dropout_network", "finite_network", "mean_field_network"]

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from fathomless.families.depth.laws import DepthLaw, DepthPrior, QuantilePoisson, StickBreaking, TruncatedPoisson
 from fathomless.inference.training import adam_travel
+from fathomless.posterior.laws import DepthLaw, DepthPrior, QuantilePoisson, StickBreaking, TruncatedPoisson
 
 __all__ = ["Reach", "depth_drift", "reach"]
 
@@ -83,7 +83,7 @@ def reach(
 
     Examples
     --------
-    >>> from fathomless.families.depth.laws import PoissonPrior
+    >>> from fathomless.posterior.laws import PoissonPrior
     >>> rows = [{"step": 1000.0, "learning_rate": 0.005}]
     >>> found = reach(TruncatedPoisson(8.0), PoissonPrior(0.5), rows, learning_rate=0.005, structure_rate=0.3)
     >>> round(found.travel, 2), round(found.distance, 1)

@@ -14,7 +14,15 @@ from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import depth_drift, reach
-from fathomless.families.depth.laws import (
+from fathomless.families.depth.fitting import fitting
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.depth.options import DepthOptions, NetworkOptions
+from fathomless.inference.looks import FIRST, Law
+from fathomless.inference.run import Fitted
+from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.laws import (
     DepthLaw,
     DepthPrior,
     FixedDepth,
@@ -26,15 +34,7 @@ from fathomless.families.depth.laws import (
     StickBreaking,
     TruncatedPoisson,
     UniformPrior,
-    fitting,
 )
-from fathomless.families.depth.model import UnboundedDepth
-from fathomless.families.depth.options import DepthOptions, NetworkOptions
-from fathomless.inference.looks import Law
-from fathomless.inference.run import Fitted
-from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
-from fathomless.nn.layers import WeightPrior
-from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system import memory
@@ -212,8 +212,11 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
         fixed = isinstance(self.depth_law, FixedDepth | int) and not isinstance(self.depth_law, bool)
         return not fixed
 
-    def _point_estimates(self) -> bool:
+    def _folds_by_default(self) -> bool:
         return self.weights == "map"
+
+    def _multiplications(self, inputs: int) -> float:
+        return float(inputs * self.width + FIRST * self.width * self.width)
 
     def _named_law(self) -> Law | None:
         if isinstance(self.depth_law, str):
@@ -233,7 +236,7 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
         deepest = self._deepest(law)
         self._room(inputs, outputs, dtype, layers=deepest, heads=deepest + 1)
         with warnings.catch_warnings():
-            if self.structure_from != "elbo" and self._point_estimates():  # where the law starts will not matter
+            if self.structure_from != "elbo" and self._folds_by_default():  # where the law starts will not matter
                 warnings.simplefilter("ignore", ConvergenceWarning)
             return UnboundedDepth(
                 blocks.layer,

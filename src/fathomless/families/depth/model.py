@@ -25,7 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.families.depth.divergence import charges
-from fathomless.families.depth.laws import (
+from fathomless.nn.architectures import make_identity
+from fathomless.nn.bayesian import WEIGHT_KINDS, sparse_layers, with_weights
+from fathomless.nn.layers import BayesianLayer, WeightPrior
+from fathomless.nn.sparse_layer import nested_draws
+from fathomless.nn.stacked import stacked, unstacked
+from fathomless.nn.stacked_linear import alike_linear, side_by_side
+from fathomless.posterior.capabilities import Growing, ListedStructure, NaturalGradient, SideBySide, Stackable
+from fathomless.posterior.laws import (
     DepthLaw,
     DepthPrior,
     FixedDepth,
@@ -35,13 +42,6 @@ from fathomless.families.depth.laws import (
     TruncatedPoisson,
     depth_terms,
 )
-from fathomless.nn.architectures import make_identity
-from fathomless.nn.bayesian import WEIGHT_KINDS, sparse_layers, with_weights
-from fathomless.nn.layers import BayesianLayer, WeightPrior
-from fathomless.nn.sparse_layer import nested_draws
-from fathomless.nn.stacked import stacked, unstacked
-from fathomless.nn.stacked_linear import alike_linear, side_by_side
-from fathomless.posterior.capabilities import Growing, ListedStructure, NaturalGradient, SideBySide, Stackable
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import ListedPosterior, credible_interval
 from fathomless.system import checks

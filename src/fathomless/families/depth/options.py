@@ -14,9 +14,9 @@ from fathomless.estimators.options import (
 )
 
 if TYPE_CHECKING:
-    from fathomless.families.depth.laws import DepthLaw, DepthPrior
     from fathomless.nn.architectures import Architecture
     from fathomless.nn.layers import WeightPrior
+    from fathomless.posterior.laws import DepthLaw, DepthPrior
 
 __all__ = ["DepthOptions", "NetworkOptions"]
 

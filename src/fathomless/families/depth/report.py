@@ -10,9 +10,9 @@ from fathomless.estimators.findings import Case, Finding
 from fathomless.families.depth import plots
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.families.depth.laws import FixedDepth, FreeCategorical
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
+from fathomless.posterior.laws import FixedDepth, FreeCategorical
 
 __all__ = ["findings", "page"]
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathomless.families.depth.laws import (
+from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,
     FreeCategorical,

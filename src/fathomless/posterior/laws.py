@@ -19,10 +19,9 @@ A. Nazaret and D. Blei, "Variational Inference for Infinitely Deep Neural Networ
 J. Antorán et al., "Depth Uncertainty in Neural Networks", NeurIPS 2020.
 """
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -30,7 +29,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fathomless.inference import stacking
 from fathomless.system.errors import DataError, DepthError
 
 __all__ = [
@@ -47,7 +45,6 @@ __all__ = [
     "Truncation",
     "UniformPrior",
     "depth_terms",
-    "fitting",
 ]
 
 _MOST = 10_000  # a mean number of layers beyond which no network can be built
@@ -439,38 +436,6 @@ def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: T
         tiny = torch.finfo(q.dtype).tiny
     change = dq @ (eta - eta.detach()).double()  # zero, with the derivative of q
     return q + change, q.log() + change / q.clamp(min=tiny), ((q + change) * gap).sum()
-
-
-def fitting(law: DepthLaw) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """Return how a law with a rate is fitted to densities of rows under the depths of a support.
-
-    The law's masses are restricted to the support and renormalised; its rate is found on a grid and by golden section,
-    see :func:`fathomless.inference.stacking.best_on_path`.
-
-    Raises
-    ------
-    DataError
-        For a law without a rate.
-    """
-    if not isinstance(law, TruncatedPoisson | QuantilePoisson):
-        raise DataError(f"{law} was given; laws with a rate can be fitted to held-out rows, or use depth_law='auto'")
-
-    def fitted(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> Tensor:
-        size = len(log_prior)
-
-        def masses(rate: float) -> Tensor:
-            start = torch.tensor([dataclasses.replace(law, rate=rate).start(0)], dtype=torch.float64)
-            support = law.support(start)
-            q, _ = law.probs_and_grad(start, support)
-            inside = torch.zeros(size, dtype=torch.float64)
-            for k, p in zip(support, q.tolist(), strict=True):
-                inside[min(k, size - 1)] += p
-            return inside / inside.sum()
-
-        _, q, _ = stacking.best_on_path(log_density, log_prior, weight, masses, 0.02, 2.0 * size)
-        return q
-
-    return fitted
 
 
 def _check_rate(rate: float) -> None:

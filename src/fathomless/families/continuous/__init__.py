@@ -1,0 +1,28 @@
+"""Continuous depth: weights are a stochastic process over depth. This folder imports no other family."""
+
+from fathomless.families.continuous.options import ContinuousOptions
+from fathomless.families.family import Family
+from fathomless.system.citations import Reference
+
+__all__ = ["FAMILY"]
+
+#: What the registry knows of it.
+FAMILY = Family(
+    name="continuous",
+    title="a continuum of layers, along a random path of weights",
+    options=ContinuousOptions,
+    classifier="fathomless.families.continuous.estimator:ContinuousDepthClassifier",
+    regressor="fathomless.families.continuous.estimator:ContinuousDepthRegressor",
+    papers=(
+        Reference(
+            "xu2022infinitely",
+            "inproceedings",
+            ("Winnie Xu", "Ricky T. Q. Chen", "Xuechen Li", "David Duvenaud"),
+            "Infinitely Deep Bayesian Neural Networks with Stochastic Differential Equations",
+            2022,
+            "booktitle",
+            "International Conference on Artificial Intelligence and Statistics",
+        ),
+    ),
+    progress={"mean_horizon": "horizon"},
+)

@@ -1,0 +1,193 @@
+r"""The accuracy knob: how much a prediction depends on the number of steps, and how many layers it needs.
+
+Predictives at several numbers of steps are compared on the same paths: the noise of a step is what the noise of the
+finer steps in it adds up to, :math:`\eta = e^{-\lambda\Delta/2} \eta_\text{left} + \eta_\text{right}`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fathomless.families.continuous.drift import PathLaw
+from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.processes import coarser
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.predictive import ContinuousPredictive, predictive
+from fathomless.system.errors import DataError
+from fathomless.system.rng import as_generator, fold_in
+
+__all__ = ["Accuracy", "coupled", "effective_depth", "finest_of", "hellinger"]
+
+_FINEST = 1024  # steps
+_SAMPLES = 64  # of each row, where a distance is an integral
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """What a number of steps gives.
+
+    Attributes
+    ----------
+    steps : int
+        On the horizon.
+    distance : float
+        Mean Hellinger distance to the predictive with the most steps, from 0 to 1.
+    seconds : float
+        Of a prediction.
+    score : float or None
+        Mean log predictive density in nats per row, in the units of the target, if targets are known.
+    """
+
+    steps: int
+    distance: float
+    seconds: float
+    score: float | None = None
+
+
+@torch.no_grad()
+def coupled(model: Model, x: Tensor, n: int, steps: int, finest: int, seed: int) -> Draws:
+    """Evaluate paths with some number of steps on the noise of a finer grid.
+
+    Parameters
+    ----------
+    model : ContinuousDepth, or an ensemble of them
+        The networks.
+    x : Tensor, shape (B, ...)
+        Rows.
+    n : int
+        Paths of each.
+    steps, finest : int
+        On the horizon; `steps` divides `finest`.
+    seed : int
+        Of the paths: the same for any number of steps.
+    """
+    if isinstance(model, Ensemble):
+        each = []
+        for i, member in enumerate(model.members):
+            assert isinstance(member, Model)
+            each.append(coupled(member, x, n, steps, finest, fold_in(seed, i)))
+        log_weight = torch.cat([d.log_weight + w for d, w in zip(each, model.log_weight, strict=True)])
+        return Draws(torch.cat([d.f for d in each]), log_weight, torch.cat([d.structure for d in each]), {})
+    assert isinstance(model, ContinuousDepth)
+    if finest % steps:
+        raise DataError(f"steps={steps} was given with a finest grid of {finest}; a divisor of it is allowed")
+    noise = as_generator(seed, device=x.device)
+    grid, fine = model.grid(steps), model.grid(finest)
+    if not model.moving:
+        return model.draw_on(x, n, grid, noise)
+    law, times = model.law_of_paths(fine), (len(fine) - 1) // (len(grid) - 1)
+    source = as_generator(fold_in(seed, "steps"), device=x.device)
+    shape, like = (model.members, n, model.moving), model.mean
+
+    def coarse(i: int) -> Tensor:
+        eps = [torch.randn(shape, generator=source, dtype=like.dtype, device=like.device) for _ in range(times)]
+        return _joined(law, i * times, eps)
+
+    return model.draw_on(x, n, grid, noise, coarse)
+
+
+def _joined(law: PathLaw, first: int, eps: Sequence[Tensor]) -> Tensor:
+    """Return the noise of one step that stands for the fine steps from `first` on."""
+    if len(eps) == 1:
+        return eps[0]
+    own = slice(first, first + len(eps))
+    if law.fed is None:
+        return coarser(eps, law.plain.decay[own], law.plain.noise[own])
+    if law.directions is None:
+        return coarser(eps, law.fed.decay[own], law.fed.noise[own])
+    U = law.directions
+    along = [one @ U for one in eps]
+    across = [one - own @ U.mT for one, own in zip(eps, along, strict=True)]
+    plain = coarser(across, law.plain.decay[own], law.plain.noise[own])
+    return plain + coarser(along, law.fed.decay[own], law.fed.noise[own]) @ U.mT
+
+
+@torch.no_grad()
+def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tensor:
+    """Return the Hellinger distance √(1 − ∫ √(p q)) between two predictives for each row, (B,).
+
+    A sum over classes; else the mean of √(q / p) over samples from p.
+    """
+    if likelihood.discrete:
+        p, q = (torch.logsumexp(d.log_weight[:, None, None] + _class_log_probs(d, likelihood), 0) for d in (a, b))
+        affinity = (0.5 * (p + q)).exp().sum(1)
+    else:
+        law = predictive(a, likelihood)
+        assert isinstance(law, ContinuousPredictive)
+        y = law.sample(_SAMPLES, as_generator(seed, device=a.f.device))  # (M, B, T)
+        y = torch.as_tensor(y, dtype=a.f.dtype, device=a.f.device).reshape(_SAMPLES, a.f.shape[1], -1)
+        ratio = [0.5 * (_log_density(b, likelihood, one) - _log_density(a, likelihood, one)) for one in y]
+        affinity = torch.stack(ratio).exp().mean(0)
+    return (1.0 - affinity).clamp(min=0.0).sqrt()
+
+
+def _class_log_probs(draws: Draws, likelihood: Likelihood) -> Tensor:
+    rows = draws.f.shape[1]
+    classes = draws.f.shape[2] if likelihood.outputs > 1 else 2
+    each = []
+    for k in range(classes):
+        y = torch.full((rows,), k, device=draws.f.device)
+        each.append(likelihood.log_prob(draws.f, y if likelihood.outputs > 1 else y.to(draws.f.dtype)[:, None]))
+    return torch.stack(each, 2)  # (S, B, K)
+
+
+def _log_density(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
+    return torch.logsumexp(draws.log_weight[:, None] + likelihood.log_prob(draws.f, y), 0)
+
+
+def effective_depth(
+    model: Model, likelihood: Likelihood, x: Tensor, *, n: int = 16, eps: float = 0.01, seed: int = 0
+) -> int:
+    """Return the least number of steps 1, 2, 4, … that the posterior needs.
+
+    That is the first n for which the predictives with n and with 2n steps, on the same paths, are closer than `eps` in
+    mean Hellinger distance: how many residual layers would do. At most 512.
+
+    Parameters
+    ----------
+    model : ContinuousDepth, or an ensemble of them
+        The networks.
+    likelihood : Likelihood
+        p(y | f).
+    x : Tensor, shape (B, ...)
+        Rows.
+    n : int
+        Paths.
+    eps : float
+        Of the distance.
+    seed : int
+        Of the paths.
+    """
+    if not 0.0 < eps < 1.0:
+        raise DataError(f"eps={eps} was given; a distance inside (0, 1) is allowed, for instance 0.01")
+    steps = 1
+    while 2 * steps < _FINEST:
+        pair = [coupled(model, x, n, count, 2 * steps, fold_in(seed, "depth", steps)) for count in (steps, 2 * steps)]
+        if hellinger(pair[0], pair[1], likelihood).mean().item() < eps:
+            break
+        steps *= 2
+    return steps
+
+
+def finest_of(steps: Sequence[int]) -> int:
+    """Return the grid on which all numbers of steps are coarser ones.
+
+    Raises
+    ------
+    DataError
+        If it is too fine.
+    """
+    if not steps or min(steps) < 1:
+        raise DataError(f"steps={tuple(steps)} was given; whole numbers of at least 1 are allowed")
+    finest = math.lcm(*steps)
+    if finest > _FINEST:
+        raise DataError(
+            f"steps={tuple(steps)} was given, whose common grid has {finest:,} steps; at most {_FINEST:,} are allowed: "
+            "give numbers that divide each other, such as (5, 10, 20, 40)"
+        )
+    return finest

@@ -1,0 +1,107 @@
+"""What a fitted network of continuous depth is deployed as: paths of weights that are drawn once, as plain modules."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.families.continuous.dynamics import Dynamics
+from fathomless.families.continuous.grids import Grid
+from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.solve import follow, parted
+from fathomless.system.rng import as_generator
+
+__all__ = ["FixedPaths", "fixed_paths", "point_path"]
+
+
+class FixedPaths(nn.Module):
+    """Networks whose paths of weights are given on a grid: residual blocks, and nothing is drawn.
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+        Of the hidden state.
+    grid : Grid
+        Times of the n + 1 sets of moving weights.
+    moving : Tensor, shape (n + 1, F, S, M)
+        Weights of the slope.
+    fixed : Tensor, shape (F, S, Q)
+        Weights of entering and leaving.
+    marks : sequence of int
+        Numbers of steps after which the state is read.
+    log_weight : Tensor, shape (S · marks,)
+        Log weights of one network's draws.
+    solver : {"heun", "euler"}
+        Of the hidden state.
+    """
+
+    moving: Tensor
+    fixed: Tensor
+    log_weight: Tensor
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        grid: Grid,
+        moving: Tensor,
+        fixed: Tensor,
+        marks: Sequence[int],
+        log_weight: Tensor,
+        solver: str,
+    ) -> None:
+        super().__init__()
+        self.dynamics, self.grid, self.marks, self.solver = dynamics, grid, tuple(marks), solver
+        self.register_buffer("moving", moving)
+        self.register_buffer("fixed", fixed)
+        members = fixed.shape[0]
+        self.register_buffer("log_weight", log_weight.repeat(members) - torch.tensor(float(members)).log())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, ...) to the parameters of the likelihood of every network, (F · S · marks, B, K)."""
+        members, paths = self.fixed.shape[:2]
+        fixed = parted(self.fixed, self.dynamics.still)
+        h = self.dynamics.enter(fixed, x.expand(members, *x.shape)).expand(members, paths, *[-1] * x.ndim)
+        weights = [parted(own, self.dynamics.moving) for own in self.moving]
+        hidden = follow(self.dynamics, weights, h, self.grid, self.marks, self.solver)
+        f = torch.stack([self.dynamics.leave(fixed, one) for one in hidden], 2)  # (F, S, marks, B, K)
+        return f.flatten(0, 2)
+
+
+@torch.no_grad()
+def fixed_paths(model: ContinuousDepth, paths: int, steps: int | None = None, seed: int = 0) -> FixedPaths:
+    """Return drawn paths as a plain module: `paths` · (n + 1) sets of weights for each network.
+
+    Parameters
+    ----------
+    model : ContinuousDepth
+        One network, or several side by side.
+    paths : int
+        S.
+    steps : int, optional
+        On the horizon; as in predictions by default.
+    seed : int
+        Of the paths: those that :meth:`~fathomless.families.continuous.model.ContinuousDepth.draw` draws with it.
+    """
+    return _fixed(model, paths, steps, as_generator(seed, device=model.device))
+
+
+@torch.no_grad()
+def point_path(model: ContinuousDepth, steps: int | None = None) -> FixedPaths:
+    """Return the posterior mean path as a plain module.
+
+    It is exact but for a drift with a network, whose path without noise is near the mean.
+    """
+    return _fixed(model, 1, steps, None)
+
+
+def _fixed(model: ContinuousDepth, paths: int, steps: int | None, noise: torch.Generator | None) -> FixedPaths:
+    grid = model.grid(steps or model.options.predict_steps or model.options.steps)
+    start, path = model.path(paths, grid, noise)
+    first = model.scale.numel() - sum(weight.size for weight in model.dynamics.still)
+    moving = torch.stack([w * model.scale[:first] for w in path])
+    log_weight = model.log_weights().repeat(paths) - torch.tensor(float(paths)).log()
+    fixed = start[..., first:] * model.scale[first:]
+    marks = model.marks(grid)
+    return FixedPaths(
+        model.dynamics, grid, moving, fixed, marks, log_weight.to(moving), model.options.solver
+    ).requires_grad_(False)

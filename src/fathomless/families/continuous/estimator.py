@@ -1,0 +1,271 @@
+"""The estimators of networks of continuous depth."""
+
+import math
+import time
+import warnings
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar, cast
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+
+from fathomless.data.rows import Rows
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.options import documented
+from fathomless.estimators.preparation import Array, Prepared
+from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
+from fathomless.families.continuous.accuracy import Accuracy, coupled, effective_depth, finest_of, hellinger
+from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
+from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics
+from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.options import ContinuousOptions
+from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Prior
+from fathomless.families.continuous.solve import PathOptions
+from fathomless.inference.looks import Law
+from fathomless.inference.objective import log_predictive
+from fathomless.inference.run import Fitted
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
+from fathomless.posterior.model import Draws
+from fathomless.posterior.structure import ListedPosterior, with_errors
+from fathomless.system import checks
+from fathomless.system.errors import DataError, DataWarning
+from fathomless.system.rng import fold_in
+
+__all__ = ["ContinuousDepthClassifier", "ContinuousDepthRegressor"]
+
+_EXPLODES = 3.5  # prior standard deviation, times √fan-in
+_ROWS = 256  # of the training, from which the effective depth is found
+
+
+class EffectiveDepth(ContinuousOptions, Estimator, ABC):
+    """How a posterior is found whose need of layers is measured on rows of the training."""
+
+    def _infer(self, prepared: Prepared) -> Fitted:
+        """Train; find the effective depth, and the divergence along depth."""
+        fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
+        rows = prepared.train if isinstance(prepared.train, Rows) else prepared.train.first
+        x = rows.x[: min(_ROWS, len(rows.x))]
+        members = len(fitted.model.members) if isinstance(fitted.model, Ensemble) else 1
+        draws = max(1, self.weight_draws // members)
+        layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(prepared.seed, "depth"))
+        return replace(fitted, weighing={**fitted.weighing, "effective_depth": layers})
+
+
+class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
+    """How the options of the family become a model.
+
+    Attributes
+    ----------
+    effective_depth_ : int
+        How many residual layers the posterior needs: the least number of steps 1, 2, 4, … whose predictions differ from
+        those with twice as many by less than 0.01 in mean Hellinger distance, on at most 256 rows of the training.
+    horizon_posterior_ : dict of float to float
+        Posterior weight of each depth at which the state is read; the horizon alone if it is fixed.
+    divergence_profile_ : ndarray, shape (n, 2)
+        Depth, and the divergence of the path of the weights from its prior there, in nats per unit of depth: where the
+        data changed the network. Of several networks the mean.
+    """
+
+    saved_values: ClassVar[dict[str, type]] = {"PoissonPrior": PoissonPrior, "UniformPrior": UniformPrior}
+    structure_every: ClassVar[int] = 1
+
+    structure_: ListedPosterior
+    effective_depth_: int
+    horizon_posterior_: dict[float, float]
+    divergence_profile_: Array
+
+    def _law_is_free(self) -> bool:
+        return self.horizon == "random"
+
+    def _named_law(self) -> Law | None:
+        return None
+
+    def _folds_by_default(self) -> bool:
+        return True
+
+    def _multiplications(self, inputs: int) -> float:
+        weights = sum(weight.size for weight in self._dynamics(inputs, 1).moving)
+        return float(weights * self.steps * (2 if self.solver == "heun" else 1) * self.training_draws)
+
+    def _without_effect(self) -> dict[str, Any]:
+        return {}
+
+    def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
+        if callable(self.architecture):
+            return self.architecture(inputs, outputs)
+        hidden = (self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden)
+        options = (self.encoder, self.augment, self.activation, self.time)
+        return MLPDynamics(inputs, outputs, self.width, hidden, *options)
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ContinuousDepth:
+        weight_prior = checks.positive("weight_prior", self.weight_prior)
+        if weight_prior > _EXPLODES:
+            warnings.warn(
+                f"weight_prior={weight_prior:g} was given; beyond {_EXPLODES} draws from the prior explode with depth: "
+                "lower it",
+                DataWarning,
+                stacklevel=7,
+            )
+        rate = checks.real("rate", self.rate)
+        prior: Prior = OrnsteinUhlenbeck(rate)
+        if self.prior == "brownian" and rate > 0.0:
+            prior = Brownian(math.sqrt(2.0 * rate))
+        random = self.horizon == "random"
+        horizon = 1.0 if random else checks.positive("horizon", self.horizon, "random")
+        law = None
+        if random:
+            law = TruncatedPoisson(max(self.horizons - 1.0, 0.5))
+        return ContinuousDepth(
+            self._dynamics(inputs, outputs),
+            prior=prior,
+            weight_prior=weight_prior,
+            options=self._path_options(),
+            horizon=horizon,
+            horizons=self.horizons,
+            law=law,
+            horizon_prior=self.horizon_prior,
+            seed=fold_in(seed, "weights"),
+            dtype=dtype,
+        )
+
+    def _path_options(self) -> PathOptions:
+        own = {f.name: getattr(self, f.name) for f in fields(PathOptions) if f.name != "charged"}
+        return PathOptions(**own)
+
+    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        for own in blueprint.get("members", [blueprint]):
+            if not {"pieces", "support", "law_parameters"} <= set(own):
+                raise DataError(f"its layout is {sorted(own)}, not that of a network of continuous depth")
+            if self.horizon != "random" and (own["support"] != [self.horizons - 1] or "masses" in own):
+                raise DataError(f"its horizons are {own['support']}, and horizon={self.horizon}")
+
+    def _networks(self) -> list[ContinuousDepth]:
+        """Return the fitted network, or those of an ensemble."""
+        check_is_fitted(self, "model_")
+        members = self.model_.members if isinstance(self.model_, Ensemble) else [self.model_]
+        return cast(list[ContinuousDepth], list(members))
+
+    def _describe(self) -> None:
+        first, *_ = networks = self._networks()
+        self.structure_ = cast(ListedPosterior, self.model_.structure())
+        if "numbers" in self.weighing_:
+            told = self.structure_.statistics
+            self.structure_ = replace(with_errors(first.structure(), self.weighing_), statistics=told)
+        self.effective_depth_ = self.weighing_["effective_depth"]
+        self.horizon_posterior_ = {first.horizon: 1.0}
+        if first.random_horizon:
+            self.horizon_posterior_ = {k * first.unit: p for k, p in first.horizon_posterior().items()}
+        each = [network.divergence_profile() for network in networks]
+        depth = torch.tensor(each[0].depth, dtype=torch.float64)
+        rates = torch.stack([one.rate for one in each]).mean(0)
+        self.divergence_profile_ = torch.stack([depth, rates], 1).numpy()
+
+    def _warn(self, fitted: Fitted) -> None:
+        """Nothing can go wrong that a finding does not tell."""
+
+    def accuracy(
+        self, X: Any, y: Any = None, *, steps: Sequence[int] = (5, 10, 20, 40), random_state: int = 0
+    ) -> list[Accuracy]:
+        """Return what each number of steps gives, on the same paths of weights.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+        y : array, optional
+            Targets, for the score.
+        steps : sequence of int
+            On the horizon; they should divide each other.
+        random_state : int
+            Of the paths.
+
+        Raises
+        ------
+        DataError
+            For numbers of steps whose common grid is too fine.
+        """
+        finest, networks = finest_of(steps), self._networks()
+        draws = max(1, math.ceil(self.weight_draws / len(networks)))
+        x = torch.as_tensor(self._predictors(self.schema_, self._table(X, reset=False)), dtype=self.model_.dtype)
+        x = x.to(self.model_.device)
+        most = coupled(self.model_, x, draws, max(steps), finest, random_state)
+        each = []
+        for count in steps:
+            begun = time.perf_counter()
+            found = coupled(self.model_, x, draws, count, count, random_state)
+            seconds = time.perf_counter() - begun
+            found = coupled(self.model_, x, draws, count, finest, random_state)
+            distance = hellinger(found, most, self.likelihood_).mean().item()
+            each.append(Accuracy(count, distance, seconds, None if y is None else self._score_of(found, y)))
+        return each
+
+    def _score_of(self, draws: Draws, y: Any) -> float:
+        z = torch.as_tensor(self.target_.encode(y)).to(draws.f.device)
+        z = z.to(draws.f.dtype) if z.is_floating_point() else z
+        return log_predictive(draws, self.likelihood_, z).mean().item() - self.target_.log_unit
+
+    def point_path(self, steps: int | None = None) -> FixedPaths:
+        """Return the posterior mean path as a plain module of residual blocks, for encoded rows.
+
+        It takes ``fathomless.data.frames.encode(estimator.schema_, X)`` as a tensor, and returns the parameters of the
+        likelihood, (1, B, K). Several networks: as many, (F, B, K).
+        """
+        return point_path(_together(self._networks()), steps)
+
+    def fixed_paths(self, paths: int, *, steps: int | None = None, random_state: int = 0) -> FixedPaths:
+        """Return drawn paths of weights as a plain module, for fast and repeatable predictions.
+
+        It takes encoded rows, and returns the parameters of the likelihood of every path of every network,
+        (F · paths, B, K); its `log_weight` has their weights.
+        """
+        return fixed_paths(_together(self._networks()), paths, steps, random_state)
+
+
+def _together(networks: Sequence[ContinuousDepth]) -> ContinuousDepth:
+    first, *others = networks
+    return first.side_by_side(others) if others else first
+
+
+@documented
+class ContinuousDepthClassifier(_ContinuousDepth, Classifier):
+    """Classifier whose network is a flow through a continuum of layers, along a random path of weights.
+
+    Notes
+    -----
+    With ``initial="point"`` the weights at depth 0 are point estimates, and the objective is a bound on the evidence
+    given them, less their decay, not on the evidence of a Bayesian network.
+
+    References
+    ----------
+    W. Xu, R. T. Q. Chen, X. Li and D. Duvenaud, "Infinitely Deep Bayesian Neural Networks with Stochastic Differential
+    Equations", AISTATS 2022.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> clf = ContinuousDepthClassifier(epochs=40, random_state=0).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape
+    (2, 3)
+    """
+
+
+@documented
+class ContinuousDepthRegressor(_ContinuousDepth, Regressor):
+    """Regressor, for one target or several, whose network is a flow along a random path of weights.
+
+    Targets are centred and scaled inside; predictions are in the units of y.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> reg = ContinuousDepthRegressor(epochs=20, random_state=0).fit(X, y)
+    >>> mean, std = reg.predict(X[:3], return_std=True)
+    >>> mean.shape, std.shape
+    ((3,), (3,))
+    """

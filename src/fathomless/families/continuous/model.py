@@ -1,0 +1,589 @@
+r"""Continuous depth: weights are a stochastic process over depth, and the hidden state flows along a path of them.
+
+.. math:: h_0 = \text{enter}(x), \qquad dh_t = f(t, h_t, w_t)\, dt, \qquad
+          dw_t = -\theta w_t\, dt + \sigma\, dB_t, \qquad p(y \mid x, w) = p(y \mid \text{leave}(h_\tau)).
+
+One draw is one path of weights, so one network, for all rows. Weights of entering and leaving do not move (θ = σ = 0):
+all weights are one vector, moving ones first. With a law over the horizon τ ∈ {δ, 2δ, …} depth is a random variable;
+the posterior of w on [0, t] is the same under every τ ≥ t, and
+
+.. math:: \mathrm{ELBO} = \sum_k q(k) \mathrm{LL}(k) - \mathrm{KL}_0 - \sum_i S_i \mathrm{KL}_i
+          - \mathrm{KL}(q(\tau) \,\|\, p(\tau)), \qquad S_i = \sum_{k \delta \ge t_{i+1}} q(k),
+
+with the exact divergences :math:`\mathrm{KL}_i` of the Gaussian steps of the chain (see
+:mod:`~fathomless.families.continuous.processes`): a bound on the evidence of the model on this grid, for every grid.
+If the initial weights are a point estimate, it is one of the evidence given them, less their decay.
+"""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
+from fathomless.families.continuous.dynamics import Dynamics, initial_weights
+from fathomless.families.continuous.grids import Grid, jittered, uniform
+from fathomless.families.continuous.processes import OrnsteinUhlenbeck, Prior
+from fathomless.families.continuous.solve import (
+    Noise,
+    PathOptions,
+    automatic_segment,
+    follow,
+    normal,
+    parted,
+    solve,
+)
+from fathomless.nn.layers import gaussian_divergence
+from fathomless.posterior.capabilities import HasStructureLaw, ListedStructure, SideBySide, Stackable
+from fathomless.posterior.laws import DepthLaw, DepthPrior, FixedDepth, PoissonPrior, depth_terms
+from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.structure import ListedPosterior, credible_interval
+from fathomless.system import checks, memory
+from fathomless.system.errors import DataError
+from fathomless.system.rng import as_generator, branch, fold_in
+
+__all__ = ["ContinuousDepth", "DivergenceProfile", "Followed", "PathDivergence"]
+
+_PATHS = 16  # from which a posterior is described
+_UNLIKE = "the models differ in more than seeds and starts; networks side by side need equal sizes, priors and grids"
+
+
+class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
+    """A network with a continuum of layers, and a posterior over the path of its weights.
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+        The network.
+    prior : Prior
+        Of every weight that moves, in units of its scale: its `scale` is 1.
+    weight_prior : float
+        s = `weight_prior` / √fan-in is the prior standard deviation of a weight at depth 0.
+    options : PathOptions
+        How paths are inferred and followed.
+    horizon : float
+        T; with a law over it, the mean of its prior by default.
+    horizons : int
+        δ = T / `horizons`.
+    law, horizon_prior : DepthLaw and DepthPrior, optional
+        Over k − 1 = τ/δ − 1; a point mass on T by default.
+    seed : int
+        Of the initial values.
+    dtype : torch.dtype
+        Of the parameters.
+
+    Examples
+    --------
+    >>> from fathomless.families.continuous.dynamics import MLPDynamics
+    >>> model = ContinuousDepth(MLPDynamics(inputs=2, outputs=3)).eval()
+    >>> draws = model.draw(torch.zeros(5, 2), 4, torch.Generator().manual_seed(0))
+    >>> draws.f.shape
+    torch.Size([4, 5, 3])
+    """
+
+    scale: Tensor  # (P,)
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        *,
+        prior: Prior | None = None,
+        weight_prior: float = 2.0 * math.sqrt(2.0),
+        options: PathOptions | None = None,
+        horizon: float = 1.0,
+        horizons: int = 8,
+        law: DepthLaw | None = None,
+        horizon_prior: DepthPrior | None = None,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.dynamics, self.options = dynamics, options or PathOptions()
+        self.prior = prior or OrnsteinUhlenbeck()
+        checks.positive("weight_prior", weight_prior)
+        checks.positive("horizon", horizon)
+        self.horizon, self.horizons = float(horizon), checks.whole("horizons", horizons)
+        self.law = law or FixedDepth((self.horizons - 1,))
+        self.horizon_prior = horizon_prior or PoissonPrior(max(self.horizons - 1.0, 0.5))
+        self.seed, self.members = seed, 1
+        moves = self.prior.diffusion > 0.0
+        self.moving = sum(weight.size for weight in dynamics.moving) if moves else 0
+        mean, scale = initial_weights(dynamics, weight_prior, fold_in(seed, "initial"), dtype)
+        self.register_buffer("scale", scale, persistent=False)
+        self.mean = nn.Parameter(mean[None])
+        self.drift: PosteriorDrift | None = None
+        if self.moving:
+            o = self.options
+            pieces = math.ceil(o.knots * self.horizon - 1e-9)
+            rank, width = o.rank, 1.0 / o.knots
+            self.drift = PosteriorDrift(
+                self.moving, o.drift, rank=rank, width=width, pieces=pieces, seed=seed, dtype=dtype
+            )
+        self.log_width: nn.Parameter | None = None
+        if self.options.initial == "gaussian":
+            widths = torch.full((1, len(scale)), math.log(0.1), dtype=dtype)
+            if self.drift is not None and self.drift.rotated:
+                widths = torch.cat([widths.new_full((1, self.drift.rank), math.log(0.3)), widths[:, self.moving :]], 1)
+            self.log_width = nn.Parameter(widths)
+        self.law_parameters = nn.ParameterList()
+        self._given: tuple[float, ...] | None = None
+        self._support: tuple[int, ...] = ()
+        self._add_law_parameters(0)
+        self._arrange(tuple(self.law.support(self._eta())))
+
+    # ---- what the rest of the library asks of a model
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether anything is drawn."""
+        return self.moving > 0 or self.log_width is not None
+
+    def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+        """Evaluate `n` paths, at every horizon of the support.
+
+        Noise is drawn before anything is known of x: the prediction of a row depends neither on the other rows nor on
+        how they are split.
+        """
+        steps = self._steps(generator)
+        return self.draw_on(x, n, self._jittered_times(self.grid(steps), generator), generator)
+
+    def draw_on(
+        self, x: Tensor, n: int, grid: Grid, generator: torch.Generator | None, noise: Noise | None = None
+    ) -> Draws:
+        """Evaluate `n` paths on a grid; `noise` is that of the steps, if it is given."""
+        n = n if self.stochastic else 1
+        marks = self.marks(grid)
+        f, _, _, divergence = self.followed(x, n, grid, generator, marks, noise)
+        f = f.transpose(0, 1).flatten(0, 1)  # the horizons of a path next to each other
+        q, log_q, of_law = depth_terms(self.law, self._eta(), self._support, self._log_prior())
+        ends = torch.tensor(marks, device=x.device)
+        survival = (q[:, None] * (ends[:, None] > torch.arange(len(grid) - 1, device=x.device))).sum(0)  # (steps,)
+        path = (divergence.path.mean(2).sum(1).to(q) * survival).sum() + divergence.initial.mean(1).sum().to(q)
+        random = self.random_horizon
+        k = torch.tensor([offset + 1 if random else 0 for offset in self._support], device=x.device)
+        number = torch.arange(n, device=x.device).repeat_interleave(len(self._support))
+        return Draws(
+            f=f,
+            log_weight=(log_q.to(f.dtype) - math.log(n)).repeat(n),
+            structure=k.repeat(n),
+            divergence={"weights": path.to(divergence.path.dtype), **({"horizon": of_law} if random else {})},
+            network=number if random and n > 1 else None,
+        )
+
+    @torch.no_grad()
+    def structure(self) -> ListedPosterior:
+        """Return how far weights move, at which price, and the posterior over the horizon if there is one."""
+        grid, price, rough, deviation = self.grid(self.options.predict_steps or self.options.steps), 0.0, 0.0, 0.0
+        start = self._initial(_PATHS, as_generator(0, device=self.device))
+        initial = self._initial_divergence(start, full=False).mean().item()
+        if self.moving:
+            profile = self.divergence_profile()
+            price = float((profile.rate * torch.tensor(grid, dtype=torch.float64).diff()).sum())
+            _, path = self.path(_PATHS, grid, as_generator(0, device=self.device))
+            _, middle = self.path(1, grid, None)
+            deviation = path[-1].std(1).mean().item()
+            rough = float(torch.stack([(b - a).abs().mean() for a, b in pairwise(middle)]).sum())
+        statistics = {
+            "path_divergence": price,
+            "initial_divergence": initial,
+            "roughness": rough,
+            "contraction": deviation / math.sqrt(self.prior.variance(self.horizon) / self.prior.scale**2),
+        }
+        told = f"weights move by {rough:.2f} prior deviations over depth; {price:.1f} nats along the path, " + (
+            f"{initial:.1f} at its start" + (" (point estimates)" if self.log_width is None else "")
+        )
+        if not self.random_horizon:
+            return ListedPosterior(
+                kind="path", names=("all",), probabilities=(1.0,), statistics=statistics, summary=told
+            )
+        masses = self.horizon_posterior()
+        mean = sum(k * p for k, p in masses.items())
+        low, high = credible_interval(masses, 0.9)
+        unit = self.unit
+        return ListedPosterior(
+            kind="horizon",
+            names=tuple(map(str, masses)),
+            probabilities=tuple(masses.values()),
+            statistics={"mean_horizon": mean, **statistics},
+            summary=f"mean horizon {mean * unit:.2f}, 90 % between {low * unit:.2f} and {high * unit:.2f}; {told}",
+        )
+
+    def structure_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the raw parameters of the law over the horizon; none if it is fixed."""
+        return {f"law_parameters.{i}": p for i, p in enumerate(self.law_parameters)}
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return what must exist before a ``state_dict`` of this model can be loaded, as plain JSON."""
+        return {
+            "pieces": 0 if self.drift is None else self.drift.pieces,
+            "support": list(self._support),
+            "law_parameters": len(self.law_parameters),
+            **({} if self._given is None else {"masses": list(self._given)}),
+        }
+
+    def rebuild(self, blueprint: dict[str, Any]) -> None:
+        """Have exactly the pieces of depth and the support of a blueprint."""
+        if "masses" in blueprint:
+            self._given = tuple(blueprint["masses"])
+            self.law = FixedDepth(tuple(blueprint["support"]), self._given)
+        if self.drift is not None:
+            self.drift.extend(blueprint["pieces"])
+            self.drift.shorten(blueprint["pieces"])
+        self.law_parameters = nn.ParameterList(list(self.law_parameters)[: blueprint["law_parameters"]])
+        self._add_law_parameters(blueprint["law_parameters"] - 1)
+        self._support = tuple(blueprint["support"])
+
+    def listed(self, count: int) -> dict[int, float]:
+        """Return k -> log prior of the `count` shortest horizons kδ."""
+        log_prior = self.horizon_prior.log_prob(torch.arange(count, dtype=torch.float64))
+        return {1 + k: p for k, p in enumerate(log_prior.tolist()) if p > -math.inf}
+
+    def weigh(self, masses: Mapping[int, float], *, only: bool = False) -> int:
+        """Take these horizons, with these masses, as the posterior; continue shift and feedback as far as they reach.
+
+        What lies beyond is kept, with `only` too: the weights of a shorter horizon do not depend on it.
+        """
+        total = math.fsum(masses.values())
+        self._given = tuple(mass / total for mass in masses.values())
+        self.law = FixedDepth(tuple(k - 1 for k in masses), self._given)
+        self.law_parameters = nn.ParameterList()
+        return self._arrange(self.law.offsets)
+
+    def side_by_side(self, others: Sequence[Model]) -> "ContinuousDepth":
+        """Return one network that stands for this one and `others`: every parameter has a row for each."""
+        models = self._alike(others)
+        whole = copy.deepcopy(self)
+        named = [dict(model.named_parameters()) for model in models]
+        for name, p in whole.named_parameters():
+            if name not in self.structure_parameters():
+                p.data = torch.cat([own[name].data for own in named])
+        whole.members = len(models)
+        return whole
+
+    @torch.no_grad()
+    def hand_out(self, models: Sequence[Model]) -> None:
+        """Write the rows of what :meth:`side_by_side` returned into the networks it stands for."""
+        for i, model in enumerate(models):
+            assert isinstance(model, ContinuousDepth)
+            model.rebuild(self.blueprint())
+            law = self.structure_parameters()
+            state = {name: value if name in law else value[i : i + 1] for name, value in self.named_parameters()}
+            model.load_state_dict(state)
+
+    def union(self, others: Sequence[Model]) -> "ContinuousDepth":
+        """Return a copy; networks that are built alike have the same parts."""
+        self._alike(others)
+        return copy.deepcopy(self)
+
+    # ---- depth
+
+    @property
+    def random_horizon(self) -> bool:
+        """Whether the horizon is a random variable."""
+        return not isinstance(self.law, FixedDepth) or self._given is not None
+
+    @property
+    def unit(self) -> float:
+        """Return δ."""
+        return self.horizon / self.horizons
+
+    @torch.no_grad()
+    def horizon_posterior(self) -> dict[int, float]:
+        """Return q(k) for every horizon kδ of the support."""
+        q, _ = self.law.probs_and_grad(self._eta(), self._support)
+        return {1 + k: p for k, p in zip(self._support, q.tolist(), strict=True)}
+
+    def predict_by(self, *, steps: int | None = None, solver: str | None = None) -> "ContinuousDepth":
+        """Set how paths are followed in evaluation; return this model.
+
+        Parameters
+        ----------
+        steps : int, optional
+            On the horizon T.
+        solver : {"heun", "euler"}, optional
+            Of the hidden state.
+        """
+        o = self.options
+        self.options = replace(o, predict_steps=steps or o.predict_steps, solver=solver or o.solver)
+        return self
+
+    def grid(self, steps: int) -> Grid:
+        """Return the grid up to the longest horizon, with so many steps on T and every horizon of the support."""
+        if not self.random_horizon:
+            return uniform(self.horizon, steps)
+        longest = self._support[-1] + 1
+        return uniform(longest * self.unit, longest * max(1, round(steps / self.horizons)))
+
+    def marks(self, grid: Grid) -> list[int]:
+        """Return after how many steps each horizon of the support is reached."""
+        if not self.random_horizon:
+            return [len(grid) - 1]
+        per = (len(grid) - 1) // (self._support[-1] + 1)
+        return [(k + 1) * per for k in self._support]
+
+    @torch.no_grad()
+    def path(self, n: int, grid: Grid, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
+        """Return initial weights (F, n, P) and the moving ones (F, n, M) at every time of a grid, in units of s.
+
+        The numbers drawn are those of :meth:`draw`; without a generator, the mean path.
+        """
+        mean = self.mean[:, None].expand(-1, n, -1)
+        start = mean if generator is None else self._initial(n, generator)
+        first = self.scale.numel() - sum(weight.size for weight in self.dynamics.still)
+        w = start[..., :first]
+        if not self.moving:
+            return start, [w] * len(grid)
+        law, path, noise = self.law_of_paths(grid), [w], normal(generator, w, tuple(w.shape))
+        for i in range(len(grid) - 1):
+            w, _ = law.step(i, w, torch.zeros_like(w) if generator is None else noise(i))
+            path.append(w)
+        return start, path
+
+    @torch.no_grad()
+    def log_weights(self) -> Tensor:
+        """Return the log posterior weight of each horizon of the support."""
+        return self.law.probs_and_grad(self._eta(), self._support)[0].log()
+
+    @torch.no_grad()
+    def divergence_profile(self, n: int = 16, seed: int = 0) -> "DivergenceProfile":
+        """Return E KL_i / Δ_i for every step of the grid of predictions: where the data changed the network."""
+        grid = self.grid(self.options.predict_steps or self.options.steps)
+        dt = torch.tensor([b - a for a, b in pairwise(grid)], dtype=torch.float64)
+        depth = tuple(0.5 * (a + b) for a, b in pairwise(grid))
+        if not self.moving:
+            return DivergenceProfile(depth, torch.zeros(len(dt), dtype=torch.float64))
+        _, path = self.path(n, grid, as_generator(seed, device=self.device))
+        law = self.law_of_paths(grid)
+        each = [law.closed(i, law.change(i, w)).mean() for i, w in enumerate(path[:-1])]
+        return DivergenceProfile(depth, torch.stack(each).double().cpu() / dt)
+
+    def law_of_paths(self, grid: Grid, *, stopped: bool = False) -> PathLaw:
+        """Return the posterior law of paths of the weights that move, in units of their prior scale."""
+        if self.drift is None:
+            raise DataError("rate=0 was given, so that no weights move; there is no law of their paths")
+        reference, kind = self.mean[:, : self.moving], self.options.transition
+        return self.drift.law(_unit(self.prior), grid, reference, kind=kind, stopped=stopped)
+
+    def followed(
+        self,
+        x: Tensor,
+        n: int,
+        grid: Grid,
+        generator: torch.Generator | None,
+        marks: Sequence[int],
+        noise: Noise | None = None,
+    ) -> "Followed":
+        """Follow `n` paths on a grid.
+
+        Parameters
+        ----------
+        x : Tensor, shape (F·B, ...)
+            Inputs, a block for each member.
+        n : int
+            Paths.
+        grid : Grid
+            Of the steps.
+        generator : torch.Generator, optional
+            Of initial weights and of steps.
+        marks : sequence of int
+            Numbers of steps after which the state is read.
+        noise : callable, optional
+            Noise of the steps, if it is given.
+        """
+        estimator = self.options.estimator if self.training else "full"
+        start = self._initial(n, generator)  # (F, n, P)
+        first = self.scale.numel() - sum(weight.size for weight in self.dynamics.still)
+        rows = x.reshape(self.members, -1, *x.shape[1:])
+        fixed = parted(start[..., first:] * self.scale[first:], self.dynamics.still)
+        h = self.dynamics.enter(fixed, rows).expand(self.members, n, *[-1] * x.ndim)
+        initial, solver = self._initial_divergence(start, full=estimator != "closed"), self.options.solver
+        if self.moving:
+            source = noise or generator or torch.default_generator
+            solution = solve(
+                self.dynamics,
+                self.scale[:first],
+                self.law_of_paths(grid),
+                start[..., :first],
+                h,
+                source,
+                marks=marks,
+                solver=solver,
+                estimator=estimator,
+                stopped=self.law_of_paths(grid, stopped=True) if estimator == "sticking" else None,
+                segment=0 if noise is not None else self._segment(len(grid) - 1, n, rows.shape[1]),
+            )
+            hidden, weights, path = solution.hidden, solution.weights, solution.divergence
+        else:
+            flat = start[..., :first]
+            every = [parted(flat * self.scale[:first], self.dynamics.moving)] * len(grid)
+            hidden = follow(self.dynamics, every, h, grid, marks, solver)
+            weights, path = [flat] * len(marks), initial.new_zeros(len(grid) - 1, *initial.shape)
+        f = torch.stack([self.dynamics.leave(fixed, one) for one in hidden])  # (marks, F, n, B, K)
+        f = f.transpose(1, 2).flatten(2, 3)
+        f = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
+        return Followed(f, hidden, weights, PathDivergence(initial, path))
+
+    # ---- inside
+
+    def _steps(self, generator: torch.Generator | None) -> int:
+        """Return the steps on T; jittered in training, by the present state of the generator."""
+        o = self.options
+        if not self.training:
+            return o.predict_steps or o.steps
+        if o.jitter != "count":
+            return o.steps
+        multiple = self.horizons if self.random_horizon else 1
+        return jittered(o.steps, branch(generator, "grid").initial_seed(), multiple)
+
+    def _jittered_times(self, grid: Grid, generator: torch.Generator | None) -> Grid:
+        if not self.training or self.options.jitter != "times":
+            return grid
+        drawn = branch(generator, "times")
+        shift = torch.rand(len(grid), generator=as_generator(drawn.initial_seed())).sub(0.5).tolist()
+        kept = {0, *self.marks(grid)}
+        return tuple(t if i in kept else t + 0.9 * shift[i] * grid[1] for i, t in enumerate(grid))
+
+    def _initial(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """Draw the weights at depth 0, (F, n, P), in units of their prior standard deviation."""
+        mean = self.mean[:, None]
+        if self.log_width is None:
+            return mean.expand(self.members, n, -1)
+        shape = (self.members, n, self.mean.shape[1])
+        eps = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        width = self.log_width.exp()[:, None]
+        U = None if self.drift is None else self.drift.directions()
+        if U is None or self.drift is None:
+            return mean + width * eps
+        moving, rho = eps[..., : self.moving], width[..., : self.drift.rank]
+        moving = moving + ((rho - 1.0) * (moving @ U)) @ U.mT
+        return mean + torch.cat([moving, width[..., self.drift.rank :] * eps[..., self.moving :]], -1)
+
+    def _initial_divergence(self, start: Tensor, *, full: bool) -> Tensor:
+        """Return the divergence at depth 0, (F, S): the decay of a point estimate, or that of the Gaussian."""
+        if self.log_width is None:
+            decay = 0.5 * self.mean.square().sum(1) * float(self.options.charged)
+            return decay[:, None].expand(start.shape[:2])
+        if not full:
+            zero, width = torch.zeros_like(self.log_width[0]), self.log_width.exp()
+            of_width = torch.stack([gaussian_divergence(zero, own) for own in width])
+            return (0.5 * self.mean.square().sum(1) + of_width)[:, None].expand(start.shape[:2])
+        off = start - self.mean[:, None]
+        ratio = self.log_width.exp()[:, None]
+        if self.drift is not None and self.drift.rotated:
+            U = self.drift.directions()
+            assert U is not None
+            rank, moving = self.drift.rank, off[..., : self.moving]
+            along = moving @ U
+            eps = moving.square().sum(-1) + (along.square() * (ratio[..., :rank] ** -2 - 1.0)).sum(-1)
+            eps = eps + (off[..., self.moving :] / ratio[..., rank:]).square().sum(-1)
+        else:
+            eps = (off / ratio).square().sum(-1)
+        return 0.5 * (start.square().sum(-1) - eps) - self.log_width.sum(1)[:, None]
+
+    def _segment(self, steps: int, n: int, rows: int) -> int:
+        """Return the length of segments that are computed again for the gradient; 0 if all states are kept."""
+        o = self.options
+        if not torch.is_grad_enabled() or o.gradient == "unrolled":
+            return 0
+        segment = automatic_segment(steps)
+        if o.gradient == "checkpointed":
+            return segment
+        free = memory.available()
+        if free is None or self.memory(n, rows, steps) <= 0.5 * free:
+            return 0
+        memory.require(
+            self.memory(n, rows, 2 * segment),
+            f"the gradient of {n} paths of {steps} steps for {rows:,} rows",
+            lambda share: f"about {max(1, int(share * n))} paths fit: lower training_draws, or steps, or batch_size",
+        )
+        return segment
+
+    def memory(self, n: int, rows: int, steps: int) -> float:
+        """Return about how many bytes the gradient of n paths for so many rows of each member needs."""
+        slopes = 2 if self.options.solver == "heun" else 1
+        numbers = 6 * self.moving + slopes * self.dynamics.numbers(rows)
+        parameters = sum(p.numel() for p in self.parameters())
+        return self.mean.element_size() * (float(steps) * self.members * n * numbers + 4 * parameters)
+
+    def _eta(self) -> Tensor:
+        none = torch.empty(0, dtype=torch.float64, device=self.mean.device)
+        return torch.stack(list(self.law_parameters)) if len(self.law_parameters) else none
+
+    def _log_prior(self) -> Tensor:
+        if not self.random_horizon:
+            return torch.zeros(1, dtype=torch.float64, device=self.mean.device)
+        offsets = torch.tensor(self._support, dtype=torch.float64, device=self.mean.device)
+        return self.horizon_prior.log_prob(offsets)
+
+    def _add_law_parameters(self, last: int) -> None:
+        for k in range(len(self.law_parameters), last + 1):
+            raw = self.law.start(k)
+            if raw is not None:
+                value = torch.tensor(raw, dtype=torch.float64, device=self.mean.device)
+                self.law_parameters.append(nn.Parameter(value))
+
+    def _arrange(self, support: Sequence[int]) -> int:
+        """Set the support; continue what the posterior adds to the prior as far as it reaches, by zeros."""
+        self._support = tuple(support)
+        if self.drift is None:
+            return 0
+        return self.drift.extend(math.ceil(self.options.knots * (self._support[-1] + 1) * self.unit - 1e-9))
+
+    def _alike(self, others: Sequence[Model]) -> "list[ContinuousDepth]":
+        def kind(model: ContinuousDepth) -> tuple[Any, ...]:
+            sizes = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+            return (model.dynamics, model.prior, model.options, model.horizon, model.horizons, model._support, sizes)
+
+        models = [self]
+        for other in others:
+            if not isinstance(other, ContinuousDepth) or kind(other) != kind(self):
+                raise DataError(_UNLIKE)
+            models.append(other)
+        return models
+
+
+class PathDivergence(NamedTuple):
+    """Divergences in nats: of the `initial` weights (F, n), and of the `path`, step by step (steps, F, n)."""
+
+    initial: Tensor
+    path: Tensor
+
+
+class DivergenceProfile(NamedTuple):
+    """Times in the middle of steps, and the divergence there in nats per unit of depth, float64 (steps,)."""
+
+    depth: tuple[float, ...]
+    rate: Tensor
+
+
+class Followed(NamedTuple):
+    """What :meth:`ContinuousDepth.followed` returns.
+
+    Attributes
+    ----------
+    f : Tensor, shape (marks, n, F·B, K)
+        Outputs.
+    hidden : list of Tensors (F, n, B, ...)
+        Hidden states at the marks.
+    weights : list of Tensors (F, n, M)
+        Moving weights there, in units of their prior scale.
+    divergence : PathDivergence
+        In nats.
+    """
+
+    f: Tensor
+    hidden: list[Tensor]
+    weights: list[Tensor]
+    divergence: PathDivergence
+
+
+def _unit(prior: Prior) -> Prior:
+    """Return the prior in units of its scale."""
+    if isinstance(prior, OrnsteinUhlenbeck):
+        return replace(prior, scale=1.0)
+    return replace(prior, diffusion=prior.diffusion / prior.scale, scale=1.0)  # type: ignore[type-var]

@@ -1,0 +1,115 @@
+"""The options of networks of continuous depth. Nothing here needs torch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fathomless.estimators.options import (
+    CrossFitOptions,
+    DrawnTrainingOptions,
+    DrawnWeightsOptions,
+    LawOptions,
+    TableOptions,
+    VariationalOptions,
+    option,
+)
+
+if TYPE_CHECKING:
+    from fathomless.families.continuous.dynamics import Dynamics
+    from fathomless.posterior.laws import DepthPrior
+
+__all__ = ["ContinuousOptions"]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ContinuousOptions(
+    CrossFitOptions, LawOptions, DrawnTrainingOptions, DrawnWeightsOptions, VariationalOptions, TableOptions
+):
+    """A network of continuous depth.
+
+    Parameters
+    ----------
+    architecture : "mlp" or callable
+        What moves the hidden state; or a function (inputs, outputs) -> Dynamics, such as convolutions.
+    width : int
+        Units of the hidden state.
+    hidden : int or sequence of int
+        Units of the hidden layers of its slope.
+    activation : {"silu", "relu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish"}
+        Between the linear maps; "swish" has a parameter for each unit.
+    encoder : {"linear", "pad"}
+        The hidden state begins as a linear map of the columns, or as the columns and zeros.
+    augment : int
+        Zeros beside the columns with encoder="pad". With none, draws of one column and one target are monotone.
+    time : {"none", "gate"}
+        "gate" lets every layer of the slope depend on depth by itself too, as in the paper.
+    horizon : float or "random"
+        Depth T at which the state is read. "random": the posterior decides between the depths 1/8, 2/8, ... and so on
+        without end, with a mean of 1 before the data.
+    horizons : int
+        Depths that may be read up to T, if it is random.
+    horizon_prior : DepthPrior, optional
+        Of the number of the horizon, less 1; Poisson(`horizons` − 1) by default.
+    prior : {"ou", "brownian"}
+        Weights are a stationary Ornstein-Uhlenbeck process of depth, or Brownian motion.
+    rate : float
+        How fast weights are forgotten with depth, θ: 0 is one network for all depths. With "brownian", half the
+        variance that they gain per unit of depth, in units of their first one.
+    weight_prior : float
+        Standard deviation of the prior of a weight, times √fan-in.
+    initial : {"point", "gaussian"}
+        Weights at depth 0 are point estimates with the prior's decay, or have a posterior of their own. With the latter
+        the objective is a bound on the evidence.
+    drift : {"shift", "diagonal", "lowrank", "network", "both"}
+        How the posterior of a path differs from its prior: its mean alone; the mean and the width of every weight; of
+        `rank` directions; or by a network of the weights.
+    rank : int
+        Directions of "lowrank", and hidden units of "network".
+    knots : int
+        Pieces, per unit of depth, on which mean and width are constant.
+    transition : {"exact", "euler"}
+        Steps of the weights.
+    solver : {"heun", "euler"}
+        Steps of the hidden state. "euler" makes a draw a residual network.
+    steps : int
+        Steps on T in training.
+    predict_steps : int or None
+        Steps on T in predictions; as many as in training by default. More are more accurate.
+    jitter : {"count", "times", "none"}
+        In training the number of steps varies between half and twice as many, or their times do, so that the network
+        does not learn its grid.
+    gradient : {"auto", "unrolled", "checkpointed"}
+        Keep all states for the gradient, or compute them again, to the same bytes, in less memory.
+    estimator : {"closed", "full", "sticking"}
+        Of the divergence of a path in training.
+    """
+
+    architecture: "str | Callable[[int, int], Dynamics]" = option("mlp", "choice", names=("mlp",))
+    width: int = option(16, "whole", least=1)
+    hidden: "int | Sequence[int]" = option(32, "whole", list, tuple, least=1)
+    activation: str = option(
+        "silu", "choice", names=("silu", "relu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish")
+    )
+    encoder: str = option("linear", "choice", names=("linear", "pad"))
+    augment: int = option(0, "whole", least=0)
+    time: str = option("none", "choice", names=("none", "gate"))
+    horizon: "float | str" = option(1.0, "real", "random")
+    horizons: int = option(8, "whole", least=1)
+    horizon_prior: "DepthPrior | None" = option(None, "object")
+    prior: str = option("ou", "choice", names=("ou", "brownian"))
+    rate: float = option(0.02, "real", least=0)
+    weight_prior: float = option(2.8284271247461903, "real")
+    initial: str = option("point", "choice", names=("point", "gaussian"))
+    drift: str = option("diagonal", "choice", names=("shift", "diagonal", "lowrank", "network", "both"))
+    rank: int = option(32, "whole", least=1)
+    knots: int = option(4, "whole", least=1)
+    transition: str = option("exact", "choice", names=("exact", "euler"))
+    solver: str = option("heun", "choice", names=("heun", "euler"))
+    steps: int = option(5, "whole", least=1)
+    predict_steps: "int | None" = option(None, "whole", None, least=1)
+    jitter: str = option("count", "choice", names=("count", "times", "none"))
+    gradient: str = option("auto", "choice", names=("auto", "unrolled", "checkpointed"))
+    estimator: str = option("closed", "choice", names=("closed", "full", "sticking"))
+    precision: str = option("float32", "choice", names=("auto", "float32", "float64", "bfloat16"))
+    clip_norm: "float | None" = option(10.0, "real", None)
+    training_draws: int = option(2, "whole", least=1)

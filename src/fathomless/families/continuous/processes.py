@@ -1,0 +1,214 @@
+r"""Gaussian processes of weights over depth, and their divergence: Ornstein-Uhlenbeck and Brownian laws on a grid.
+
+A weight moves by :math:`dw = -\theta w\,dt + \sigma\,dB`, or, under a posterior, by
+:math:`dw = [-\lambda w + b]\,dt + \sigma\,dB` with the same diffusion, since laws of paths with other diffusions are
+mutually singular. Both are used on a grid alone. Over a step Δ the laws are Gaussian,
+
+.. math:: w \mapsto \mathcal N\big(e^{-\lambda\Delta} w + \varphi(\lambda)\, b,\; \sigma^2 \varphi(2\lambda)\big),
+          \qquad \varphi(\lambda) = \frac{1 - e^{-\lambda\Delta}}{\lambda},
+
+for the exact transition, and :math:`\mathcal N(w + (b - \lambda w)\Delta, \sigma^2\Delta)` for that of Euler and
+Maruyama. The divergence of two chains on a grid is the sum over steps of
+
+.. math:: \tfrac12 \Big[\frac{(m_q - m_p)^2}{v_p} + \rho - 1 - \ln\rho\Big], \qquad \rho = v_q / v_p,
+
+in expectation under q. It is the divergence of these chains, not an approximation of the limit's, so that what it is
+part of is a bound for every number of steps.
+
+References
+----------
+W. Xu, R. T. Q. Chen, X. Li and D. Duvenaud, "Infinitely Deep Bayesian Neural Networks with Stochastic Differential
+Equations", AISTATS 2022.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fathomless.system import checks
+from fathomless.system.errors import DataError
+
+__all__ = ["Brownian", "OrnsteinUhlenbeck", "Prior", "Transition", "coarser", "excess", "relaxation", "transition"]
+
+
+class Prior(ABC):
+    """The law of one weight over depth before any data.
+
+    Attributes
+    ----------
+    rate : float
+        θ, of its return to 0.
+    diffusion : float
+        σ.
+    scale : float
+        s, the standard deviation at depth 0.
+    """
+
+    rate: float
+    diffusion: float
+    scale: float
+
+    @abstractmethod
+    def variance(self, t: float) -> float:
+        """Return the variance at depth t."""
+
+
+@dataclass(frozen=True)
+class OrnsteinUhlenbeck(Prior):
+    """The stationary process: N(0, s²) at every depth, correlation e^{−θ|t − t'|}, diffusion σ = s √(2θ).
+
+    With rate 0 a weight is the same at all depths.
+
+    Examples
+    --------
+    >>> OrnsteinUhlenbeck(rate=1.0, scale=0.5).diffusion ** 2
+    0.5000000000000001
+    """
+
+    rate: float = 0.25
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(self.rate, self.scale)
+
+    @property
+    def diffusion(self) -> float:  # type: ignore[override]
+        """Return σ = s √(2θ)."""
+        return self.scale * math.sqrt(2.0 * self.rate)
+
+    def variance(self, t: float) -> float:
+        """Return s²."""
+        return self.scale**2
+
+
+@dataclass(frozen=True)
+class Brownian(Prior):
+    """Brownian motion from N(0, s²): variance s² + σ² t."""
+
+    diffusion: float = 1.0
+    scale: float = 1.0
+    rate = 0.0
+
+    def __post_init__(self) -> None:
+        _check(0.0, self.scale)
+        checks.positive("diffusion", self.diffusion)
+
+    def variance(self, t: float) -> float:
+        """Return s² + σ² t."""
+        return self.scale**2 + self.diffusion**2 * t
+
+
+def _check(rate: float, scale: float) -> None:
+    if not (math.isfinite(rate) and rate >= 0.0):
+        raise DataError(f"rate={rate} was given; a finite number >= 0 is allowed (0: the same weights at every depth)")
+    checks.positive("scale", scale)
+
+
+def relaxation(x: Tensor) -> Tensor:
+    """Return (1 − e^{−x}) / x, 1 at x = 0, with the precision of the type also in its derivative."""
+    near = x.abs() < 1e-2
+    away = torch.where(near, torch.ones_like(x), x)
+    series = 1.0 - x / 2.0 * (1.0 - x / 3.0 * (1.0 - x / 4.0 * (1.0 - x / 5.0)))
+    return torch.where(near, series, -torch.expm1(-away) / away)
+
+
+def excess(ratio: Tensor) -> Tensor:
+    """Return ρ − 1 − ln ρ, at least 0 and 0 at ρ = 1 exactly."""
+    d = ratio - 1.0
+    near = d.abs() < 3e-2
+    away = torch.where(near, torch.ones_like(d), d)
+    series = d * d * (1 / 2 - d * (1 / 3 - d * (1 / 4 - d * (1 / 5 - d * (1 / 6 - d / 7)))))
+    return torch.where(near, series, away - torch.log1p(away))
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Gaussian transitions of a rate λ = θ + κ beside those of the prior's rate θ, over steps of given lengths.
+
+    All are tensors that broadcast with each other, a factor for each step and each coordinate.
+
+    Attributes
+    ----------
+    decay : Tensor
+        What is left of w after the step, under q.
+    turn : Tensor
+        The same less what is left under the prior: m_q − m_p is ``turn * w + gain * b``.
+    gain : Tensor
+        What a drift b that does not depend on w adds to the mean.
+    noise : Tensor
+        Standard deviation under q.
+    prior_decay, prior_noise : Tensor
+        Those of the prior.
+    ratio : Tensor
+        ρ, of the variances.
+    """
+
+    decay: Tensor
+    turn: Tensor
+    gain: Tensor
+    noise: Tensor
+    prior_decay: Tensor
+    prior_noise: Tensor
+    ratio: Tensor
+
+
+def transition(prior: Prior, feedback: Tensor, dt: Tensor, *, kind: str = "exact") -> Transition:
+    """Return the transitions over steps.
+
+    Parameters
+    ----------
+    prior : Prior
+        θ and σ.
+    feedback : Tensor
+        κ, what is added to the rate.
+    dt : Tensor
+        Δ > 0, to be broadcast with `feedback`.
+    kind : {"exact", "euler"}
+        Transitions of the process, or of its discretisation by Euler and Maruyama.
+
+    Examples
+    --------
+    >>> step = transition(OrnsteinUhlenbeck(rate=1.0), torch.tensor(2.0), torch.tensor(0.5))
+    >>> round(step.decay.item(), 4), round(step.noise.item() ** 2, 4)
+    (0.2231, 0.3167)
+    """
+    checks.choice("transition", kind, ("exact", "euler"))
+    theta = torch.full_like(feedback * dt, prior.rate)
+    if kind == "euler":
+        one = torch.ones_like(theta)
+        noise = prior.diffusion * (one * dt).sqrt()
+        before = 1.0 - theta * dt
+        return Transition(before - feedback * dt, -feedback * dt, one * dt, noise, before, noise, one)
+    rate = theta + feedback
+    before, after = relaxation(2.0 * theta * dt), relaxation(2.0 * rate * dt)
+    prior_decay, ratio = (-theta * dt).exp(), after / before
+    prior_noise = prior.diffusion * (before * dt).sqrt()
+    return Transition(
+        decay=(-rate * dt).exp(),
+        turn=prior_decay * torch.expm1(-feedback * dt),
+        gain=relaxation(rate * dt) * dt,
+        noise=prior_noise * ratio.sqrt(),
+        prior_decay=prior_decay,
+        prior_noise=prior_noise,
+        ratio=ratio,
+    )
+
+
+def coarser(noise: Sequence[Tensor], decay: Tensor, scale: Tensor) -> Tensor:
+    """Return the standard normal noise of one step that stands for several: what they add to w, scaled.
+
+    Parameters
+    ----------
+    noise : sequence of Tensors
+        ε of each of the fine steps.
+    decay, scale : Tensors, shape (steps, ...)
+        Of each of them.
+    """
+    total, variance = scale[0] * noise[0], scale[0].square()
+    for eps, left, std in zip(noise[1:], decay[1:], scale[1:], strict=True):
+        total, variance = left * total + std * eps, left.square() * variance + std.square()
+    return total / variance.sqrt()

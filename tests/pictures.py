@@ -7,6 +7,7 @@ import numpy as np
 from scipy import stats
 
 from fathomless import plots
+from fathomless.families.continuous import plots as continuous_plots
 from fathomless.families.depth import plots as depth_plots
 from fathomless.families.sparse import plots as sparse_plots
 
@@ -29,6 +30,10 @@ def history(epochs: int, *, valid: bool = True) -> list[dict[str, float]]:
         row |= {"mean_depth": 3.5 - 2 * np.exp(-e / 30), "deepest": 6.0 - (e < 10)}
         rows.append(row | ({"validation_log_likelihood": fit / 1000 - 0.1} if valid else {}))
     return rows
+
+
+def horizons(epochs: int) -> list[dict[str, float]]:
+    return [{"epoch": e, "mean_horizon": 8.0 + 5.0 * (1.0 - 0.9 ** (e - 1))} for e in range(1, epochs + 1)]
 
 
 def law(low: int, high: int, mean: float) -> dict[int, float]:
@@ -54,7 +59,17 @@ SEGMENTS = [f"customer segment of the northern region {i}" for i in range(4)]
 INCLUSION = {"first": np.random.default_rng(2).beta(0.3, 2.0, (9, 8)), "second": np.random.default_rng(3).random(9)}
 NETWORK = [[[1.0, 0.0, -0.5], [0.0, 0.0, 0.8], [0.0, 0.0, 0.0]], [[0.7, -1.2, 0.0], [0.0, 0.4, 0.0]]]
 SKIP = [[[1.0, 0.0]], [[0.5, 0.0, -2.0]]]
+T = np.linspace(0.0, 1.0, 21)
+PATHS = np.stack([1.2 - T, 0.3 + T**2], 1) + 0.05 * np.random.default_rng(4).normal(size=(60, 21, 2)).cumsum(1)
+MASSES = {0.125 * k: p for k, p in law(3, 12, 7.0).items()}
+FAR = [0.031, 0.014, 0.005, 0.0]
 PLAIN = {
+    "weight_paths": lambda ax: continuous_plots.weight_paths(T, PATHS, prior=np.ones(21), ax=ax),
+    "hidden_paths": lambda ax: continuous_plots.hidden_paths(T, PATHS, ax=ax),
+    "divergence_profile": lambda ax: continuous_plots.divergence_profile([0.1, 0.3, 0.5], [3.1, 5.2, 4.4], ax=ax),
+    "accuracy": lambda ax: continuous_plots.accuracy([5, 10, 20, 40], FAR, chosen=5, ax=ax),
+    "horizon_posterior": lambda ax: continuous_plots.horizon_posterior(MASSES, prior=MASSES, ax=ax),
+    "horizon_path": lambda ax: continuous_plots.horizon_path(horizons(60), unit=0.125, ax=ax),
     "inclusion_probabilities": lambda ax: sparse_plots.inclusion_probabilities(INCLUSION, ax=ax),
     "active_network": lambda ax: sparse_plots.active_network(NETWORK, inputs="abc", outputs=["yes", "no"], ax=ax),
     "depth_posterior": lambda ax: depth_plots.depth_posterior(law(1, 8, 3.5), prior=law(1, 8, 2.0), ax=ax),
@@ -70,6 +85,26 @@ PLAIN = {
     "predicted_against_observed": lambda ax: plots.predicted_against_observed(Y, MEAN, ax=ax),
 }
 HARD = {
+    "five weights with long names": lambda ax: continuous_plots.weight_paths(
+        T,
+        np.tile(PATHS, 3)[:, :, :5],
+        prior=np.ones(21),
+        names=[f"layer{i}.weight[{i}0, 1000]" for i in range(5)],
+        ax=ax,
+    ),
+    "one path": lambda ax: continuous_plots.hidden_paths([0.0, 1.0], np.ones((1, 2, 1)), ax=ax),
+    "paths of one time": lambda ax: continuous_plots.weight_paths([0.0], np.ones((9, 1, 1)), prior=[1.0], ax=ax),
+    "no divergence": lambda ax: continuous_plots.divergence_profile([0.5], [0.0], ax=ax),
+    "steep divergence": lambda ax: continuous_plots.divergence_profile(T[1:] - 0.025, 1e5 * T[1:] ** 9, ax=ax),
+    "steps with scores": lambda ax: continuous_plots.accuracy([5, 10, 20, 40], FAR, score=FAR, chosen=5, ax=ax),
+    "steps that do not matter": lambda ax: continuous_plots.accuracy([1, 2], [0.0, 0.0], score=[-1.0, -1.0], ax=ax),
+    "many numbers of steps": lambda ax: continuous_plots.accuracy(np.arange(1, 30), np.arange(29) / 40, ax=ax),
+    "one number of steps": lambda ax: continuous_plots.accuracy([5], [0.0], chosen=5, ax=ax),
+    "one horizon": lambda ax: continuous_plots.horizon_posterior({1.0: 1.0}, ax=ax),
+    "many horizons with errors": lambda ax: continuous_plots.horizon_posterior(
+        {0.125 * k: p for k, p in law(1, 60, 30).items()}, prior=MASSES, errors=dict.fromkeys(MASSES, 0.1), ax=ax
+    ),
+    "a horizon at rest": lambda ax: continuous_plots.horizon_path(horizons(1), ax=ax),
     "one weight": lambda ax: sparse_plots.inclusion_probabilities({"only": [1.0]}, ax=ax),
     "many layers": lambda ax: sparse_plots.inclusion_probabilities({str(i): [0.1 * i] for i in range(9)}, ax=ax),
     "a network that sees its inputs twice": lambda ax: sparse_plots.active_network(

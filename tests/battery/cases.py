@@ -26,7 +26,7 @@ ROWS = 84  # enough for rows to be held out, and three steps in an epoch
 TINY = {"epochs": 9, "width": 6, "batch_size": 24, "weight_draws": 8, "validation_fraction": 0.2, "patience": None}
 AVERAGE = {"n_restarts": 2, "restarts": "average"}
 #: Fast, in double, and with weights that move.
-PATHS = {"hidden": 6, "steps": 3, "rate": 0.5, "precision": "auto"}
+PATHS = {"hidden": 6, "steps": 3, "rate": 0.5, "precision": "auto", "warm_up": 0.0}
 #: Family -> its variants: options, and the parts of the uncertainty that are exactly 0.
 VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "depth": {
@@ -51,6 +51,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
         "random": ({**PATHS, "horizon": "random", "horizons": 2}, set()),
         "random-elbo": ({**PATHS, "horizon": "random", "horizons": 2, "structure_from": "elbo"}, set()),
         "gaussian": ({**PATHS, "initial": "gaussian"}, {"structure"}),
+        "learned": ({**PATHS, "rate": "learned"}, {"structure"}),
         "lowrank": ({**PATHS, "drift": "lowrank", "rank": 4}, {"structure"}),
         "network": ({**PATHS, "drift": "network", "rank": 4, "estimator": "sticking"}, {"structure"}),
         "average": ({**PATHS, **AVERAGE}, {"structure"}),

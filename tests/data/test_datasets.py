@@ -229,6 +229,8 @@ TOYS = {
     "pinwheel": datasets.pinwheel,
     "gap_sine": datasets.gap_sine,
     "gap_cubic": datasets.gap_cubic,
+    "cosine_gap": datasets.cosine_gap,
+    "cubic": datasets.cubic,
     "heteroscedastic": datasets.heteroscedastic,
 }
 
@@ -239,7 +241,7 @@ TOYS = {
 def test_toys_depend_on_their_seed_alone(name, n, seed):
     X, y = TOYS[name](n, seed)
     again = TOYS[name](n, seed)
-    assert X.shape == (n, 1 if name in ("gap_sine", "gap_cubic", "heteroscedastic") else 2)
+    assert X.shape == (n, 2 if name in ("spiral", "moons", "rings", "pinwheel") else 1)
     assert y.shape == (n,)
     assert np.array_equal(X, again[0])
     assert np.array_equal(y, again[1])
@@ -300,6 +302,8 @@ def test_pinwheel_unbends_to_gaussians():
     [
         (datasets.gap_sine, lambda x: np.sin(2 * x), lambda x: 0.1 + 0 * x, 1.0, 3.0),
         (datasets.gap_cubic, lambda x: x**3, lambda x: 3.0 + 0 * x, 2.0, 4.0),
+        (datasets.cosine_gap, lambda x: np.cos(4 * x + 4), lambda x: 0.1 + 0 * x, 0.5, 1.0),
+        (datasets.cubic, lambda x: x**3, lambda x: 3.0 + 0 * x, 1.0, 4.0),
         (datasets.heteroscedastic, lambda x: np.sin(2 * np.pi * x), lambda x: 0.05 + 0.4 * x, 0.0, 1.0),
     ],
 )
@@ -313,3 +317,16 @@ def test_regressions_have_their_documented_mean_and_noise(make, mean, deviation,
     assert abs(z.mean()) < 4 / math.sqrt(n)
     assert abs(z.std() - 1) < 4 / math.sqrt(2 * n)
     assert abs(np.corrcoef(z**2, x)[0, 1]) < 4 / math.sqrt(n)
+
+
+@pytest.mark.parametrize("n", [1, 7, 40])
+def test_half_of_the_cosine_lies_to_each_side_of_its_gap(n):
+    x = 4.0 * datasets.cosine_gap(n, 0)[0][:, 0] + 4.0
+    assert np.sum((x >= 0.0) & (x <= 2.0)) == (n + 1) // 2
+    assert np.sum((x >= 6.0) & (x <= 8.0)) == n // 2
+
+
+def test_the_cubic_has_a_quarter_of_its_rows_on_each_interval():
+    x = datasets.cubic(40, 0)[0][:, 0]
+    for low in (-4.0, -2.0, 1.0, 3.0):
+        assert np.sum((x >= low) & (x <= low + 1.0)) == 10

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 NAMES = [experiment.name for experiment in experiments.EXPERIMENTS]
 EXPECTED: dict[str, Any] = io.read_json(Path(experiments.__file__).parent / "expected.json")
-NEEDS_DATA = {"cifar", "images", "logistic"}
+NEEDS_DATA = {"cifar", "continuous_images", "images", "logistic"}
 FINITE = st.floats(-1e6, 1e6)
 
 
@@ -214,10 +214,10 @@ def test_a_file_that_is_no_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_split_is_a_partition_of_which_a_tenth_is_tested() -> None:
-    train, test = uci._split(103, 5)
+    train, test = uci.split(103, 5)
     assert sorted([*train, *test]) == list(range(103))
     assert len(test) == 10
-    assert not np.array_equal(train, uci._split(103, 6)[0])
+    assert not np.array_equal(train, uci.split(103, 6)[0])
 
 
 def test_fits_side_by_side_end_where_fits_one_by_one_do() -> None:

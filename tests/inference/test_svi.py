@@ -422,3 +422,32 @@ def test_a_training_that_fails_leaves_the_best_state(generator: torch.Generator)
     with pytest.raises(DivergenceError, match="law_parameters"):
         fit(m, Categorical(2), data, valid, training=Training(epochs=20, structure_every=1), callbacks=(spoil,))
     assert bool(m.draw(data.x).f.isfinite().all())
+
+
+def test_a_warm_up_begins_without_divergence_and_ends_at_the_temperature() -> None:
+    """The first step is one at no temperature; the history tells the bound at the final one."""
+    data, found = rows(), {}
+    for name, options in {"warm": {"warm_up": 0.5}, "cold": {"temperature": 1e-12}, "plain": {}}.items():
+        training = Training(epochs=1, batch_size=128, **options)  # type: ignore[arg-type]
+        own = model(seed=1)
+        found[name] = [p.detach() for p in own.parameters()], fit(own, Categorical(2), data, training=training).history
+    warm, cold, plain = (
+        torch.cat([p.double().flatten() for p in found[name][0]]) for name in ("warm", "cold", "plain")
+    )
+    torch.testing.assert_close(warm, cold, rtol=0, atol=1e-6)
+    assert float((warm - plain).abs().max()) > 1e-4
+    assert found["warm"][1][0]["elbo"] == found["plain"][1][0]["elbo"]
+
+
+def test_no_epoch_of_the_warm_up_is_kept() -> None:
+    """Held-out rows of pure noise are predicted best by the first epochs."""
+    g = torch.Generator().manual_seed(0)
+    noise, kept = Rows(torch.randn(64, 2, generator=g), torch.randint(2, (64,), generator=g)), []
+
+    def keep(run: Run) -> None:
+        kept.append(run.best.epoch)
+
+    for warm_up in (0.6, 0.0):
+        training = Training(epochs=20, batch_size=64, learning_rate=0.05, warm_up=warm_up)
+        fit(model(seed=1), Categorical(2), noise, rows(64), training=training, callbacks=[keep])
+    assert kept[19] >= 12 > kept[39] > 0

@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.colors import to_rgb
 
 from fathomless import plots
+from fathomless.families.continuous import plots as continuous_plots
 from fathomless.families.depth import plots as depth_plots
 from fathomless.families.sparse import plots as sparse_plots
 from fathomless.plots import canvas
@@ -28,7 +29,7 @@ XLINK = "{http://www.w3.org/1999/xlink}href"
 
 def test_every_picture_is_tried_here():
     others = {"figure", "svg", "GRID", "INK"}
-    families = {*depth_plots.__all__, *sparse_plots.__all__}
+    families = {*depth_plots.__all__, *sparse_plots.__all__, *continuous_plots.__all__}
     assert {*plots.__all__, *families} - others == set(PLAIN)
 
 
@@ -60,7 +61,7 @@ def test_settings_and_backend_stay_as_they_are():
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_function_documents_itself_with_a_picture(name):
-    home = next(module for module in (plots, depth_plots, sparse_plots) if name in module.__all__)
+    home = next(module for module in (plots, depth_plots, sparse_plots, continuous_plots) if name in module.__all__)
     text = inspect.getdoc(getattr(home, name))
     for part in ("Parameters\n---", "Returns\n---", "Raises\n---", "Examples\n---", ".. plot::\n\n    >>> "):
         assert part in text

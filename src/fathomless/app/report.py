@@ -138,7 +138,7 @@ def render(page: Page) -> str:
         section=section,
         drawn=any(isinstance(part, BayesianLayer) and not isinstance(part, Dropout) for part in model.modules()),
         point=not model.stochastic and not isinstance(model, Ensemble),
-        folded=page.estimator.fold_ is not None,
+        folded=page.estimator.fold_ is not None and not model.stochastic,
         kept=_kept(page),
         learning=[*_learning(page), *section.learning],
         score=_score,

@@ -23,6 +23,8 @@ from fathomless.system.rng import Seed, as_seed
 
 __all__ = [
     "Dataset",
+    "cosine_gap",
+    "cubic",
     "gap_cubic",
     "gap_sine",
     "heteroscedastic",
@@ -366,6 +368,34 @@ def gap_cubic(n: int, seed: Seed, noise: float = 3.0) -> tuple[Floats, Floats]:
     """
     rng = _rng(n, seed, noise)
     x = _two_sided(rng, n, 2.0, 4.0)
+    return x[:, None], x**3 + noise * rng.standard_normal(n)
+
+
+def cosine_gap(n: int, seed: Seed, noise: float = 0.1) -> tuple[Floats, Floats]:
+    """Sample y = cos(t) + N(0, noise^2), half of the rows with t uniform on [0, 2], the others on [6, 8].
+
+    The input is (t - 4) / 4, so that the rows lie on [-1, -1/2] and [1/2, 1].
+
+    Returns
+    -------
+    X : ndarray, shape (n, 1)
+    y : ndarray, shape (n,)
+    """
+    rng = _rng(n, seed, noise)
+    t = rng.uniform(0.0, 2.0, size=n) + 6.0 * (np.arange(n) >= (n + 1) // 2)
+    return (t[:, None] - 4.0) / 4.0, np.cos(t) + noise * rng.standard_normal(n)
+
+
+def cubic(n: int, seed: Seed, noise: float = 3.0) -> tuple[Floats, Floats]:
+    """Sample y = x^3 + N(0, noise^2) with x on four intervals, [-4, -3], [-2, -1], [1, 2] and [3, 4], in turn.
+
+    Returns
+    -------
+    X : ndarray, shape (n, 1)
+    y : ndarray, shape (n,)
+    """
+    rng = _rng(n, seed, noise)
+    x = rng.uniform(size=n) + np.array([-4.0, -2.0, 1.0, 3.0])[np.arange(n) % 4]
     return x[:, None], x**3 + noise * rng.standard_normal(n)
 
 

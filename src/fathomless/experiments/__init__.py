@@ -78,6 +78,14 @@ EXPERIMENTS = (
     Experiment("sequences", "Transformers of unbounded depth, and Bayesian layers inside", "beyond the paper"),
     Experiment("joint", "Depth and sparsity inferred together", "beyond the papers"),
     Experiment("logistic", "Which of twenty columns matter", "Skaaret-Lund and others (2023), Table 3, Figure 4"),
+    Experiment("paths", "Toy regressions by paths of weights", "Xu and others (2020), Figures 2-4"),
+    Experiment("doubt", "Doubt where there are no data, beside the model's own posterior", "beyond the papers"),
+    Experiment("landing", "Gradients without variance at the optimum", "Xu and others (2020), section 3.1"),
+    Experiment("solvers", "What a step costs: orders, divergences, gradients, grids", "beyond the paper"),
+    Experiment("digits", "Digits by paths of weights, against the number of steps", "beyond the paper"),
+    Experiment("continuous_images", "MNIST by paths of weights", "Xu and others (2022), Table 1"),
+    Experiment("continuous_uci", "Nine tables by paths of weights, against other families", "beyond the papers"),
+    Experiment("horizon", "A random horizon: does it follow the rotation of spirals", "beyond the papers"),
 )
 
 

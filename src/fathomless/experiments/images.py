@@ -44,7 +44,7 @@ from fathomless.posterior.metrics import accuracy, brier, expected_calibration_e
 from fathomless.posterior.model import Model
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
-__all__ = ["PROTOCOLS", "Perceptron", "convolutional", "figure", "fully_connected", "run"]
+__all__ = ["PROTOCOLS", "Perceptron", "convolutional", "figure", "fully_connected", "pixels", "run"]
 
 _SETS = ("mnist", "fashion_mnist", "kmnist_partial")
 _LOOKS = (1, 2, 3, 5, 8, 10, 15, 20, 25)
@@ -168,7 +168,7 @@ def _part(
     device: torch.device,
 ) -> dict[str, Any]:
     """Train one network; return its scores on the test images, and what it went through."""
-    train, test = _rows(name, settings["rows"], data, device)
+    train, test = pixels(name, settings["rows"], data, device)
     epochs, sparse = settings["epochs"][net], method in ("lrt", "flow", "lbbnn")
     start = time.process_time()
     curve: list[dict[str, float]] = []
@@ -209,14 +209,14 @@ def _part(
     return {"scores": scores, "curve": curve}
 
 
-def _rows(name: str, rows: int | None, data: str | PathLike[str] | None, device: torch.device) -> tuple[Rows, Rows]:
-    """Return training and test images in [0, 1], with an axis for the channel."""
+def pixels(name: str, rows: int | None, data: str | PathLike[str] | None, device: torch.device) -> tuple[Rows, Rows]:
+    """Return training and test images in [0, 1] with an axis for the channel: all, or `rows` and a third of them."""
     found = datasets.load(name, data)
     (train, test), labels = found.splits[0], torch.as_tensor(found.y, dtype=torch.int64)
-    pixels = torch.as_tensor(found.X)[:, None]
+    whole = torch.as_tensor(found.X)[:, None]
 
     def of(index: Any) -> Rows:
-        return Rows((pixels[index].float() / 255.0).to(device), labels[index].to(device))
+        return Rows((whole[index].float() / 255.0).to(device), labels[index].to(device))
 
     return (of(train), of(test)) if rows is None else (of(train[:rows]), of(test[: rows // 3]))
 

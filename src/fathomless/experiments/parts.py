@@ -7,11 +7,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from fathomless.experiments.results import Value, summed_up
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress, Silent
 
-__all__ = ["run_parts"]
+__all__ = ["repeated", "run_parts"]
 
 Part = Callable[[], Mapping[str, Any]]
 
@@ -69,6 +70,19 @@ def run_parts(
     finally:
         display.close()
     return found, seconds
+
+
+def repeated(found: Mapping[str, Mapping[str, Any]], name: str, repetitions: int) -> dict[str, Value]:
+    """Sum up the numbers of the parts `name`/0, `name`/1, ... as `name`/SCORE; what is no number is left out.
+
+    Examples
+    --------
+    >>> repeated({"a/0": {"rmse": 1.0}, "a/1": {"rmse": 3.0}}, "a", 2)
+    {'a/rmse': Value(value=2.0, error=1.0, n=2)}
+    """
+    each = [found[f"{name}/{s}"] for s in range(repetitions)]
+    scores = [score for score, value in each[0].items() if isinstance(value, int | float)]
+    return {f"{name}/{score}": summed_up([one[score] for one in each]) for score in scores}
 
 
 def _kept(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

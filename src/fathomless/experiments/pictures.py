@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from fathomless.experiments.results import Value
-from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, figure
+from fathomless.experiments.results import Result, Value
+from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, figure, legend, start
 
-__all__ = ["colours", "dots", "panels"]
+__all__ = ["colours", "dots", "knob", "panels"]
 
 _COLOURS = (GREEN, BLUE, OCHRE, PURPLE, RUST)
 _MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">")
@@ -48,3 +48,31 @@ def dots(ax: Axes, rows: Sequence[str], series: Mapping[str, Sequence[Value]]) -
         )
     ax.set_xticks(range(len(rows)), rows)
     ax.set_xlim(-0.5, len(rows) - 0.5)
+
+
+def knob(result: Result, names: Sequence[str], multiples: Mapping[str, float]) -> Any:
+    """Draw accuracy, log-likelihood and calibration error of networks against the number of steps of a prediction.
+
+    Parameters
+    ----------
+    result : Result
+        With values NAME/MULTIPLE/SCORE, and the number of steps NAME/steps.
+    names : sequence of str
+        Of the networks.
+    multiples : mapping of str to float
+        What the steps are multiplied by, by name.
+    """
+    page, axes = panels(3, across=3, width=3.4)
+    shown = {"accuracy": "share", "log_likelihood": "nats per row", "calibration_error": "share"}
+    for ax, (score, unit) in zip(axes, shown.items(), strict=True):
+        start(ax, score.replace("_", " ").capitalize(), "steps", unit)
+        for name, colour in colours(names).items():
+            at = [times * result.values[f"{name}/steps"].value for times in multiples.values()]
+            row = [result.values[f"{name}/{multiple}/{score}"] for multiple in multiples]
+            error = [2.0 * (v.error or 0.0) for v in row]
+            ax.errorbar(at, [v.value for v in row], yerr=error, fmt="o-", color=colour, label=name, markersize=3.5)
+        ax.set_xscale("log")
+        ax.set_xticks(at, [f"{n:g}" for n in at])
+        ax.minorticks_off()
+    legend(axes[0])
+    return page

@@ -28,7 +28,7 @@ from fathomless.nn.architectures import MLP
 from fathomless.posterior.metrics import nll, rmse
 from fathomless.posterior.predictive import ContinuousPredictive
 
-__all__ = ["DEEP", "SHALLOW", "figure", "plan", "run"]
+__all__ = ["DEEP", "SHALLOW", "SPLITS", "figure", "plan", "run", "split"]
 
 #: Tables for which the paper finds a mean depth below two.
 SHALLOW = ("yacht", "boston", "energy", "concrete", "power")
@@ -40,6 +40,8 @@ _FULL: Mapping[str, Mapping[str, tuple[int, int | str]]] = {  # splits and epoch
     "paper": {**dict.fromkeys(_SMALL, (10, 1000)), **dict.fromkeys(_LARGE, (4, 150)), "protein": (2, 50)},
     "default": {**dict.fromkeys(_SMALL, (5, "auto")), **dict.fromkeys(_LARGE, (3, "auto")), "protein": (2, "auto")},
 }
+#: Splits of each table with the default preset.
+SPLITS: Mapping[str, int] = {table: splits for table, (splits, _) in _FULL["default"].items()}
 _SMOKE: Mapping[str, tuple[int, int | str]] = {"diabetes": (2, 60)}
 _SCORES = ("rmse", "log_likelihood", "mean_depth", "validation")
 
@@ -139,7 +141,7 @@ def _scores(
     """Fit one model to all splits of a table at once; return its scores, one for each split."""
     found = datasets.load(table, data)
     X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y, dtype=np.float64)
-    splits = [_split(len(X), settings["seed"] + s) for s in range(settings["splits"][table])]
+    splits = [split(len(X), settings["seed"] + s) for s in range(settings["splits"][table])]
     estimators = [
         UnboundedDepthRegressor(
             epochs=settings["epochs"][table],
@@ -162,8 +164,8 @@ def _scores(
     return scores
 
 
-def _split(rows: int, seed: int) -> tuple[Array, Array]:
-    """Shuffle with the number of the split; keep a tenth for the test."""
+def split(rows: int, seed: int) -> tuple[Array, Array]:
+    """Shuffle with the number of the split; return nine tenths to train on, and a tenth for the test."""
     order = np.random.default_rng(seed).permutation(rows)
     return order[rows // 10 :], order[: rows // 10]
 

@@ -64,12 +64,15 @@ class StructureSection:
         What the summary is about, and how predictions use it: sentences.
     note : str
         What a reader must know before believing it: sentences.
+    objective : str
+        What was maximised, where that does not follow from point estimates or drawn weights: sentences.
     """
 
     groups: Sequence[Group] = ()
     learning: Sequence[Figure] = ()
     about: str = ""
     note: str = ""
+    objective: str = ""
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -24,5 +24,7 @@ FAMILY = Family(
             "International Conference on Artificial Intelligence and Statistics",
         ),
     ),
+    report="fathomless.families.continuous.report:page",
+    findings="fathomless.families.continuous.report:findings",
     progress={"mean_horizon": "horizon"},
 )

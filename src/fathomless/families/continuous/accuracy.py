@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.processes import coarser
+from fathomless.families.continuous.processes import Transition, coarser
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
@@ -21,7 +21,7 @@ from fathomless.posterior.predictive import ContinuousPredictive, predictive
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Accuracy", "coupled", "effective_depth", "finest_of", "hellinger"]
+__all__ = ["Accuracy", "counts", "coupled", "effective_depth", "finest_of", "hellinger"]
 
 _FINEST = 1024  # steps
 _SAMPLES = 64  # of each row, where a distance is an integral
@@ -74,8 +74,9 @@ def coupled(model: Model, x: Tensor, n: int, steps: int, finest: int, seed: int)
         log_weight = torch.cat([d.log_weight + w for d, w in zip(each, model.log_weight, strict=True)])
         return Draws(torch.cat([d.f for d in each]), log_weight, torch.cat([d.structure for d in each]), {})
     assert isinstance(model, ContinuousDepth)
-    if finest % steps:
-        raise DataError(f"steps={steps} was given with a finest grid of {finest}; a divisor of it is allowed")
+    if finest % steps or {steps, finest} != set(counts(model, (steps, finest))):
+        per = f" and multiples of the {model.horizons} horizons" if model.random_horizon else ""
+        raise DataError(f"steps={steps} was given with a finest grid of {finest}; divisors of it{per} are allowed")
     noise = as_generator(seed, device=x.device)
     grid, fine = model.grid(steps), model.grid(finest)
     if not model.moving:
@@ -95,35 +96,38 @@ def _joined(law: PathLaw, first: int, eps: Sequence[Tensor]) -> Tensor:
     """Return the noise of one step that stands for the fine steps from `first` on."""
     if len(eps) == 1:
         return eps[0]
-    own = slice(first, first + len(eps))
-    if law.fed is None:
-        return coarser(eps, law.plain.decay[own], law.plain.noise[own])
-    if law.directions is None:
-        return coarser(eps, law.fed.decay[own], law.fed.noise[own])
-    U = law.directions
+    steps, U = law.steps[first : first + len(eps)], law.directions
+    plain, fed = [step.plain for step in steps], [step.fed for step in steps if step.fed is not None]
+    if not fed or U is None:
+        return coarser(eps, *_moments(fed or plain))
     along = [one @ U for one in eps]
     across = [one - own @ U.mT for one, own in zip(eps, along, strict=True)]
-    plain = coarser(across, law.plain.decay[own], law.plain.noise[own])
-    return plain + coarser(along, law.fed.decay[own], law.fed.noise[own]) @ U.mT
+    return coarser(across, *_moments(plain)) + coarser(along, *_moments(fed)) @ U.mT
+
+
+def _moments(steps: Sequence[Transition]) -> tuple[Tensor, Tensor]:
+    """Return decay and noise, stacked."""
+    return torch.stack([step.decay for step in steps]), torch.stack([step.noise for step in steps])
 
 
 @torch.no_grad()
 def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tensor:
-    """Return the Hellinger distance √(1 − ∫ √(p q)) between two predictives for each row, (B,).
+    """Return the Hellinger distance √(½ ∫ (√p − √q)²) between two predictives for each row, (B,).
 
-    A sum over classes; else the mean of √(q / p) over samples from p.
+    A sum over classes; else the mean of ½ (1 − √(q / p))² over samples from p, whose error is a share of the square of
+    the distance, however small that is; that of 1 − ∫ √(p q) would drown it.
     """
     if likelihood.discrete:
         p, q = (torch.logsumexp(d.log_weight[:, None, None] + _class_log_probs(d, likelihood), 0) for d in (a, b))
-        affinity = (0.5 * (p + q)).exp().sum(1)
+        square = 0.5 * ((0.5 * p).exp() - (0.5 * q).exp()).square().sum(1)
     else:
         law = predictive(a, likelihood)
         assert isinstance(law, ContinuousPredictive)
         y = law.sample(_SAMPLES, as_generator(seed, device=a.f.device))  # (M, B, T)
         y = torch.as_tensor(y, dtype=a.f.dtype, device=a.f.device).reshape(_SAMPLES, a.f.shape[1], -1)
         ratio = [0.5 * (_log_density(b, likelihood, one) - _log_density(a, likelihood, one)) for one in y]
-        affinity = torch.stack(ratio).exp().mean(0)
-    return (1.0 - affinity).clamp(min=0.0).sqrt()
+        square = 0.5 * torch.expm1(torch.stack(ratio)).square().mean(0)
+    return square.clamp(max=1.0).sqrt()
 
 
 def _class_log_probs(draws: Draws, likelihood: Likelihood) -> Tensor:
@@ -143,7 +147,7 @@ def _log_density(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
 def effective_depth(
     model: Model, likelihood: Likelihood, x: Tensor, *, n: int = 16, eps: float = 0.01, seed: int = 0
 ) -> int:
-    """Return the least number of steps 1, 2, 4, … that the posterior needs.
+    """Return the least number of steps 1, 2, 4, … (times the horizons, if these are random) that the posterior needs.
 
     That is the first n for which the predictives with n and with 2n steps, on the same paths, are closer than `eps` in
     mean Hellinger distance: how many residual layers would do. At most 512.
@@ -165,13 +169,29 @@ def effective_depth(
     """
     if not 0.0 < eps < 1.0:
         raise DataError(f"eps={eps} was given; a distance inside (0, 1) is allowed, for instance 0.01")
-    steps = 1
+    (steps,) = counts(model, (1,))
     while 2 * steps < _FINEST:
         pair = [coupled(model, x, n, count, 2 * steps, fold_in(seed, "depth", steps)) for count in (steps, 2 * steps)]
         if hellinger(pair[0], pair[1], likelihood).mean().item() < eps:
             break
         steps *= 2
     return steps
+
+
+def counts(model: Model, steps: Sequence[int]) -> tuple[int, ...]:
+    """Return which numbers of steps grids have instead of some, ascending: random horizons are on all of them.
+
+    Raises
+    ------
+    DataError
+        If one of them is none.
+    """
+    if not steps or min(steps) < 1:
+        raise DataError(f"steps={tuple(steps)} was given; whole numbers >= 1 are allowed, for instance (5, 10, 20, 40)")
+    first = model.members[0] if isinstance(model, Ensemble) else model
+    assert isinstance(first, ContinuousDepth)
+    multiple = first.horizons if first.random_horizon else 1
+    return tuple(sorted({multiple * max(1, round(count / multiple)) for count in steps}))
 
 
 def finest_of(steps: Sequence[int]) -> int:
@@ -182,8 +202,6 @@ def finest_of(steps: Sequence[int]) -> int:
     DataError
         If it is too fine.
     """
-    if not steps or min(steps) < 1:
-        raise DataError(f"steps={tuple(steps)} was given; whole numbers of at least 1 are allowed")
     finest = math.lcm(*steps)
     if finest > _FINEST:
         raise DataError(

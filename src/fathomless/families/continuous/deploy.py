@@ -1,5 +1,6 @@
 """What a fitted network of continuous depth is deployed as: paths of weights that are drawn once, as plain modules."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -54,13 +55,14 @@ class FixedPaths(nn.Module):
         self.register_buffer("moving", moving)
         self.register_buffer("fixed", fixed)
         members = fixed.shape[0]
-        self.register_buffer("log_weight", log_weight.repeat(members) - torch.tensor(float(members)).log())
+        self.register_buffer("log_weight", log_weight.repeat(members) - math.log(members))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, ...) to the parameters of the likelihood of every network, (F · S · marks, B, K)."""
         members, paths = self.fixed.shape[:2]
         fixed = parted(self.fixed, self.dynamics.still)
-        h = self.dynamics.enter(fixed, x.expand(members, *x.shape)).expand(members, paths, *[-1] * x.ndim)
+        h = self.dynamics.enter(fixed, x.expand(members, *x.shape))
+        h = h.expand(members, paths, *h.shape[2:])
         weights = [parted(own, self.dynamics.moving) for own in self.moving]
         hidden = follow(self.dynamics, weights, h, self.grid, self.marks, self.solver)
         f = torch.stack([self.dynamics.leave(fixed, one) for one in hidden], 2)  # (F, S, marks, B, K)
@@ -99,7 +101,7 @@ def _fixed(model: ContinuousDepth, paths: int, steps: int | None, noise: torch.G
     start, path = model.path(paths, grid, noise)
     first = model.scale.numel() - sum(weight.size for weight in model.dynamics.still)
     moving = torch.stack([w * model.scale[:first] for w in path])
-    log_weight = model.log_weights().repeat(paths) - torch.tensor(float(paths)).log()
+    log_weight = model.log_weights().repeat(paths) - math.log(paths)
     fixed = start[..., first:] * model.scale[first:]
     marks = model.marks(grid)
     return FixedPaths(

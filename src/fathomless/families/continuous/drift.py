@@ -8,11 +8,15 @@ is isotropic and has one rate θ. The posterior is
 
 with a shift a, feedback κ towards the reference r, the mean of the initial weights (so that weights can be held still
 without a shift), in the directions U, and a network g. ``diagonal`` is U = I. With all of them 0, as at the start, it
-is the prior. a and κ are constant on pieces of depth; a step that lies in several takes their average over time.
+is the prior. The speed of the prior's clock, which multiplies θ and σ², may be learned: the more weights may differ
+between depths, the more doubt they have. a and κ are constant on pieces of depth; a step that lies in several takes
+their average over time.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
@@ -20,17 +24,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fathomless.families.continuous.grids import Grid, overlap
-from fathomless.families.continuous.processes import Prior, Transition, excess, transition
+from fathomless.families.continuous.processes import Process, Transition, excess, transition
 from fathomless.system import checks
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["DRIFTS", "PathLaw", "PosteriorDrift"]
 
 DRIFTS = ("shift", "diagonal", "lowrank", "network", "both")  #: "both" is a network on top of low rank
+_CLOCK = 50.0  # of the logarithm of the clock's speed: slower, where it ends would tell where it began
 _SPEED = 5.0  # of the logarithm of a rate, relative to other parameters
-_LEAST = math.log(0.1)  # of a rate relative to the prior's: κ > −0.9 θ
-_MOST = math.log(1e6)
-_UNIT = 1.0  # rate that takes the place of the prior's where that is 0
+_LEAST = 0.9  # κ > −0.9 θ
+_MOST = math.log(1e6)  # of log(1 + κ)
+_SPREAD = 2.0  # prior standard deviation of the logarithm of the speed
 
 
 class PosteriorDrift(nn.Module):
@@ -50,10 +55,21 @@ class PosteriorDrift(nn.Module):
         How many.
     seed : int
         Of the directions and of the network.
+    learned : bool
+        Whether the speed of the prior's clock is learned, by a point estimate with a log-normal prior.
     """
 
     def __init__(
-        self, size: int, kind: str, *, rank: int, width: float, pieces: int, seed: int, dtype: torch.dtype
+        self,
+        size: int,
+        kind: str,
+        *,
+        rank: int,
+        width: float,
+        pieces: int,
+        seed: int,
+        dtype: torch.dtype,
+        learned: bool = False,
     ) -> None:
         super().__init__()
         self.kind = checks.choice("drift", kind, DRIFTS)
@@ -63,7 +79,8 @@ class PosteriorDrift(nn.Module):
         self.basis: nn.Parameter | None = None
         if self.rotated:
             self.basis = nn.Parameter(torch.randn(1, size, self.rank, generator=noise, dtype=dtype))
-        self.network = _Network(size, self.rank, noise, dtype) if kind in ("network", "both") else None
+        self.network = _Network(size, rank, noise, dtype) if kind in ("network", "both") else None
+        self.log_speed = nn.Parameter(torch.zeros(1, 1, dtype=dtype)) if learned else None
         self._dtype = dtype
         self.extend(pieces)
 
@@ -92,16 +109,31 @@ class PosteriorDrift(nn.Module):
         self.shift = nn.ParameterList(list(self.shift)[:pieces])
         self.log_rate = nn.ParameterList(list(self.log_rate)[:pieces])
 
+    def speed(self, prior: Process) -> Tensor | None:
+        """Return the speed of the prior's clock (F, 1, 1), or None if it is 1 by choice.
+
+        It makes no rate, and no half of a variance per unit of depth, greater than 1: beyond, weights are white noise,
+        and no gradient would lead back but that of the speed's own prior.
+        """
+        if self.log_speed is None:
+            return None
+        rate = prior.rate or 0.5 * prior.diffusion**2
+        return (_CLOCK * self.log_speed).clamp(max=-math.log(rate)).exp()[:, None]
+
+    def charge(self) -> Tensor | None:
+        """Return the negative log prior of the speed, summed over networks, in nats and up to a constant."""
+        return None if self.log_speed is None else 0.5 * (_CLOCK / _SPREAD * self.log_speed).square().sum()
+
     def directions(self) -> Tensor | None:
         """Return U (F, M, m) with UᵀU = I, or None."""
         return None if self.basis is None else torch.linalg.qr(self.basis)[0]
 
-    def law(self, prior: Prior, grid: Grid, reference: Tensor, *, kind: str, stopped: bool = False) -> "PathLaw":
+    def law(self, prior: Process, grid: Grid, reference: Tensor, *, kind: str, stopped: bool = False) -> "PathLaw":
         """Return the law of paths on a grid.
 
         Parameters
         ----------
-        prior : Prior
+        prior : Process
             Of a weight in units of its prior standard deviation.
         grid : Grid
             Of n steps.
@@ -110,28 +142,83 @@ class PosteriorDrift(nn.Module):
         kind : {"exact", "euler"}
             Of transitions.
         stopped : bool
-            Stop the gradient in all parameters; not in the weights that it is applied to.
+            Stop the gradient in all parameters of the posterior; not in the weights that it is applied to.
         """
+        with torch.autocast(reference.device.type, enabled=False):  # a divergence is never in a narrower type
+            return self._law(prior, grid, reference, kind, stopped)
 
+    def _law(self, prior: Process, grid: Grid, reference: Tensor, kind: str, stopped: bool) -> "PathLaw":
         def own(p: Tensor) -> Tensor:
             return p.detach() if stopped else p
 
-        shares = reference.new_tensor(overlap(grid, self.width, self.pieces))  # (n, pieces)
+        kinds, which = _kinds(grid, self.width, self.pieces)
+        table = reference.new_tensor(kinds)  # (k, pieces + 1)
+        shares, dt = table[:, :-1], table[:, -1, None, None, None]  # (k, pieces), (k, 1, 1, 1)
         shift = torch.einsum("nk,kfm->nfm", shares, torch.stack([own(p) for p in self.shift]))[:, :, None]
-        dt = reference.new_tensor([b - a for a, b in pairwise(grid)])[:, None, None, None]  # (n, 1, 1, 1)
-        plain = transition(prior, torch.zeros_like(dt), dt, kind=kind)
+        speed = self.speed(prior)  # never stopped: it is one of the prior too, whose density has to know
+        plain = transition(prior, torch.zeros_like(dt), dt, kind=kind, speed=speed)
         U, pull, fed = self.directions(), None, None
         if len(self.log_rate):
-            log_rate = _SPEED * torch.stack([own(p) for p in self.log_rate])
-            log_rate = log_rate.clamp(_LEAST if prior.rate else 0.0, _MOST)
-            feedback = (prior.rate or _UNIT) * torch.expm1(log_rate)  # (pieces, F, M or m)
-            feedback = torch.einsum("nk,kfm->nfm", shares, feedback)[:, :, None]  # (n, F, 1, M or m)
-            fed = transition(prior, feedback, dt, kind=kind)
+            feedback = torch.expm1((_SPEED * torch.stack([own(p) for p in self.log_rate])).clamp(max=_MOST))
+            least = -_LEAST * prior.rate * (feedback.new_ones(()) if speed is None else speed[:, 0])
+            feedback = torch.maximum(feedback, least)  # (pieces, F, M or m)
+            feedback = torch.einsum("nk,kfm->nfm", shares, feedback)[:, :, None]  # (k, F, 1, M or m)
+            fed = transition(prior, feedback, dt, kind=kind, speed=speed)
             U = None if U is None else own(U)
             r = own(reference)[:, None]  # (F, 1, M)
             pull = feedback * (r if U is None else r @ U)
         network = None if self.network is None else self.network.frozen(stopped=stopped)
-        return PathLaw(grid, plain, fed, U, shift, pull, network, self.size)
+        alike = _steps(plain, fed, shift, pull)
+        return PathLaw(grid, tuple(alike[k] for k in which), U, network, self.size)
+
+
+@lru_cache(maxsize=32)
+def _kinds(grid: Grid, width: float, pieces: int) -> tuple[tuple[tuple[float, ...], ...], tuple[int, ...]]:
+    """Return the different kinds of steps, each a share of every piece and a length, and which of them each step is.
+
+    Most steps are alike to rounding, and then share whatever is computed of a law.
+    """
+    kinds: dict[tuple[float, ...], tuple[float, ...]] = {}
+    names = []
+    for shares, (a, b) in zip(overlap(grid, width, pieces), pairwise(grid), strict=True):
+        names.append(tuple(float(f"{value:.9e}") for value in (*shares, b - a)))
+        kinds.setdefault(names[-1], (*shares, b - a))
+    number = {name: k for k, name in enumerate(kinds)}
+    return tuple(kinds.values()), tuple(number[name] for name in names)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is added to the weights over one step.
+
+    Attributes
+    ----------
+    plain : Transition
+        Of the prior, (1, 1, 1).
+    fed : Transition or None
+        Where feedback acts, (F, 1, M or m).
+    shift : Tensor, shape (F, 1, M)
+        a.
+    pull : Tensor or None
+        κ r, in the directions of `fed`.
+    widths : Tensor or None
+        Divergence due to variances, (F, 1).
+    """
+
+    plain: Transition
+    fed: Transition | None
+    shift: Tensor
+    pull: Tensor | None
+    widths: Tensor | None
+
+
+def _steps(plain: Transition, fed: Transition | None, shift: Tensor, pull: Tensor | None) -> list[Step]:
+    """Take apart what is stacked: a slice at every use would cost a gradient of all of them each time."""
+    if fed is None or pull is None:
+        return [Step(one, None, a, None, None) for one, a in zip(plain.unbind(), shift.unbind(), strict=True)]
+    widths = 0.5 * excess(fed.ratio).sum(-1)
+    parts = zip(plain.unbind(), fed.unbind(), shift.unbind(), pull.unbind(), widths.unbind(), strict=True)
+    return [Step(*part) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -142,16 +229,10 @@ class PathLaw:
     ----------
     grid : Grid
         Times.
-    plain : Transition
-        Of the prior, (n, 1, 1, 1).
-    fed : Transition or None
-        Where feedback acts, (n, F, 1, M or m).
+    steps : tuple of Step
+        One for each; those that are alike are the same object.
     directions : Tensor or None
         U, (F, M, m).
-    shift : Tensor, shape (n, F, 1, M)
-        a.
-    pull : Tensor or None
-        κ r, in the directions of `fed`.
     network : callable or None
         g(t, w).
     size : int
@@ -159,57 +240,47 @@ class PathLaw:
     """
 
     grid: Grid
-    plain: Transition
-    fed: Transition | None
+    steps: tuple[Step, ...]
     directions: Tensor | None
-    shift: Tensor
-    pull: Tensor | None
-    network: "_Frozen | None"
+    network: Callable[[float, Tensor], Tensor] | None
     size: int
 
     def change(self, i: int, w: Tensor) -> Tensor:
         """Return m_q − m_p of step i from w (F, S, M): how far the posterior mean is from the prior's, after it."""
-        b = self.shift[i]
-        if self.network is not None:
-            b = b + self.network(self.grid[i], w)
-        if self.fed is None or self.pull is None:
-            return self.plain.gain[i] * b
-        fed, pull = self.fed, self.pull[i]
-        if self.directions is None:
-            return fed.turn[i] * w + fed.gain[i] * (b + pull)
-        U = self.directions
+        step = self.steps[i]
+        b = step.shift if self.network is None else step.shift + self.network(self.grid[i], w)
+        gain, fed, pull, U = step.plain.gain, step.fed, step.pull, self.directions
+        if fed is None or pull is None:
+            return (gain * b).expand_as(w)
+        if U is None:
+            return torch.addcmul(fed.gain * (b + pull), fed.turn, w)  # one pass over the weights
         along = b @ U
-        turned = fed.turn[i] * (w @ U) + fed.gain[i] * (along + pull) - self.plain.gain[i] * along
-        return self.plain.gain[i] * b + turned @ U.mT
+        return gain * b + (fed.turn * (w @ U) + fed.gain * (along + pull) - gain * along) @ U.mT
 
     def spread(self, i: int, eps: Tensor) -> Tensor:
         """Turn standard normal noise (F, S, M) into that of step i under q."""
-        if self.fed is None:
-            return self.plain.noise[i] * eps
-        if self.directions is None:
-            return self.fed.noise[i] * eps
-        U = self.directions
-        return self.plain.noise[i] * eps + ((self.fed.noise[i] - self.plain.noise[i]) * (eps @ U)) @ U.mT
+        plain, fed, U = self.steps[i].plain, self.steps[i].fed, self.directions
+        if fed is None or U is None:
+            return (plain if fed is None else fed).noise * eps
+        return plain.noise * eps + ((fed.noise - plain.noise) * (eps @ U)) @ U.mT
 
     def whiten(self, i: int, eta: Tensor) -> Tensor:
         """Undo :meth:`spread`."""
-        if self.fed is None:
-            return eta / self.plain.noise[i]
-        if self.directions is None:
-            return eta / self.fed.noise[i]
-        U = self.directions
-        return eta / self.plain.noise[i] + ((1.0 / self.fed.noise[i] - 1.0 / self.plain.noise[i]) * (eta @ U)) @ U.mT
+        plain, fed, U = self.steps[i].plain, self.steps[i].fed, self.directions
+        if fed is None or U is None:
+            return eta / (plain if fed is None else fed).noise
+        return eta / plain.noise + ((1.0 / fed.noise - 1.0 / plain.noise) * (eta @ U)) @ U.mT
 
     def step(self, i: int, w: Tensor, eps: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights after step i and m_q − m_p."""
         change = self.change(i, w)
-        return self.plain.prior_decay[i] * w + change + self.spread(i, eps), change
+        return torch.addcmul(change, self.steps[i].plain.prior_decay, w) + self.spread(i, eps), change
 
     def closed(self, i: int, change: Tensor) -> Tensor:
         """Divergence of step i given the weights before it, in nats, (F, S)."""
-        moved = (change / self.plain.prior_noise[i]).square().sum(-1)
-        widths = 0.0 if self.fed is None else excess(self.fed.ratio[i]).sum(-1)
-        return 0.5 * (moved + widths)
+        step = self.steps[i]
+        moved = 0.5 * change.square().sum(-1) / step.plain.prior_noise[..., 0].square()
+        return moved if step.widths is None else moved + step.widths
 
     def full(self, i: int, w: Tensor, after: Tensor, stopped: "PathLaw | None" = None) -> Tensor:
         """Return log q − log p of a step from w to `after`, (F, S).
@@ -224,10 +295,11 @@ class PathLaw:
             Whose density is taken for q: this law with the gradient stopped in its parameters ("sticking the landing").
         """
         q = stopped or self
-        gone = after - self.plain.prior_decay[i] * w
+        plain, fed = self.steps[i].plain, q.steps[i].fed
+        gone = after - plain.prior_decay * w
         eps = q.whiten(i, gone - q.change(i, w))
-        far = (gone / self.plain.prior_noise[i]).square().sum(-1)
-        log_ratio = 0.0 if q.fed is None else q.fed.ratio[i].log().sum(-1)
+        far = (gone / plain.prior_noise).square().sum(-1)
+        log_ratio = 0.0 if fed is None else fed.ratio.log().sum(-1)
         return 0.5 * (far - eps.square().sum(-1) - log_ratio)
 
 
@@ -260,7 +332,7 @@ class _Frozen:
     def __call__(self, t: float, w: Tensor) -> Tensor:
         """Evaluate at depth t; the layer (w W + b) ⊙ sigmoid(a t + c) + d t, with SiLU between."""
         for k, (weight, bias, gate) in enumerate(self.layers):
-            a, c, d = gate.unbind(1)
-            w = F.silu(w) if k else w
-            w = torch.baddbmm(bias, w, weight) * torch.sigmoid(a * t + c)[:, None] + (d * t)[:, None]
+            a, c, d = (row[:, None] for row in gate.unbind(1))
+            factor = torch.sigmoid(a * t + c)
+            w = torch.addcmul(bias * factor + d * t, torch.bmm(F.silu(w) if k else w, weight), factor)
         return w

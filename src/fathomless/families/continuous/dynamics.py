@@ -322,11 +322,14 @@ class ConvDynamics(Dynamics):
         return rows * side**2 * (2 * C + 2 * sum(self.hidden) + len(self.hidden) + 1)
 
 
-def initial_weights(dynamics: Dynamics, weight_prior: float, seed: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def initial_weights(
+    dynamics: Dynamics, weight_prior: float, seed: int, dtype: torch.dtype, *, fan_in: bool = True
+) -> tuple[Tensor, Tensor]:
     """Draw the usual initial values in units of the prior's scales, and return these: (P,) each, moving ones first."""
     noise, means, scales = as_generator(seed), [], []
     for weight in (*dynamics.moving, *dynamics.still):
-        draw = torch.randn(weight.size, generator=noise, dtype=dtype) * (weight.gain / weight_prior)
+        wide = weight_prior if fan_in else weight_prior * math.sqrt(weight.fan_in)
+        draw = torch.randn(weight.size, generator=noise, dtype=dtype) * (weight.gain / wide)
         means.append(draw)
-        scales.append(torch.full_like(draw, weight_prior / math.sqrt(weight.fan_in)))
+        scales.append(torch.full_like(draw, wide / math.sqrt(weight.fan_in)))
     return torch.cat(means), torch.cat(scales)

@@ -17,12 +17,12 @@ from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Array, Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
-from fathomless.families.continuous.accuracy import Accuracy, coupled, effective_depth, finest_of, hellinger
+from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions
-from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Prior
+from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
 from fathomless.families.continuous.solve import PathOptions
 from fathomless.inference.looks import Law
 from fathomless.inference.objective import log_predictive
@@ -37,7 +37,9 @@ from fathomless.system.rng import fold_in
 
 __all__ = ["ContinuousDepthClassifier", "ContinuousDepthRegressor"]
 
-_EXPLODES = 3.5  # prior standard deviation, times √fan-in
+_EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with gates, which halve a layer
+_PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
+_RATE = 0.001  # median of the prior of a learned rate
 _ROWS = 256  # of the training, from which the effective depth is found
 
 
@@ -61,8 +63,9 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
     Attributes
     ----------
     effective_depth_ : int
-        How many residual layers the posterior needs: the least number of steps 1, 2, 4, … whose predictions differ from
-        those with twice as many by less than 0.01 in mean Hellinger distance, on at most 256 rows of the training.
+        How many residual layers the posterior needs: the least number of steps 1, 2, 4, … (times `horizons`, if the
+        horizon is random) whose predictions differ from those with twice as many by less than 0.01 in mean Hellinger
+        distance, on at most 256 rows of the training.
     horizon_posterior_ : dict of float to float
         Posterior weight of each depth at which the state is read; the horizon alone if it is fixed.
     divergence_profile_ : ndarray, shape (n, 2)
@@ -97,22 +100,25 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
     def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
         if callable(self.architecture):
             return self.architecture(inputs, outputs)
+        checks.choice("architecture", self.architecture, ("mlp",))
         hidden = (self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden)
         options = (self.encoder, self.augment, self.activation, self.time)
         return MLPDynamics(inputs, outputs, self.width, hidden, *options)
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ContinuousDepth:
-        weight_prior = checks.positive("weight_prior", self.weight_prior)
-        if weight_prior > _EXPLODES:
+        weight_prior = _PRIORS[self.initial] if self.weight_prior == "auto" else 0.0
+        weight_prior = weight_prior or checks.positive("weight_prior", self.weight_prior, "auto")
+        most = _EXPLODES * (2.0 if self.time == "gate" else 1.0)
+        if weight_prior > most and self.initial == "gaussian":
             warnings.warn(
-                f"weight_prior={weight_prior:g} was given; beyond {_EXPLODES} draws from the prior explode with depth: "
+                f"weight_prior={weight_prior:g} was given; beyond {most:g} draws from the prior explode with depth: "
                 "lower it",
                 DataWarning,
                 stacklevel=7,
             )
-        rate = checks.real("rate", self.rate)
-        prior: Prior = OrnsteinUhlenbeck(rate)
-        if self.prior == "brownian" and rate > 0.0:
+        rate = _RATE if self.rate == "learned" else checks.real("rate", self.rate)
+        prior: Process = OrnsteinUhlenbeck(rate)
+        if checks.choice("prior", self.prior, ("ou", "brownian")) == "brownian" and rate > 0.0:
             prior = Brownian(math.sqrt(2.0 * rate))
         random = self.horizon == "random"
         horizon = 1.0 if random else checks.positive("horizon", self.horizon, "random")
@@ -133,8 +139,8 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         )
 
     def _path_options(self) -> PathOptions:
-        own = {f.name: getattr(self, f.name) for f in fields(PathOptions) if f.name != "charged"}
-        return PathOptions(**own)
+        own = {f.name: getattr(self, f.name) for f in fields(PathOptions) if f.name not in ("charged", "learned")}
+        return PathOptions(**own, learned=self.rate == "learned")
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         for own in blueprint.get("members", [blueprint]):
@@ -151,18 +157,29 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
 
     def _describe(self) -> None:
         first, *_ = networks = self._networks()
-        self.structure_ = cast(ListedPosterior, self.model_.structure())
+        for network in networks:
+            network.predict_by(steps=self.predict_steps)
+        structure = cast(ListedPosterior, self.model_.structure())
+        parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
         if "numbers" in self.weighing_:
-            told = self.structure_.statistics
-            self.structure_ = replace(with_errors(first.structure(), self.weighing_), statistics=told)
+            found, statistics, unit = self.weighing_, structure.statistics, first.unit
+            structure = replace(with_errors(first.structure(), found), statistics=statistics)
+            parts.append(f"mean horizon {found['mean'] * unit:.2f} ± {found['mean_error'] * unit:.2f} by unseen rows")
+        elif first.random_horizon:
+            parts.append(f"mean horizon {structure.statistics['mean_horizon'] * first.unit:.2f}")
+        told = ", ".join(parts)
+        own = first.summary(structure.statistics)
+        self.structure_ = replace(structure, summary=f"{told}; {own}" if told else own)
         self.effective_depth_ = self.weighing_["effective_depth"]
         self.horizon_posterior_ = {first.horizon: 1.0}
         if first.random_horizon:
-            self.horizon_posterior_ = {k * first.unit: p for k, p in first.horizon_posterior().items()}
+            pairs = zip(structure.names, structure.probabilities, strict=True)
+            self.horizon_posterior_ = {int(name) * first.unit: p for name, p in pairs}
         each = [network.divergence_profile() for network in networks]
-        depth = torch.tensor(each[0].depth, dtype=torch.float64)
-        rates = torch.stack([one.rate for one in each]).mean(0)
-        self.divergence_profile_ = torch.stack([depth, rates], 1).numpy()
+        depth = max((one.depth for one in each), key=len)
+        rates = [torch.nn.functional.pad(one.rate, (0, len(depth) - len(one.depth))) for one in each]
+        profile = [torch.tensor(depth, dtype=torch.float64), torch.stack(rates).mean(0)]
+        self.divergence_profile_ = torch.stack(profile, 1).numpy()
 
     def _warn(self, fitted: Fitted) -> None:
         """Nothing can go wrong that a finding does not tell."""
@@ -179,7 +196,7 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         y : array, optional
             Targets, for the score.
         steps : sequence of int
-            On the horizon; they should divide each other.
+            On the horizon; they should divide each other. With a random one the nearest multiples of `horizons`.
         random_state : int
             Of the paths.
 
@@ -188,7 +205,8 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         DataError
             For numbers of steps whose common grid is too fine.
         """
-        finest, networks = finest_of(steps), self._networks()
+        networks, steps = self._networks(), counts(self.model_, steps)
+        finest = finest_of(steps)
         draws = max(1, math.ceil(self.weight_draws / len(networks)))
         x = torch.as_tensor(self._predictors(self.schema_, self._table(X, reset=False)), dtype=self.model_.dtype)
         x = x.to(self.model_.device)

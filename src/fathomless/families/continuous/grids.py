@@ -4,6 +4,7 @@ A grid is a tuple 0 = t_0 < t_1 < … < t_n = T of plain numbers, so that nothin
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,7 +16,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["BrownianTree", "Grid", "check_grid", "jittered", "overlap", "refined", "uniform"]
+__all__ = ["BrownianTree", "Grid", "check_grid", "jittered", "overlap", "reached", "refined", "uniform"]
 
 Grid = tuple[float, ...]  #: 0 = t_0 < t_1 < … < t_n = T
 
@@ -53,9 +54,34 @@ def check_grid(grid: Sequence[float], horizon: float) -> Grid:
         raise DataError(
             f"a grid of {len(given)} times from {given[0] if given else 'nothing'} to "
             f"{given[-1] if given else 'nothing'} was given; allowed are times that increase from 0 to the horizon "
-            f"{horizon:g}"
+            f"{horizon:g}: give some, for instance uniform({horizon:g}, 10)"
         )
     return (*given[:-1], horizon)
+
+
+def reached(grid: Grid, times: Sequence[float]) -> list[int]:
+    """Return after how many steps of a grid, which ends at the last of some times, each of them is reached.
+
+    Raises
+    ------
+    DataError
+        If one of them is not on the grid, or the grid does not go up to the last.
+
+    Examples
+    --------
+    >>> reached((0.0, 0.5, 0.75, 1.0), (0.5, 1.0))
+    [1, 3]
+    """
+    given, found = check_grid(grid, times[-1]), []
+    for t in times:
+        near = min(bisect_left(given, t * (1.0 - 1e-9)), len(given) - 1)
+        if not math.isclose(given[near], t):
+            raise DataError(
+                f"a grid of {len(given) - 1} steps up to {given[-1]:g} was given, on which the horizon {t:g} is not; "
+                "allowed are grids with all of them: give a multiple of their number as steps"
+            )
+        found.append(near)
+    return found
 
 
 def jittered(steps: int, seed: int, multiple: int = 1) -> int:

@@ -20,26 +20,31 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fathomless.families.continuous import reversible
 from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
 from fathomless.families.continuous.dynamics import Dynamics, initial_weights
-from fathomless.families.continuous.grids import Grid, jittered, uniform
-from fathomless.families.continuous.processes import OrnsteinUhlenbeck, Prior
+from fathomless.families.continuous.grids import Grid, jittered, reached, uniform
+from fathomless.families.continuous.initial import InitialLaw
+from fathomless.families.continuous.processes import OrnsteinUhlenbeck, Process
 from fathomless.families.continuous.solve import (
+    DivergenceProfile,
+    Followed,
     Noise,
+    PathDivergence,
     PathOptions,
     automatic_segment,
+    check_device,
     follow,
     normal,
     parted,
     solve,
 )
-from fathomless.nn.layers import gaussian_divergence
-from fathomless.posterior.capabilities import HasStructureLaw, ListedStructure, SideBySide, Stackable
+from fathomless.posterior.capabilities import Growing, HasStructureLaw, ListedStructure, SideBySide, Stackable
 from fathomless.posterior.laws import DepthLaw, DepthPrior, FixedDepth, PoissonPrior, depth_terms
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import ListedPosterior, credible_interval
@@ -47,23 +52,25 @@ from fathomless.system import checks, memory
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, branch, fold_in
 
-__all__ = ["ContinuousDepth", "DivergenceProfile", "Followed", "PathDivergence"]
+__all__ = ["ContinuousDepth"]
 
 _PATHS = 16  # from which a posterior is described
 _UNLIKE = "the models differ in more than seeds and starts; networks side by side need equal sizes, priors and grids"
 
 
-class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
+class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Stackable):
     """A network with a continuum of layers, and a posterior over the path of its weights.
 
     Parameters
     ----------
     dynamics : Dynamics
         The network.
-    prior : Prior
+    prior : Process
         Of every weight that moves, in units of its scale: its `scale` is 1.
     weight_prior : float
         s = `weight_prior` / √fan-in is the prior standard deviation of a weight at depth 0.
+    fan_in : bool
+        Else it is `weight_prior` for every weight, as in the paper.
     options : PathOptions
         How paths are inferred and followed.
     horizon : float
@@ -92,8 +99,9 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         self,
         dynamics: Dynamics,
         *,
-        prior: Prior | None = None,
+        prior: Process | None = None,
         weight_prior: float = 2.0 * math.sqrt(2.0),
+        fan_in: bool = True,
         options: PathOptions | None = None,
         horizon: float = 1.0,
         horizons: int = 8,
@@ -108,21 +116,27 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         checks.positive("weight_prior", weight_prior)
         checks.positive("horizon", horizon)
         self.horizon, self.horizons = float(horizon), checks.whole("horizons", horizons)
-        self.law = law or FixedDepth((self.horizons - 1,))
+        self.random_horizon, self.law = law is not None, law or FixedDepth((self.horizons - 1,))
         self.horizon_prior = horizon_prior or PoissonPrior(max(self.horizons - 1.0, 0.5))
         self.seed, self.members = seed, 1
         moves = self.prior.diffusion > 0.0
         self.moving = sum(weight.size for weight in dynamics.moving) if moves else 0
-        mean, scale = initial_weights(dynamics, weight_prior, fold_in(seed, "initial"), dtype)
+        mean, scale = initial_weights(dynamics, weight_prior, fold_in(seed, "initial"), dtype, fan_in=fan_in)
         self.register_buffer("scale", scale, persistent=False)
         self.mean = nn.Parameter(mean[None])
         self.drift: PosteriorDrift | None = None
         if self.moving:
             o = self.options
             pieces = math.ceil(o.knots * self.horizon - 1e-9)
-            rank, width = o.rank, 1.0 / o.knots
             self.drift = PosteriorDrift(
-                self.moving, o.drift, rank=rank, width=width, pieces=pieces, seed=seed, dtype=dtype
+                self.moving,
+                o.drift,
+                rank=o.rank,
+                width=1.0 / o.knots,
+                pieces=pieces,
+                seed=seed,
+                dtype=dtype,
+                learned=o.learned,
             )
         self.log_width: nn.Parameter | None = None
         if self.options.initial == "gaussian":
@@ -165,13 +179,18 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         survival = (q[:, None] * (ends[:, None] > torch.arange(len(grid) - 1, device=x.device))).sum(0)  # (steps,)
         path = (divergence.path.mean(2).sum(1).to(q) * survival).sum() + divergence.initial.mean(1).sum().to(q)
         random = self.random_horizon
+        charge = None if self.drift is None else self.drift.charge()
         k = torch.tensor([offset + 1 if random else 0 for offset in self._support], device=x.device)
         number = torch.arange(n, device=x.device).repeat_interleave(len(self._support))
         return Draws(
             f=f,
             log_weight=(log_q.to(f.dtype) - math.log(n)).repeat(n),
             structure=k.repeat(n),
-            divergence={"weights": path.to(divergence.path.dtype), **({"horizon": of_law} if random else {})},
+            divergence={
+                "weights": path.to(divergence.path.dtype),
+                **({} if charge is None else {"rate": charge}),
+                **({"horizon": of_law} if random else {}),
+            },
             network=number if random and n > 1 else None,
         )
 
@@ -179,8 +198,7 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
     def structure(self) -> ListedPosterior:
         """Return how far weights move, at which price, and the posterior over the horizon if there is one."""
         grid, price, rough, deviation = self.grid(self.options.predict_steps or self.options.steps), 0.0, 0.0, 0.0
-        start = self._initial(_PATHS, as_generator(0, device=self.device))
-        initial = self._initial_divergence(start, full=False).mean().item()
+        initial = self._initial().closed(1).mean().item()
         if self.moving:
             profile = self.divergence_profile()
             price = float((profile.rate * torch.tensor(grid, dtype=torch.float64).diff()).sum())
@@ -192,30 +210,63 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
             "path_divergence": price,
             "initial_divergence": initial,
             "roughness": rough,
-            "contraction": deviation / math.sqrt(self.prior.variance(self.horizon) / self.prior.scale**2),
+            "rate": self.rate,
+            "contraction": deviation / math.sqrt(_unit(self.prior).variance(grid[-1])),
         }
-        told = f"weights move by {rough:.2f} prior deviations over depth; {price:.1f} nats along the path, " + (
-            f"{initial:.1f} at its start" + (" (point estimates)" if self.log_width is None else "")
-        )
+        told = self.summary(statistics)
         if not self.random_horizon:
             return ListedPosterior(
                 kind="path", names=("all",), probabilities=(1.0,), statistics=statistics, summary=told
             )
         masses = self.horizon_posterior()
         mean = sum(k * p for k, p in masses.items())
-        low, high = credible_interval(masses, 0.9)
-        unit = self.unit
+        low, high = (k * self.unit for k in credible_interval(masses, 0.9))
         return ListedPosterior(
             kind="horizon",
             names=tuple(map(str, masses)),
             probabilities=tuple(masses.values()),
             statistics={"mean_horizon": mean, **statistics},
-            summary=f"mean horizon {mean * unit:.2f}, 90 % between {low * unit:.2f} and {high * unit:.2f}; {told}",
+            summary=f"mean horizon {mean * self.unit:.2f}, 90 % between {low:.2f} and {high:.2f}; {told}",
+        )
+
+    def summary(self, statistics: Mapping[str, float]) -> str:
+        """Tell the statistics of :meth:`structure`, or means of several, in a line."""
+        start = f"{statistics['initial_divergence']:.1f} at its start"
+        return (
+            f"weights move by {statistics['roughness']:.2f} prior deviations over depth; "
+            f"{statistics['path_divergence']:.1f} nats along the path, {start}"
+            f"{' (point estimates)' if self.log_width is None else ''}"
         )
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
         """Return the raw parameters of the law over the horizon; none if it is fixed."""
         return {f"law_parameters.{i}": p for i, p in enumerate(self.law_parameters)}
+
+    def grow(self, limit: int | None = None) -> int:
+        """Follow the support of the law over the horizon; continue shift and feedback by zeros, where it is the prior.
+
+        The bound does not jump: what is new has no weight, and adds nothing to the divergence.
+        """
+        if not self.law_parameters:
+            return 0
+        bound = self.law.lower_bound()
+        for p in self.law_parameters if bound is not None else ():
+            p.data.clamp_(min=bound)
+        support = tuple(self.law.support(self._eta()))
+        if limit is not None:  # in horizons
+            support = tuple(k for k in support if k <= self._support[-1] + limit)
+        return self._arrange(support) if support != self._support else 0
+
+    @torch.no_grad()
+    def use_probability(self) -> dict[str, Tensor]:
+        """Return the probability that the horizon lies beyond the beginning of each piece of depth."""
+        q, _ = self.law.probs_and_grad(self._eta(), self._support)
+        ends = torch.tensor([(k + 1) * self.unit for k in self._support], device=q.device)
+        used: dict[str, Tensor] = {}
+        for k in range(0 if self.drift is None else self.drift.pieces):
+            share = q[ends > k / self.options.knots + 1e-9].sum()
+            used |= {f"drift.{name}.{k}": share for name in ("shift", "log_rate")}
+        return used
 
     def blueprint(self) -> dict[str, Any]:
         """Return what must exist before a ``state_dict`` of this model can be loaded, as plain JSON."""
@@ -239,7 +290,9 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         self._support = tuple(blueprint["support"])
 
     def listed(self, count: int) -> dict[int, float]:
-        """Return k -> log prior of the `count` shortest horizons kδ."""
+        """Return k -> log prior of the `count` shortest horizons kδ; of a fixed one 0 -> 0."""
+        if not self.random_horizon:
+            return {0: 0.0}
         log_prior = self.horizon_prior.log_prob(torch.arange(count, dtype=torch.float64))
         return {1 + k: p for k, p in enumerate(log_prior.tolist()) if p > -math.inf}
 
@@ -248,6 +301,8 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
 
         What lies beyond is kept, with `only` too: the weights of a shorter horizon do not depend on it.
         """
+        if not self.random_horizon:
+            return 0
         total = math.fsum(masses.values())
         self._given = tuple(mass / total for mass in masses.values())
         self.law = FixedDepth(tuple(k - 1 for k in masses), self._given)
@@ -276,16 +331,19 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
             model.load_state_dict(state)
 
     def union(self, others: Sequence[Model]) -> "ContinuousDepth":
-        """Return a copy; networks that are built alike have the same parts."""
-        self._alike(others)
-        return copy.deepcopy(self)
+        """Return a copy that reaches every horizon that this network or any of `others` does."""
+        models = self._alike(others)
+        whole = copy.deepcopy(self)
+        whole._arrange(sorted({k for model in models for k in model._support}))
+        return whole
 
     # ---- depth
 
     @property
-    def random_horizon(self) -> bool:
-        """Whether the horizon is a random variable."""
-        return not isinstance(self.law, FixedDepth) or self._given is not None
+    def rate(self) -> float:
+        """Return θ, learned or not; of several networks their geometric mean."""
+        speed = None if self.drift is None else self.drift.speed(self.prior)
+        return self.prior.rate * (1.0 if speed is None else speed.log().mean().exp().item())
 
     @property
     def unit(self) -> float:
@@ -321,10 +379,7 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
 
     def marks(self, grid: Grid) -> list[int]:
         """Return after how many steps each horizon of the support is reached."""
-        if not self.random_horizon:
-            return [len(grid) - 1]
-        per = (len(grid) - 1) // (self._support[-1] + 1)
-        return [(k + 1) * per for k in self._support]
+        return reached(grid, [(k + 1) * self.unit for k in self._support] if self.random_horizon else [self.horizon])
 
     @torch.no_grad()
     def path(self, n: int, grid: Grid, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
@@ -333,7 +388,7 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         The numbers drawn are those of :meth:`draw`; without a generator, the mean path.
         """
         mean = self.mean[:, None].expand(-1, n, -1)
-        start = mean if generator is None else self._initial(n, generator)
+        start = mean.detach() if generator is None else self._initial().draw(n, generator).detach()
         first = self.scale.numel() - sum(weight.size for weight in self.dynamics.still)
         w = start[..., :first]
         if not self.moving:
@@ -350,7 +405,7 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         return self.law.probs_and_grad(self._eta(), self._support)[0].log()
 
     @torch.no_grad()
-    def divergence_profile(self, n: int = 16, seed: int = 0) -> "DivergenceProfile":
+    def divergence_profile(self, n: int = 16, seed: int = 0) -> DivergenceProfile:
         """Return E KL_i / Δ_i for every step of the grid of predictions: where the data changed the network."""
         grid = self.grid(self.options.predict_steps or self.options.steps)
         dt = torch.tensor([b - a for a, b in pairwise(grid)], dtype=torch.float64)
@@ -377,7 +432,7 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         generator: torch.Generator | None,
         marks: Sequence[int],
         noise: Noise | None = None,
-    ) -> "Followed":
+    ) -> Followed:
         """Follow `n` paths on a grid.
 
         Parameters
@@ -396,27 +451,37 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
             Noise of the steps, if it is given.
         """
         estimator = self.options.estimator if self.training else "full"
-        start = self._initial(n, generator)  # (F, n, P)
+        check_device(generator, x)
+        with torch.autocast(x.device.type, enabled=False):  # only the slope may be in a narrower type
+            law = self._initial()
+            start = law.draw(n, generator)  # (F, n, P)
+            stopped = law.stopped() if estimator == "sticking" else law
+            initial = law.closed(n) if estimator == "closed" else stopped.full(start)
         first = self.scale.numel() - sum(weight.size for weight in self.dynamics.still)
         rows = x.reshape(self.members, -1, *x.shape[1:])
         fixed = parted(start[..., first:] * self.scale[first:], self.dynamics.still)
-        h = self.dynamics.enter(fixed, rows).expand(self.members, n, *[-1] * x.ndim)
-        initial, solver = self._initial_divergence(start, full=estimator != "closed"), self.options.solver
-        if self.moving:
-            source = noise or generator or torch.default_generator
-            solution = solve(
-                self.dynamics,
-                self.scale[:first],
-                self.law_of_paths(grid),
-                start[..., :first],
-                h,
-                source,
-                marks=marks,
-                solver=solver,
-                estimator=estimator,
-                stopped=self.law_of_paths(grid, stopped=True) if estimator == "sticking" else None,
-                segment=0 if noise is not None else self._segment(len(grid) - 1, n, rows.shape[1]),
-            )
+        h = self.dynamics.enter(fixed, rows)
+        h = h.expand(self.members, n, *h.shape[2:])
+        solver = self.options.solver
+        if self.drift is not None:
+            w, scale, source = start[..., :first], self.scale[:first], noise or generator or torch.default_generator
+            if self.training and self.options.gradient == "reversible":
+                own = self.drift, _unit(self.prior), self.mean[:, : self.moving], grid
+                solution = reversible.solve(self.dynamics, scale, *own, w, h, source, marks=marks)
+            else:
+                solution = solve(
+                    self.dynamics,
+                    scale,
+                    self.law_of_paths(grid),
+                    w,
+                    h,
+                    source,
+                    marks=marks,
+                    solver=solver,
+                    estimator=estimator,
+                    stopped=self.law_of_paths(grid, stopped=True) if estimator == "sticking" else None,
+                    segment=0 if noise is not None else self._segment(len(grid) - 1, n, rows.shape[1]),
+                )
             hidden, weights, path = solution.hidden, solution.weights, solution.divergence
         else:
             flat = start[..., :first]
@@ -448,42 +513,9 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         kept = {0, *self.marks(grid)}
         return tuple(t if i in kept else t + 0.9 * shift[i] * grid[1] for i, t in enumerate(grid))
 
-    def _initial(self, n: int, generator: torch.Generator | None) -> Tensor:
-        """Draw the weights at depth 0, (F, n, P), in units of their prior standard deviation."""
-        mean = self.mean[:, None]
-        if self.log_width is None:
-            return mean.expand(self.members, n, -1)
-        shape = (self.members, n, self.mean.shape[1])
-        eps = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
-        width = self.log_width.exp()[:, None]
+    def _initial(self) -> InitialLaw:
         U = None if self.drift is None else self.drift.directions()
-        if U is None or self.drift is None:
-            return mean + width * eps
-        moving, rho = eps[..., : self.moving], width[..., : self.drift.rank]
-        moving = moving + ((rho - 1.0) * (moving @ U)) @ U.mT
-        return mean + torch.cat([moving, width[..., self.drift.rank :] * eps[..., self.moving :]], -1)
-
-    def _initial_divergence(self, start: Tensor, *, full: bool) -> Tensor:
-        """Return the divergence at depth 0, (F, S): the decay of a point estimate, or that of the Gaussian."""
-        if self.log_width is None:
-            decay = 0.5 * self.mean.square().sum(1) * float(self.options.charged)
-            return decay[:, None].expand(start.shape[:2])
-        if not full:
-            zero, width = torch.zeros_like(self.log_width[0]), self.log_width.exp()
-            of_width = torch.stack([gaussian_divergence(zero, own) for own in width])
-            return (0.5 * self.mean.square().sum(1) + of_width)[:, None].expand(start.shape[:2])
-        off = start - self.mean[:, None]
-        ratio = self.log_width.exp()[:, None]
-        if self.drift is not None and self.drift.rotated:
-            U = self.drift.directions()
-            assert U is not None
-            rank, moving = self.drift.rank, off[..., : self.moving]
-            along = moving @ U
-            eps = moving.square().sum(-1) + (along.square() * (ratio[..., :rank] ** -2 - 1.0)).sum(-1)
-            eps = eps + (off[..., self.moving :] / ratio[..., rank:]).square().sum(-1)
-        else:
-            eps = (off / ratio).square().sum(-1)
-        return 0.5 * (start.square().sum(-1) - eps) - self.log_width.sum(1)[:, None]
+        return InitialLaw(self.mean, self.log_width, U if self.log_width is not None else None, self.options.charged)
 
     def _segment(self, steps: int, n: int, rows: int) -> int:
         """Return the length of segments that are computed again for the gradient; 0 if all states are kept."""
@@ -530,14 +562,16 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
     def _arrange(self, support: Sequence[int]) -> int:
         """Set the support; continue what the posterior adds to the prior as far as it reaches, by zeros."""
         self._support = tuple(support)
+        self._add_law_parameters(self._support[-1])
         if self.drift is None:
             return 0
         return self.drift.extend(math.ceil(self.options.knots * (self._support[-1] + 1) * self.unit - 1e-9))
 
     def _alike(self, others: Sequence[Model]) -> "list[ContinuousDepth]":
         def kind(model: ContinuousDepth) -> tuple[Any, ...]:
-            sizes = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
-            return (model.dynamics, model.prior, model.options, model.horizon, model.horizons, model._support, sizes)
+            grown = ("drift.shift.", "drift.log_rate.", "law_parameters.")
+            sizes = [(name, p.shape[1:]) for name, p in model.named_parameters() if not name.startswith(grown)]
+            return (model.dynamics, model.prior, model.options, model.horizon, model.horizons, sizes)
 
         models = [self]
         for other in others:
@@ -547,42 +581,7 @@ class ContinuousDepth(HasStructureLaw, ListedStructure, SideBySide, Stackable):
         return models
 
 
-class PathDivergence(NamedTuple):
-    """Divergences in nats: of the `initial` weights (F, n), and of the `path`, step by step (steps, F, n)."""
-
-    initial: Tensor
-    path: Tensor
-
-
-class DivergenceProfile(NamedTuple):
-    """Times in the middle of steps, and the divergence there in nats per unit of depth, float64 (steps,)."""
-
-    depth: tuple[float, ...]
-    rate: Tensor
-
-
-class Followed(NamedTuple):
-    """What :meth:`ContinuousDepth.followed` returns.
-
-    Attributes
-    ----------
-    f : Tensor, shape (marks, n, F·B, K)
-        Outputs.
-    hidden : list of Tensors (F, n, B, ...)
-        Hidden states at the marks.
-    weights : list of Tensors (F, n, M)
-        Moving weights there, in units of their prior scale.
-    divergence : PathDivergence
-        In nats.
-    """
-
-    f: Tensor
-    hidden: list[Tensor]
-    weights: list[Tensor]
-    divergence: PathDivergence
-
-
-def _unit(prior: Prior) -> Prior:
+def _unit(prior: Process) -> Process:
     """Return the prior in units of its scale."""
     if isinstance(prior, OrnsteinUhlenbeck):
         return replace(prior, scale=1.0)

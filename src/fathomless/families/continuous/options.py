@@ -52,11 +52,14 @@ class ContinuousOptions(
         Of the number of the horizon, less 1; Poisson(`horizons` − 1) by default.
     prior : {"ou", "brownian"}
         Weights are a stationary Ornstein-Uhlenbeck process of depth, or Brownian motion.
-    rate : float
+    rate : float or "learned"
         How fast weights are forgotten with depth, θ: 0 is one network for all depths. With "brownian", half the
-        variance that they gain per unit of depth, in units of their first one.
-    weight_prior : float
-        Standard deviation of the prior of a weight, times √fan-in.
+        variance that they gain per unit of depth, in units of their first one. "learned": a point estimate with a
+        log-normal prior around 0.001; the less the layers may differ from each other to explain the data, the smaller.
+    weight_prior : float or "auto"
+        Standard deviation of the prior of a weight, times √fan-in. "auto" is 1 for Gaussian starts, where draws from
+        the prior then vary about as much as a standardised target does, and √8 for point estimates, of which it is the
+        decay.
     initial : {"point", "gaussian"}
         Weights at depth 0 are point estimates with the prior's decay, or have a posterior of their own. With the latter
         the objective is a bound on the evidence.
@@ -78,15 +81,16 @@ class ContinuousOptions(
     jitter : {"count", "times", "none"}
         In training the number of steps varies between half and twice as many, or their times do, so that the network
         does not learn its grid.
-    gradient : {"auto", "unrolled", "checkpointed"}
-        Keep all states for the gradient, or compute them again, to the same bytes, in less memory.
+    gradient : {"auto", "unrolled", "checkpointed", "reversible"}
+        Keep all states for the gradient, or compute them again, to the same bytes, in less memory. "reversible" trains
+        by another scheme in memory that does not grow with the steps; what it maximises is not a bound.
     estimator : {"closed", "full", "sticking"}
         Of the divergence of a path in training.
     """
 
     architecture: "str | Callable[[int, int], Dynamics]" = option("mlp", "choice", names=("mlp",))
-    width: int = option(16, "whole", least=1)
-    hidden: "int | Sequence[int]" = option(32, "whole", list, tuple, least=1)
+    width: int = option(32, "whole", least=1)
+    hidden: "int | Sequence[int]" = option(64, "whole", list, tuple, least=1)
     activation: str = option(
         "silu", "choice", names=("silu", "relu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish")
     )
@@ -97,8 +101,8 @@ class ContinuousOptions(
     horizons: int = option(8, "whole", least=1)
     horizon_prior: "DepthPrior | None" = option(None, "object")
     prior: str = option("ou", "choice", names=("ou", "brownian"))
-    rate: float = option(0.02, "real", least=0)
-    weight_prior: float = option(2.8284271247461903, "real")
+    rate: "float | str" = option("learned", "real", "learned", least=0)
+    weight_prior: "float | str" = option("auto", "real", "auto")
     initial: str = option("point", "choice", names=("point", "gaussian"))
     drift: str = option("diagonal", "choice", names=("shift", "diagonal", "lowrank", "network", "both"))
     rank: int = option(32, "whole", least=1)
@@ -108,8 +112,9 @@ class ContinuousOptions(
     steps: int = option(5, "whole", least=1)
     predict_steps: "int | None" = option(None, "whole", None, least=1)
     jitter: str = option("count", "choice", names=("count", "times", "none"))
-    gradient: str = option("auto", "choice", names=("auto", "unrolled", "checkpointed"))
+    gradient: str = option("auto", "choice", names=("auto", "unrolled", "checkpointed", "reversible"))
     estimator: str = option("closed", "choice", names=("closed", "full", "sticking"))
     precision: str = option("float32", "choice", names=("auto", "float32", "float64", "bfloat16"))
     clip_norm: "float | None" = option(10.0, "real", None)
-    training_draws: int = option(2, "whole", least=1)
+    warm_up: float = option(0.5, "real", least=0)
+    weight_draws: int = option(8, "whole", least=1)

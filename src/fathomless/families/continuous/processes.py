@@ -24,7 +24,7 @@ Equations", AISTATS 2022.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -32,10 +32,10 @@ from torch import Tensor
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["Brownian", "OrnsteinUhlenbeck", "Prior", "Transition", "coarser", "excess", "relaxation", "transition"]
+__all__ = ["Brownian", "OrnsteinUhlenbeck", "Process", "Transition", "coarser", "excess", "relaxation", "transition"]
 
 
-class Prior(ABC):
+class Process(ABC):
     """The law of one weight over depth before any data.
 
     Attributes
@@ -58,7 +58,7 @@ class Prior(ABC):
 
 
 @dataclass(frozen=True)
-class OrnsteinUhlenbeck(Prior):
+class OrnsteinUhlenbeck(Process):
     """The stationary process: N(0, s²) at every depth, correlation e^{−θ|t − t'|}, diffusion σ = s √(2θ).
 
     With rate 0 a weight is the same at all depths.
@@ -86,7 +86,7 @@ class OrnsteinUhlenbeck(Prior):
 
 
 @dataclass(frozen=True)
-class Brownian(Prior):
+class Brownian(Process):
     """Brownian motion from N(0, s²): variance s² + σ² t."""
 
     diffusion: float = 1.0
@@ -103,7 +103,7 @@ class Brownian(Prior):
 
 
 def _check(rate: float, scale: float) -> None:
-    if not (math.isfinite(rate) and rate >= 0.0):
+    if checks.real("rate", rate) < 0.0:
         raise DataError(f"rate={rate} was given; a finite number >= 0 is allowed (0: the same weights at every depth)")
     checks.positive("scale", scale)
 
@@ -155,13 +155,20 @@ class Transition:
     prior_noise: Tensor
     ratio: Tensor
 
+    def unbind(self) -> "list[Transition]":
+        """Take apart along the first axis."""
+        own = (getattr(self, f.name).unbind() for f in fields(self))
+        return [Transition(*parts) for parts in zip(*own, strict=True)]
 
-def transition(prior: Prior, feedback: Tensor, dt: Tensor, *, kind: str = "exact") -> Transition:
+
+def transition(
+    prior: Process, feedback: Tensor, dt: Tensor, *, kind: str = "exact", speed: Tensor | None = None
+) -> Transition:
     """Return the transitions over steps.
 
     Parameters
     ----------
-    prior : Prior
+    prior : Process
         θ and σ.
     feedback : Tensor
         κ, what is added to the rate.
@@ -169,6 +176,8 @@ def transition(prior: Prior, feedback: Tensor, dt: Tensor, *, kind: str = "exact
         Δ > 0, to be broadcast with `feedback`.
     kind : {"exact", "euler"}
         Transitions of the process, or of its discretisation by Euler and Maruyama.
+    speed : Tensor, optional
+        Of the prior's clock, to be broadcast with `feedback`: its rate is θ times it, its σ² too.
 
     Examples
     --------
@@ -177,16 +186,17 @@ def transition(prior: Prior, feedback: Tensor, dt: Tensor, *, kind: str = "exact
     (0.2231, 0.3167)
     """
     checks.choice("transition", kind, ("exact", "euler"))
-    theta = torch.full_like(feedback * dt, prior.rate)
+    one = torch.ones_like(feedback * dt) if speed is None else torch.ones_like(feedback * dt) * speed
+    theta, diffusion = prior.rate * one, prior.diffusion * one.sqrt()
     if kind == "euler":
         one = torch.ones_like(theta)
-        noise = prior.diffusion * (one * dt).sqrt()
+        noise = diffusion * (one * dt).sqrt()
         before = 1.0 - theta * dt
         return Transition(before - feedback * dt, -feedback * dt, one * dt, noise, before, noise, one)
     rate = theta + feedback
     before, after = relaxation(2.0 * theta * dt), relaxation(2.0 * rate * dt)
     prior_decay, ratio = (-theta * dt).exp(), after / before
-    prior_noise = prior.diffusion * (before * dt).sqrt()
+    prior_noise = diffusion * (before * dt).sqrt()
     return Transition(
         decay=(-rate * dt).exp(),
         turn=prior_decay * torch.expm1(-feedback * dt),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,14 +13,19 @@ from torch.utils.checkpoint import checkpoint
 from fathomless.families.continuous.drift import DRIFTS, PathLaw
 from fathomless.families.continuous.dynamics import Dynamics, Weight
 from fathomless.system import checks
+from fathomless.system.errors import DataError
 
 __all__ = [
     "ESTIMATORS",
     "SOLVERS",
+    "DivergenceProfile",
+    "Followed",
     "Noise",
+    "PathDivergence",
     "PathOptions",
     "Solution",
     "automatic_segment",
+    "check_device",
     "follow",
     "normal",
     "parted",
@@ -57,10 +63,14 @@ class PathOptions:
     jitter : {"count", "times", "none"}
         In training the number of steps is drawn between half and twice as many, or their times are drawn, so that the
         network does not learn its grid.
-    gradient : {"auto", "unrolled", "checkpointed"}
-        Keep all states for the gradient, or compute segments of √n steps again.
+    gradient : {"auto", "unrolled", "checkpointed", "reversible"}
+        Keep all states for the gradient, or compute segments of √n steps again. "reversible" trains by another scheme,
+        whose memory does not grow with the steps and whose divergence is a quadrature, not a bound (see
+        :mod:`~fathomless.families.continuous.reversible`); evaluation is as ever.
     estimator : {"closed", "full", "sticking"}
         Of the divergence, in training; "full" in evaluation.
+    learned : bool
+        Whether the speed of the prior's clock is learned, see :mod:`~fathomless.families.continuous.drift`.
     """
 
     initial: str = "point"
@@ -75,6 +85,7 @@ class PathOptions:
     jitter: str = "count"
     gradient: str = "auto"
     estimator: str = "closed"
+    learned: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -83,6 +94,23 @@ class PathOptions:
             checks.whole(name, getattr(self, name))
         if self.predict_steps is not None:
             checks.whole("predict_steps", self.predict_steps)
+        given = (self.solver, self.estimator)
+        if self.gradient == "reversible" and given != ("heun", "closed"):
+            raise DataError(
+                f"gradient='reversible' was given with solver={given[0]!r} and estimator={given[1]!r}; its divergence "
+                "is a quadrature, and allowed are solver='heun' and estimator='closed': set these, or "
+                "gradient='checkpointed'"
+            )
+        if self.gradient == "reversible" and self.learned:
+            raise DataError(
+                "gradient='reversible' was given with a learned rate; a number is allowed: set rate, or "
+                "gradient='checkpointed'"
+            )
+
+    @property
+    def bound(self) -> str:
+        """What the training maximises: "chain", a bound for the steps taken, or "quadrature", which is none."""
+        return "quadrature" if self.gradient == "reversible" else "chain"
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -91,7 +119,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "transition": ("exact", "euler"),
     "solver": SOLVERS,
     "jitter": ("count", "times", "none"),
-    "gradient": ("auto", "unrolled", "checkpointed"),
+    "gradient": ("auto", "unrolled", "checkpointed", "reversible"),
     "estimator": ESTIMATORS,
 }
 
@@ -113,6 +141,41 @@ class Solution:
     hidden: list[Tensor]
     divergence: Tensor
     weights: list[Tensor]
+
+
+class PathDivergence(NamedTuple):
+    """Divergences in nats: of the `initial` weights (F, n), and of the `path`, step by step (steps, F, n)."""
+
+    initial: Tensor
+    path: Tensor
+
+
+class DivergenceProfile(NamedTuple):
+    """Times in the middle of steps, and the divergence there in nats per unit of depth, float64 (steps,)."""
+
+    depth: tuple[float, ...]
+    rate: Tensor
+
+
+class Followed(NamedTuple):
+    """What following paths gives.
+
+    Attributes
+    ----------
+    f : Tensor, shape (marks, n, F·B, K)
+        Outputs.
+    hidden : list of Tensors (F, n, B, ...)
+        Hidden states at the marks.
+    weights : list of Tensors (F, n, M)
+        Moving weights there, in units of their prior scale.
+    divergence : PathDivergence
+        In nats.
+    """
+
+    f: Tensor
+    hidden: list[Tensor]
+    weights: list[Tensor]
+    divergence: PathDivergence
 
 
 def normal(generator: torch.Generator | None, like: Tensor, shape: tuple[int, ...]) -> Noise:
@@ -179,7 +242,7 @@ def solve(
     h = h.expand(*start.shape[:2], *h.shape[2:])
     states: dict[int, Tensor] = {}
 
-    def run(first: int, last: int, w: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    def run(first: int, last: int, w: Tensor, h: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         source = drawn
         if segment and isinstance(noise, torch.Generator):  # the second time the same numbers are drawn once more
             if first in states:
@@ -187,29 +250,29 @@ def solve(
             else:
                 states[first] = noise.get_state()
         divergence, kept = [], []
-        weights = parted(w * scale, dynamics.moving)
         for i in range(first, last):
             with torch.autocast(w.device.type, enabled=False):  # only the slope may be in a narrower type
                 after, change = law.step(i, w, source(i))
                 divergence.append(law.closed(i, change) if estimator == "closed" else law.full(i, w, after, stopped))
-            weights_after = parted(after * scale, dynamics.moving)
+            weights_after = tuple(parted(after * scale, dynamics.moving))
             h = _step(dynamics, solver, law.grid[i], law.grid[i + 1], weights, weights_after, h)
             w, weights = after, weights_after
             kept += [w, h] if i + 1 in marks else []
-        return (w, h, torch.stack(divergence), *kept)
+        return (w, h, *weights, torch.stack(divergence), *kept)
 
     edges = [*range(0, n, segment or n), n]
-    divergence, hidden, weights = [], [], []
-    w = start
+    divergence, hidden, paths = [], [], []
+    state = (start, h, *parted(start * scale, dynamics.moving))  # weights are scaled once: sums have the same order
     for first, last in pairwise(edges):
         if segment and torch.is_grad_enabled():
-            w, h, own, *kept = checkpoint(run, first, last, w, h, use_reentrant=False, preserve_rng_state=False)
+            found = checkpoint(run, first, last, *state, use_reentrant=False, preserve_rng_state=False)
         else:
-            w, h, own, *kept = run(first, last, w, h)
+            found = run(first, last, *state)
+        state, own, kept = found[: len(state)], found[len(state)], found[len(state) + 1 :]
         divergence.append(own)
-        weights += kept[::2]
+        paths += kept[::2]
         hidden += kept[1::2]
-    return Solution(hidden, torch.cat(divergence), weights)
+    return Solution(hidden, torch.cat(divergence), paths)
 
 
 def follow(
@@ -233,10 +296,30 @@ def _step(
 ) -> Tensor:
     """One step of the hidden state, with the weights at both of its ends."""
     slope = dynamics.slope(before, t, h)
+    if slope.shape != h.shape:
+        raise DataError(
+            f"a slope of shape {tuple(slope.shape)} was given for a hidden state of shape {tuple(h.shape)}; equal "
+            f"shapes are allowed: let {type(dynamics).__name__}.slope return one number for each of its state"
+        )
     if solver == "euler":
         return h + (end - t) * slope
     again = dynamics.slope(after, end, h + (end - t) * slope)
     return h + (0.5 * (end - t)) * (slope + again)
+
+
+def check_device(generator: torch.Generator | None, x: Tensor) -> None:
+    """Refuse a generator that cannot draw where rows are.
+
+    Raises
+    ------
+    DataError
+        With both devices.
+    """
+    if generator is not None and generator.device.type != x.device.type:
+        raise DataError(
+            f"a generator on {generator.device} was given for rows on {x.device}; one on the device of the rows is "
+            f"allowed: use torch.Generator({str(x.device)!r})"
+        )
 
 
 def automatic_segment(steps: int) -> int:

@@ -1,0 +1,120 @@
+"""What the experiments on continuous depth share: networks as the estimators build them, and paths with any steps."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fathomless.data.frames import encode
+from fathomless.data.rows import Rows
+from fathomless.families.continuous.accuracy import coupled
+from fathomless.families.continuous.dynamics import Dynamics
+from fathomless.families.continuous.estimator import ContinuousDepthClassifier, ContinuousDepthRegressor
+from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.options import ContinuousOptions
+from fathomless.families.continuous.processes import OrnsteinUhlenbeck
+from fathomless.families.continuous.solve import PathOptions
+from fathomless.inference.objective import elbo
+from fathomless.inference.training import Training
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.metrics import accuracy, expected_calibration_error
+from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.predictive import ClassPredictive, predictive
+from fathomless.system.rng import as_generator
+
+__all__ = ["bound", "class_scores", "drawn", "each", "network", "plain", "published", "rows_of", "steps_of", "training"]
+
+_CHUNK = 500  # rows that are followed at once
+
+
+def network(options: Mapping[str, Any], inputs: int, outputs: int, seed: int) -> ContinuousDepth:
+    """Return an untrained network as the estimators build it with some options."""
+    return ContinuousDepthRegressor(**options)._build_model(inputs, outputs, seed, torch.float32)
+
+
+def published(dynamics: Dynamics, diffusion: float, *, rank: int, steps: int, seed: int) -> ContinuousDepth:
+    """Return an untrained network as the paper has it: one diffusion for all weights, free point estimates at depth 0.
+
+    The drift of the posterior is a network of `rank` units, all steps are Euler's, the gradient sticks the landing.
+    """
+    options = PathOptions(
+        charged=False,
+        drift="network",
+        rank=rank,
+        transition="euler",
+        solver="euler",
+        steps=steps,
+        jitter="none",
+        estimator="sticking",
+    )
+    prior, deviation = OrnsteinUhlenbeck(1.0), diffusion / math.sqrt(2.0)
+    return ContinuousDepth(dynamics, prior=prior, weight_prior=deviation, fan_in=False, options=options, seed=seed)
+
+
+def training(given: Mapping[str, Any], **more: Any) -> Training:
+    """Return the options of a training as the estimators have them with some options, and more."""
+    options = ContinuousOptions(**given)
+    names = ("temperature", "warm_up", "learning_rate", "schedule", "clip_norm")
+    own = {name: getattr(options, name) for name in names}
+    return Training(**{**own, "draws": options.training_draws, **more})
+
+
+def each(model: Model) -> list[ContinuousDepth]:
+    """Return a network, or those of an ensemble."""
+    return cast(list[ContinuousDepth], list(model.members) if isinstance(model, Ensemble) else [model])
+
+
+def steps_of(model: Model) -> int:
+    """Return the steps of predictions."""
+    options = each(model)[0].options
+    return options.predict_steps or options.steps
+
+
+def rows_of(estimator: ContinuousDepthClassifier | ContinuousDepthRegressor, X: Any, y: Any) -> Rows:
+    """Return a table as the networks of a fitted estimator see it."""
+    x, z = encode(estimator.schema_, np.asarray(X)), torch.as_tensor(estimator.target_.encode(y))
+    dtype = estimator.model_.dtype
+    return Rows(torch.as_tensor(x, dtype=dtype), z.to(dtype) if z.is_floating_point() else z)
+
+
+@torch.no_grad()
+def drawn(model: Model, x: Tensor, steps: int, paths: int, seed: int = 0) -> Draws:
+    """Evaluate the same paths on all rows, some rows at once; several networks have `paths` together."""
+    number = max(1, paths // len(each(model)))
+    parts = [coupled(model, part, number, steps, steps, seed) for part in x.split(_CHUNK)]
+    return Draws(torch.cat([part.f for part in parts], 1), parts[0].log_weight, parts[0].structure, {})
+
+
+@torch.no_grad()
+def bound(model: Model, likelihood: Likelihood, rows: Rows, steps: int, paths: int = 64, seed: int = 0) -> float:
+    """Return the evidence bound with some number of steps, in nats; the mean of several networks."""
+    found = []
+    for member in each(model):
+        member.eval()
+        draws = member.draw_on(rows.x, paths, member.grid(steps), as_generator(seed, device=rows.x.device))
+        found.append(elbo(draws, likelihood, rows.y, size=len(rows)).value.item())
+    return sum(found) / len(found)
+
+
+def class_scores(draws: Draws, likelihood: Likelihood, labels: Tensor) -> dict[str, float]:
+    """Score the mixture of all paths; `mixture_gained` is what it gains over one path, in nats per row."""
+    log_p = likelihood.log_prob(draws.f, labels).double()  # (S, B)
+    log_probs = cast(ClassPredictive, predictive(draws, likelihood)).log_probs  # (B, K)
+    mixed = float(log_probs.gather(1, labels.cpu()[:, None]).mean())
+    alone = float(draws.log_weight.double().exp() @ log_p.mean(1))
+    probs, y = log_probs.exp().cpu().numpy(), labels.cpu().numpy()
+    return {
+        "accuracy": accuracy(y, probs.argmax(1)),
+        "log_likelihood": mixed,
+        "calibration_error": expected_calibration_error(y, probs),
+        "mixture_gained": mixed - alone,
+    }
+
+
+def plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as plain JSON: functions by their names."""
+    return {name: value.__name__ if callable(value) else value for name, value in options.items()}

@@ -1,0 +1,99 @@
+"""Spirals by networks of continuous depth whose horizon is random, which should follow the rotation.
+
+1,024 points of the spirals of ``spiral`` train, as many test. The classifier is as it comes, with ``horizon="random"``;
+beside it stands the same one with the horizon fixed at the most probable depth. How deep a network is, both its mean
+horizon and its effective depth tell: the number of residual layers that its paths need.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fathomless.data.datasets import spiral
+from fathomless.experiments.parts import repeated, run_parts
+from fathomless.experiments.results import Request, Result, Value, paired
+from fathomless.families.continuous.estimator import ContinuousDepthClassifier
+from fathomless.system.rng import fold_in
+
+__all__ = ["figure", "run"]
+
+_DEPTHS = ("mean_horizon", "effective_depth")
+
+
+def run(request: Request) -> Result:
+    """Fit every rotation; see :class:`fathomless.experiments.Module`.
+
+    There is no paper to follow: both presets are the same. The data are drawn, and need no folder.
+    """
+    full = request.mode == "full"
+    settings: dict[str, Any] = {
+        "seed": request.seed,
+        "rotations": [2, 10, 18] if full else [2, 6],
+        "repetitions": 5 if full else 1,
+        "rows": 1024 if full else 200,
+        "options": {} if full else {"members": 2, "epochs": 40, "learning_rate": 0.02},
+    }
+    rotations, repetitions = settings["rotations"], settings["repetitions"]
+    cells = [(rotation, s) for rotation in rotations for s in range(repetitions)]
+    parts = {f"{rotation}/{s}": partial(_part, settings, rotation, s) for rotation, s in cells}
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    values: dict[str, Value] = {}
+    for rotation in rotations:
+        values |= repeated(found, str(rotation), repetitions)
+        own = [found[f"{rotation}/{s}"] for s in range(repetitions)]
+        values[f"{rotation}/fixed_gained"] = paired(*([one[key] for one in own] for key in ("fixed", "accuracy")))
+    first, last = rotations[0], rotations[-1]
+    for depth in _DEPTHS:
+        rises = [found[f"{last}/{s}"][depth] > found[f"{first}/{s}"][depth] for s in range(repetitions)]
+        values[f"{depth}_rises"] = Value(float(np.mean(rises)))
+    gains = [values[f"{rotation}/fixed_gained"] for rotation in rotations]
+    values["fixed_gained"] = max(gains, key=lambda value: value.value)
+    curves = {name: part["posterior"] for name, part in found.items()}
+    notes = ("both presets are the same: this experiment is in no paper",) if request.preset == "paper" else ()
+    return Result("horizon", request.mode, request.preset, request.seed, values, settings, seconds, curves, notes)
+
+
+def _part(settings: Mapping[str, Any], rotation: int, s: int) -> dict[str, Any]:
+    """Fit both classifiers to one spiral; return depths and accuracies."""
+    seed, rows = fold_in(settings["seed"], "horizon", rotation, s), settings["rows"]
+    (X, y), (X_test, y_test) = (spiral(rows, rotation, fold_in(seed, part)) for part in ("train", "test"))
+
+    def classifier(horizon: float | str) -> ContinuousDepthClassifier:
+        return ContinuousDepthClassifier(horizon=horizon, random_state=seed, **settings["options"]).fit(X, y)
+
+    free = classifier("random")
+    posterior = {float(t): float(p) for t, p in free.horizon_posterior_.items()}
+    mode = max(posterior, key=lambda t: posterior[t])
+    return {
+        "mean_horizon": sum(t * p for t, p in posterior.items()),
+        "mode": mode,
+        "effective_depth": float(free.effective_depth_),
+        "accuracy": float(np.mean(free.predict(X_test) == y_test)),
+        "log_likelihood": float(free.predict_dist(X_test).log_prob(y_test).mean()),
+        "fixed": float(np.mean(classifier(mode).predict(X_test) == y_test)),
+        "posterior": list(posterior.items()),
+    }
+
+
+def figure(result: Result) -> Any:
+    """Draw the posterior over the horizon for every rotation, and accuracy and depth against the rotation."""
+    from fathomless.experiments.pictures import dots, panels
+    from fathomless.plots.canvas import GREEN, legend, start
+
+    rotations = result.settings["rotations"]
+    page, axes = panels(len(rotations) + 2, across=3, width=3.2, height=2.4)
+    for ax, rotation in zip(axes, rotations, strict=False):
+        mean = result.values[f"{rotation}/mean_horizon"].value
+        start(ax, f"{rotation} quarter turns: mean {mean:.2f}", "horizon", "weight")
+        for s in range(result.settings["repetitions"]):
+            ax.plot(*zip(*result.curves[f"{rotation}/{s}"], strict=True), ".-", color=GREEN, linewidth=0.8, alpha=0.7)
+    names = [str(rotation) for rotation in rotations]
+    start(axes[-2], "Accuracy", "quarter turns", "share")
+    shown = {"random horizon": "accuracy", "fixed at the mode": "fixed"}
+    dots(axes[-2], names, {k: [result.values[f"{r}/{key}"] for r in rotations] for k, key in shown.items()})
+    legend(axes[-2])
+    start(axes[-1], "Effective depth", "quarter turns", "residual layers")
+    dots(axes[-1], names, {"": [result.values[f"{r}/effective_depth"] for r in rotations]})
+    return page

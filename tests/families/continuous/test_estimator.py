@@ -1,0 +1,169 @@
+"""The estimators of networks of continuous depth: what they show, and what they are deployed as."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor
+from fathomless.data.frames import encode
+from fathomless.families.continuous.dynamics import ConvDynamics, Dynamics, MLPDynamics
+from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.laws import FixedDepth
+from fathomless.system.errors import DataError
+
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
+Array = npt.NDArray[Any]
+QUICK: dict[str, Any] = {
+    "epochs": 30,
+    "width": 4,
+    "hidden": 6,
+    "weight_prior": 1.0,
+    "rate": 0.5,
+    "precision": "float64",
+    "members": 1,
+    "weight_draws": 8,
+    "random_state": 0,
+}
+
+
+def problem(n: int = 80) -> tuple[Array, Array]:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    return X, 3.0 + np.sin(X[:, 0]) + 0.1 * rng.normal(size=n)
+
+
+@cache
+def fitted(*options: tuple[str, Any]) -> ContinuousDepthRegressor:
+    return ContinuousDepthRegressor(**{**QUICK, **dict(options)}).fit(*problem())
+
+
+RANDOM = (("horizon", "random"), ("horizons", 3), ("steps", 6))
+
+
+def test_attributes_show_a_fixed_horizon() -> None:
+    own = fitted(("horizon", 2.0), ("steps", 4))
+    assert own.horizon_posterior_ == {2.0: 1.0}
+    assert own.structure_.names == ("all",)
+    assert own.effective_depth_ in {2**k for k in range(10)}
+    assert own.divergence_profile_.shape == (4, 2)
+    np.testing.assert_allclose(own.divergence_profile_[:, 0], [0.25, 0.75, 1.25, 1.75])
+    assert (own.divergence_profile_[:, 1] >= 0.0).all()
+    assert own.divergence_profile_[:, 1].max() > 0.0
+    assert {"path_divergence", "initial_divergence", "roughness", "contraction"} <= set(own.structure_.statistics)
+    spent = 0.5 * own.divergence_profile_[:, 1].sum()  # steps are a half long
+    assert own.structure_.statistics["path_divergence"] == pytest.approx(spent, rel=1e-9)
+    assert "point estimates" in own.structure_.summary
+
+
+def test_attributes_show_a_random_horizon() -> None:
+    own = fitted(*RANDOM)
+    masses = own.horizon_posterior_
+    assert sum(masses.values()) == pytest.approx(1.0)
+    assert all(3.0 * depth == pytest.approx(round(3.0 * depth)) for depth in masses)
+    assert own.structure_.kind == "horizon"
+    mean = sum(3.0 * depth * mass for depth, mass in masses.items())
+    assert own.structure_.statistics["mean_horizon"] == pytest.approx(mean)
+    assert own.effective_depth_ % 3 == 0
+    split = own.predict_dist(problem()[0]).uncertainty()
+    assert (split.structure > 0).any()
+
+
+def test_accuracy_compares_numbers_of_steps() -> None:
+    own, (X, y) = fitted(), problem()
+    found = own.accuracy(X, y, steps=(20, 2, 5, 40))
+    assert [one.steps for one in found] == [2, 5, 20, 40]
+    assert found[-1].distance == 0.0
+    assert found[0].distance > found[1].distance > found[2].distance > 0.0
+    assert all(one.seconds > 0.0 and one.score is not None for one in found)
+    assert own.accuracy(X, steps=(4, 4))[0].score is None
+    scaled = ContinuousDepthRegressor(**QUICK).fit(X, 1000.0 * y).accuracy(X, 1000.0 * y, steps=(5,))
+    plain = own.accuracy(X, y, steps=(5,))
+    assert plain[0].score is not None
+    assert scaled[0].score == pytest.approx(plain[0].score - np.log(1000.0), abs=1e-6)  # in units of the target
+
+
+def test_accuracy_of_random_horizons_takes_their_multiples() -> None:
+    found = fitted(*RANDOM).accuracy(problem()[0], steps=(1, 2, 6, 12))
+    assert [one.steps for one in found] == [3, 6, 12]
+    assert found[0].distance > found[1].distance > found[2].distance == 0.0
+    with pytest.raises(DataError, match=r"steps=\(0, 5\) was given; whole numbers >= 1"):
+        fitted().accuracy(problem()[0], steps=(0, 5))
+
+
+@pytest.mark.parametrize("options", [(), RANDOM, (("members", 2), ("epochs", 12))], ids=["fixed", "random", "two"])
+def test_fixed_paths_predict_alone(options: tuple[tuple[str, Any], ...]) -> None:
+    """Their mixture is a predictive mean of the estimator, up to the paths that were drawn."""
+    own, (X, _) = fitted(*options), problem()
+    x = torch.as_tensor(encode(own.schema_, X))
+    paths = own.fixed_paths(200, random_state=1)
+    weight = paths.log_weight.exp()
+    assert float(weight.sum()) == pytest.approx(1.0)
+    f = paths(x)[..., 0]
+    own_mean = own.target_.mean + own.target_.scale * (weight @ f).numpy()
+    draws = 200 * (len(own.model_.members) if isinstance(own.model_, Ensemble) else 1)
+    spread = own.target_.scale * f.std(0).numpy()
+    predicted = own.predict(X)
+    error = 6.0 * spread * np.sqrt(1.0 / draws + 1.0 / own.weight_draws)
+    assert (np.abs(own_mean - predicted) < error + 1e-9).all()
+    point = own.point_path()(x)
+    members = len(own.model_.members) if isinstance(own.model_, Ensemble) else 1
+    assert point.shape[1:] == (len(X), 1)
+    assert len(point) == members * len(own.horizon_posterior_)
+
+
+def test_deployed_paths_can_be_exported() -> None:
+    own, (X, _) = fitted(), problem()
+    x = torch.as_tensor(encode(own.schema_, X))
+    for module in (own.point_path(3), own.fixed_paths(4, steps=3)):
+        exported = torch.export.export(module, (x,)).module()
+        torch.testing.assert_close(exported(x), module(x))
+
+
+def test_options_become_the_model() -> None:
+    def model(**options: Any) -> ContinuousDepth:
+        return ContinuousDepthRegressor(**{**QUICK, **options})._build_model(2, 1, 0, torch.float64)
+
+    assert model().prior == OrnsteinUhlenbeck(0.5)
+    assert model(prior="brownian").prior == Brownian(1.0)  # which gains 2 θ of variance in a unit of depth
+    assert model(prior="brownian", rate=0.0).moving == 0
+    assert model(hidden=(3, 4), time="gate").dynamics == MLPDynamics(2, 1, 4, (3, 4), time="gate")
+    assert model(horizon="random").random_horizon
+    assert isinstance(model().law, FixedDepth)
+    assert not model().random_horizon
+    assert model(horizon=3).horizon == 3.0
+    assert model(initial="gaussian").log_width is not None
+    options = model(drift="both", rank=3, knots=2, transition="euler", solver="euler", steps=7).options
+    assert (options.drift, options.rank, options.knots, options.steps) == ("both", 3, 2, 7)
+
+
+def test_images_are_classified_by_convolutions() -> None:
+    def images(inputs: int, outputs: int) -> Dynamics:
+        assert inputs == 16
+        return ConvDynamics(1, 4, outputs, augment=1, hidden=(4,))
+
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    X = rng.normal(size=(60, 16))
+    X[:, :8] += 3.0 * y[:, None]  # a bright half
+    options = {**QUICK, "precision": "float32", "steps": 2, "batch_size": 16, "learning_rate": 0.02}
+    own = ContinuousDepthClassifier(**options, architecture=images).fit(X, y)
+    assert own.score(X, y) > 0.9
+    assert own.accuracy(X, y, steps=(2, 4))[1].distance == 0.0
+
+
+def test_predictions_are_followed_with_their_own_steps() -> None:
+    """More steps in predictions are another discretisation of the same posterior."""
+    X, y = problem()
+    few, many = (ContinuousDepthRegressor(**{**QUICK, "predict_steps": n}).fit(X, y) for n in (None, 40))
+    first, second = (own.model_.state_dict() for own in (few, many))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not np.array_equal(few.predict(X), many.predict(X))
+    assert np.abs(few.predict(X) - many.predict(X)).max() < 0.5

@@ -1,0 +1,275 @@
+"""The section of the page and the findings of networks of continuous depth: what they say is what was fitted."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fathomless.app.doctor import examine
+from fathomless.estimators.findings import Finding
+from fathomless.families.continuous import report
+from fathomless.families.continuous.estimator import ContinuousDepthClassifier, ContinuousDepthRegressor
+from fathomless.plots.page import StructureSection, number
+
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(70, 2))
+Y = X[:, 0] * X[:, 1] + 0.1 * RNG.normal(size=70)
+
+
+page = functools.cache(report.page)
+
+
+def fitted(**options: Any) -> ContinuousDepthRegressor:
+    small = {"epochs": 3, "width": 4, "hidden": 4, "members": 1, "weight_draws": 4, "random_state": 0}
+    return ContinuousDepthRegressor(**{**small, **options}).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def plain() -> ContinuousDepthRegressor:
+    return fitted()
+
+
+@pytest.fixture(scope="module")
+def several() -> ContinuousDepthRegressor:
+    return fitted(members=2)
+
+
+@pytest.fixture(scope="module")
+def weighed() -> ContinuousDepthRegressor:
+    return fitted(horizon="random", members=2)
+
+
+@pytest.fixture(scope="module")
+def by_the_bound() -> ContinuousDepthRegressor:
+    return fitted(horizon="random", structure_from="elbo")
+
+
+def cells(section: StructureSection) -> dict[str, str]:
+    table = section.groups[-1].table
+    assert table is not None
+    return {row[0]: row[1] for row in table.rows}
+
+
+def titles(estimator: Any) -> dict[str, Finding]:
+    return {finding.title: finding for finding in examine(estimator, [], rows=len(Y))}
+
+
+# ------------------------------------------------------------------------------------------------- the page
+
+
+@pytest.mark.parametrize("name", ["plain", "several", "weighed", "by_the_bound"])
+def test_every_picture_has_words_with_its_numbers(name: str, request: pytest.FixtureRequest) -> None:
+    section = page(request.getfixturevalue(name))
+    figures = [*(figure for group in section.groups for figure in group.figures), *section.learning]
+    assert len(figures) == (6 if name in ("weighed", "by_the_bound") else 4)
+    for figure in figures:
+        (label,) = re.findall(r'aria-label="([^"]*)"', figure.svg)
+        assert len(re.findall(r"\d", label)) >= 2
+        assert not re.search(r"\bnan\b|not a number", label)
+        assert figure.caption.endswith(".")
+    for text in (section.about, section.note, section.objective):
+        assert text.endswith(".")
+
+
+def test_the_table_has_the_numbers_of_the_estimator(plain: ContinuousDepthRegressor) -> None:
+    found, told = cells(page(plain)), plain.structure_.statistics
+    assert found["Divergence of the paths from their prior, nats"] == number(told["path_divergence"])
+    assert found["Decay of the weights at depth 0, nats"] == number(told["initial_divergence"])
+    assert found["Residual layers that would do (effective depth)"] == f"{plain.effective_depth_:,}"
+    assert found["Steps of predictions, up to depth 1"] == "5"
+    assert found["Weights that move with depth"] == str(plain.model_.moving)
+
+
+def test_of_several_networks_pictures_are_of_the_first_and_numbers_are_means(
+    plain: ContinuousDepthRegressor, several: ContinuousDepthRegressor
+) -> None:
+    one, two = page(plain).groups[0], page(several).groups[0]
+    assert one.table is not None
+    assert two.table is not None
+    assert "means over 2 networks" in two.table.caption
+    assert "networks" not in one.table.caption
+    assert sum("in the first of 2 networks" in figure.caption for figure in two.figures) == 2
+    assert not any("networks" in figure.caption for figure in one.figures)
+
+
+def test_the_same_section_comes_out_twice(several: ContinuousDepthRegressor) -> None:
+    assert report.page(several) == page(several)
+
+
+def test_steps_of_predictions_are_those_that_are_compared() -> None:
+    figure = page(fitted(predict_steps=6)).groups[0].figures[-1]
+    assert "Predictions take 6 steps" in figure.caption
+    assert "distance to those by 48" in figure.caption
+    assert ", 0 by 48" in figure.svg
+
+
+def test_pictures_start_at_the_hidden_state_of_the_row_in_the_middle(plain: ContinuousDepthRegressor) -> None:
+    seen = report._followed(plain.model_, 2)
+    fixed = plain.model_.mean.detach()[0, plain.model_.moving :] * plain.model_.scale[plain.model_.moving :]
+    shapes = [weight.shape for weight in plain.model_.dynamics.still]
+    parts = [p.reshape(s) for p, s in zip(fixed.split([np.prod(s) for s in shapes]), shapes, strict=True)]
+    h = plain.model_.dynamics.enter([p[None, None] for p in parts], torch.zeros(1, 1, 2, dtype=fixed.dtype))
+    np.testing.assert_allclose(seen.hidden[:, 0].numpy(), h[0, 0].expand(len(seen.hidden), -1).numpy(), atol=1e-6)
+    assert seen.grid[0] == 0.0
+    assert seen.hidden.shape[:2] == seen.weights.shape[:2] == (200, len(seen.grid))
+
+
+def test_the_last_hidden_state_gives_the_outputs_of_the_model(plain: ContinuousDepthRegressor) -> None:
+    model, grid = plain.model_, plain.model_.grid(20)
+    noise = torch.Generator().manual_seed(0)
+    f, hidden, _, _ = model.followed(torch.zeros(1, 2, dtype=model.dtype), 200, grid, noise, [20])
+    assert f.shape == (1, 200, 1, 1)
+    seen = report._followed(model, 2)
+    np.testing.assert_allclose(seen.hidden[:, -1].numpy(), hidden[0][0, :, 0].detach().numpy(), atol=1e-5)
+
+
+def test_a_network_whose_weights_do_not_move_has_no_path_of_them() -> None:
+    section = page(fitted(rate=0.0))
+    captions = " ".join(figure.caption for figure in section.groups[0].figures)
+    assert len(section.groups[0].figures) == 2
+    assert "weights whose mean" not in captions
+    assert cells(section)["Weights that move with depth"] == "0"
+
+
+@pytest.mark.parametrize("options", [{"prior": "brownian"}, {"encoder": "pad", "augment": 2}, {"drift": "both"}])
+def test_other_processes_and_networks_have_a_page(options: dict[str, Any]) -> None:
+    assert len(page(fitted(**options)).groups[0].figures) == 4
+
+
+def test_classes_have_a_page() -> None:
+    clf = ContinuousDepthClassifier(epochs=2, width=4, hidden=4, members=1, random_state=0).fit(X, Y > 0)
+    assert len(page(clf).groups[0].figures) == 4
+
+
+def test_horizons_weighed_by_rows_have_their_errors(weighed: ContinuousDepthRegressor) -> None:
+    section, found, unit = page(weighed), weighed.weighing_, weighed.model_.members[0].unit
+    table = section.groups[0].table
+    assert table is not None
+    assert table.head == ("Horizon", "Weight", "Single", "Log density")
+    assert [row[0] for row in table.rows] == [number(k * unit) for k in found["numbers"]]
+    assert all("±" in row[1] for row in table.rows)
+    mean = f"{number(found['mean'] * unit)} ± {number(found['mean_error'] * unit, 2)}"
+    assert mean in section.groups[0].figures[0].caption
+    assert "rows that its networks have not seen" in section.about
+
+
+def test_horizons_of_the_bound_stand_beside_the_prior(by_the_bound: ContinuousDepthRegressor) -> None:
+    section = page(by_the_bound)
+    table = section.groups[0].table
+    assert table is not None
+    assert table.head == ("Horizon", "Posterior", "Prior")
+    assert len(table.rows) == len(by_the_bound.horizon_posterior_)
+    assert "have not seen" not in section.about
+    path = [row["mean_horizon"] / 8 for row in by_the_bound.history_]
+    assert f"from {number(path[0])} to {number(path[-1])}" in section.learning[0].svg
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "no bound on the evidence"),
+        ({"initial": "gaussian"}, "a lower bound on the log evidence"),
+        ({"initial": "gaussian", "rate": "learned"}, "The rate of the prior is a point estimate."),
+        ({"temperature": 0.5}, "The temperature is not 1"),
+    ],
+)
+def test_the_page_says_what_is_bounded(options: dict[str, Any], says: str) -> None:
+    assert says in page(fitted(**options)).objective
+
+
+# ----------------------------------------------------------------------------------------------- the doctor
+
+
+OWN = {
+    "The paths of the weights are those of the prior",
+    "Hardly anything is uncertain within a network",
+    "Predictions take fewer steps than they need",
+    "The prior of the weights explodes with depth",
+    "The bound that decided about the horizon is given the initial weights",
+    "The horizon has not moved",
+}
+
+
+def test_nothing_is_said_of_an_ordinary_fit() -> None:
+    estimator = fitted(epochs=20)
+    estimator.weighing_ = {"effective_depth": 5}
+    assert not OWN & set(titles(estimator))
+
+
+def test_paths_that_did_not_move_are_found() -> None:
+    estimator = fitted(epochs=1, learning_rate=1e-7)
+    finding = titles(estimator)["The paths of the weights are those of the prior"]
+    assert finding.severity == "advice"
+    assert "set rate (now 'learned') to a smaller number" in finding.remedy
+
+
+@pytest.mark.parametrize("options", [{"rate": 0.0}, {"rate": 1e-5}])
+def test_weights_that_are_known_are_found(options: dict[str, Any]) -> None:
+    found = titles(fitted(**options))
+    finding = found["Hardly anything is uncertain within a network"]
+    assert f"Set rate (now {options['rate']:.2g}) to a larger number" in finding.remedy
+    assert "initial='gaussian'" in finding.remedy
+    assert "The paths of the weights are those of the prior" not in found
+
+
+def test_weights_that_are_the_same_at_every_depth_may_be_uncertain() -> None:
+    assert not OWN & set(titles(fitted(rate=0.0, initial="gaussian"))) - {"Predictions take fewer steps than they need"}
+
+
+@pytest.mark.parametrize(("needed", "steps", "said"), [(16, None, True), (16, 16, False), (4, None, False)])
+def test_too_few_steps_are_found(needed: int, steps: int | None, said: bool) -> None:
+    estimator = fitted(predict_steps=steps)
+    estimator.weighing_ = {"effective_depth": needed}
+    found = titles(estimator)
+    assert ("Predictions take fewer steps than they need" in found) == said
+    if said:
+        assert (
+            f"Raise predict_steps (now None) to {needed}" in found["Predictions take fewer steps than they need"].remedy
+        )
+
+
+def test_a_prior_that_explodes_is_found() -> None:
+    with pytest.warns(match="explode"):
+        estimator = fitted(weight_prior=4.0, initial="gaussian")
+    assert titles(estimator)["The prior of the weights explodes with depth"].remedy == "Lower weight_prior (now 4)."
+
+
+def test_a_horizon_of_a_bound_that_is_given_its_start_is_found(
+    by_the_bound: ContinuousDepthRegressor, weighed: ContinuousDepthRegressor
+) -> None:
+    title = "The bound that decided about the horizon is given the initial weights"
+    assert titles(by_the_bound)[title].severity == "advice"
+    assert title not in titles(weighed)
+    assert title not in titles(fitted(horizon="random", structure_from="elbo", initial="gaussian"))
+
+
+def test_a_horizon_that_did_not_move_is_found(set_path: Callable[..., Any]) -> None:
+    still, moving = set_path([8.0, 8.01, 8.0]), set_path([8.0, 6.0, 4.0])
+    assert titles(still)["The horizon has not moved"].severity == "problem"
+    assert "of depth 1, where it began" in titles(still)["The horizon has not moved"].detail
+    assert "The horizon has not moved" not in titles(moving)
+
+
+@pytest.fixture
+def set_path() -> Callable[..., Any]:
+    """A fit by the bound whose mean horizon went this way."""
+
+    def make(path: list[float]) -> ContinuousDepthRegressor:
+        estimator = fitted(horizon="random", structure_from="elbo")
+        last = estimator.history_[-1]
+        estimator.history_ = [{**last, "mean_horizon": mean} for mean in path]
+        return estimator
+
+    return make
+
+
+def test_every_finding_ends_in_sentences(by_the_bound: ContinuousDepthRegressor) -> None:
+    for finding in titles(by_the_bound).values():
+        assert finding.detail.endswith(".")
+        assert finding.remedy.endswith(".")

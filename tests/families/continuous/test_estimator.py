@@ -1,5 +1,6 @@
 """The estimators of networks of continuous depth: what they show, and what they are deployed as."""
 
+import warnings
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor
 from fathomless.data.frames import encode
+from fathomless.estimators.variational import fit_together
 from fathomless.families.continuous.dynamics import ConvDynamics, Dynamics, MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
@@ -167,3 +169,29 @@ def test_predictions_are_followed_with_their_own_steps() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not np.array_equal(few.predict(X), many.predict(X))
     assert np.abs(few.predict(X) - many.predict(X)).max() < 0.5
+
+
+def test_networks_are_fitted_together() -> None:
+    """Side by side, each to its own table; nobody looks for their effective depth."""
+    X, y = problem()
+    options = {**QUICK, "epochs": 10, "structure_from": "elbo"}
+    own = [ContinuousDepthRegressor(**{**options, "random_state": seed}) for seed in range(2)]
+    fit_together(own, [(X, y), (X, -y)])
+    assert [one.effective_depth_ for one in own] == [0, 0]
+    assert own[0].predict(X).mean() > 0.0 > own[1].predict(X).mean()
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
+    """Of one network, and of several at once: what is told is what the law says where it ended."""
+    X, y = problem()
+    options = {**QUICK, "horizon": "random", "horizons": 2, "steps": 4, "structure_from": "elbo", "structure_rate": 3.0}
+    more: dict[str, Any] = {"n_restarts": restarts, "restarts": "average"} if restarts > 1 else {}
+    own = ContinuousDepthRegressor(**{**options, **more, "learning_rate": 0.05})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own.fit(X, y)
+    assert sum(own.horizon_posterior_.values()) == pytest.approx(1.0)
+    for network in own._networks():
+        law = network.law.support(torch.stack(list(network.law_parameters)).detach())
+        assert list(network.horizon_posterior()) == [k + 1 for k in law]

@@ -288,3 +288,26 @@ def test_fixed_paths_of_random_horizons_have_their_weights() -> None:
     assert torch.equal(paths(x), draws.f)
     torch.testing.assert_close(paths.log_weight, draws.log_weight, rtol=1e-12, atol=1e-12)
     assert paths.log_weight.logsumexp(0).item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_growing_follows_the_law_and_changes_no_shorter_horizon() -> None:
+    """The law's rate rises: more horizons are read, pieces beyond are 0, and what was read before is the same."""
+    model = build(TruncatedPoisson(2.0)).eval()
+    x, _ = data()
+    before, reach = model.draw(x, 2, noise()), max(model.horizon_posterior())
+    assert model.grow() == 0
+    assert model.drift is not None
+    pieces = model.drift.pieces
+    with torch.no_grad():
+        model.law_parameters[0].fill_(20.0)
+    created = model.grow()
+    assert created == model.drift.pieces - pieces > 0
+    assert all(not bool(p.any()) for p in list(model.drift.shift)[pieces:])
+    after, grown = model.draw(x, 2, noise()), model.horizon_posterior()
+    assert max(grown) > reach
+    for k in set(before.structure.tolist()) & set(after.structure.tolist()):
+        one, other = (draws.f[draws.structure == k] for draws in (before, after))
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    used = model.use_probability()
+    assert float(used["drift.shift.0"]) == pytest.approx(1.0)
+    assert 0.0 < float(used[f"drift.shift.{model.drift.pieces - 1}"]) < 1.0

@@ -65,7 +65,7 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
     effective_depth_ : int
         How many residual layers the posterior needs: the least number of steps 1, 2, 4, … (times `horizons`, if the
         horizon is random) whose predictions differ from those with twice as many by less than 0.01 in mean Hellinger
-        distance, on at most 256 rows of the training.
+        distance, on at most 256 rows of the training. 0 of estimators that were fitted together, which do not look.
     horizon_posterior_ : dict of float to float
         Posterior weight of each depth at which the state is read; the horizon alone if it is fixed.
     divergence_profile_ : ndarray, shape (n, 2)
@@ -170,7 +170,7 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         told = ", ".join(parts)
         own = first.summary(structure.statistics)
         self.structure_ = replace(structure, summary=f"{told}; {own}" if told else own)
-        self.effective_depth_ = self.weighing_["effective_depth"]
+        self.effective_depth_ = self.weighing_.get("effective_depth", 0)
         self.horizon_posterior_ = {first.horizon: 1.0}
         if first.random_horizon:
             pairs = zip(structure.names, structure.probabilities, strict=True)

@@ -24,6 +24,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from fathomless.app import runs
 from fathomless.app.cli import main
 from fathomless.data.rows import Rows
+from fathomless.families.continuous.dynamics import MLPDynamics
+from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.solve import PathOptions
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
@@ -35,6 +38,7 @@ from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
+from fathomless.posterior.model import Model
 from fathomless.system import io
 from fathomless.system.errors import ConvergenceWarning, DataError, RankError
 from trainings import state_of
@@ -53,6 +57,7 @@ PATHS: dict[str, dict[str, Any]] = {  # 103 rows in 4 batches of 25 or 26: two r
     "natural": {"training": {"structure_optimizer": "natural", "structure_rate": 3.0, "structure_radius": 0.5}},
     "regression": {"training": {"structure_rate": 30.0, "calibrate": True}, "law": StickBreaking(), "numbers": True},
     "looks": {"training": {"learning_rate": 0.05}, "law": TruncatedPoisson(), "looks": 4},
+    "paths": {"training": {"draws": 2, "warm_up": 0.3}, "paths": {"drift": "lowrank", "rank": 3, "learned": True}},
     "few": {"training": {"structure_rate": 30.0, "batch_size": 1, "epochs": 4}, "rows": 7},
 }
 
@@ -66,7 +71,10 @@ def data(n: int, weighted: bool = False, numbers: bool = False) -> Rows:
     return Rows(x, y, torch.rand(n, generator=g, dtype=torch.float64) + 0.5 if weighted else None)
 
 
-def model(outputs: int = 2, **options: Any) -> UnboundedDepth:
+def model(outputs: int = 2, paths: dict[str, Any] | None = None, **options: Any) -> Model:
+    if paths is not None:
+        dynamics = MLPDynamics(2, outputs, width=4, hidden=(5,))
+        return ContinuousDepth(dynamics, options=PathOptions(**paths), seed=4, dtype=torch.float64)
     net = MLP(2, outputs, 8)
     return UnboundedDepth(net.layer, net.head, **{"dtype": torch.float64, "seed": 4, **options})
 
@@ -74,7 +82,8 @@ def model(outputs: int = 2, **options: Any) -> UnboundedDepth:
 def train(path: dict[str, Any], **options: Any) -> Run:
     numbers, weighted, n = path.get("numbers", False), path.get("weighted", False), path.get("rows", 103)
     likelihood = Gaussian(noise="learned").double() if numbers else Categorical(2)
-    net = model(1 if numbers else 2, law=path.get("law", TruncatedPoisson()), **path.get("model", {}))
+    own = {"law": path.get("law", TruncatedPoisson()), **path.get("model", {}), "paths": path.get("paths")}
+    net = model(1 if numbers else 2, **own)
     training = Training(**{**EVERY, **path["training"]})
     valid = data(41, weighted, numbers)
     rows = data(n, weighted, numbers)
@@ -246,8 +255,8 @@ def test_two_processes_follow_the_path_of_one(paths: Path, name: str) -> None:
     layout, other = alone.meta()["layout"], first.meta["layout"]
     assert layout.pop("masses", []) == pytest.approx(other.pop("masses", []), rel=1e-9)
     assert layout == other
-    depths = {row["deepest"] for row in alone.history}
-    assert len(depths) > 1 or name in ("few", "looks")  # layers came or went, in the same steps
+    depths = {row.get("deepest") for row in alone.history}
+    assert len(depths) > 1 or name in ("few", "looks", "paths")  # layers came or went, in the same steps
     for row, other in zip(alone.history, first.meta["history"], strict=True):
         assert row == pytest.approx(other, rel=1e-9, abs=1e-9)
     own = alone.tensors()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor
+from fathomless.data import streams
 from fathomless.data.frames import encode
 from fathomless.estimators.variational import fit_together
 from fathomless.families.continuous.dynamics import ConvDynamics, Dynamics, MLPDynamics
@@ -195,3 +196,13 @@ def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
     for network in own._networks():
         law = network.law.support(torch.stack(list(network.law_parameters)).detach())
         assert list(network.horizon_posterior()) == [k + 1 for k in law]
+
+
+def test_data_that_are_read_in_parts_are_learned() -> None:
+    """One network, of rows that are never all there; its effective depth is found on the first ones."""
+    X, y = problem(160)
+    options = {**QUICK, "rate": "learned", "weight_prior": "auto", "learning_rate": 0.03}
+    options |= {"epochs": 60, "batch_size": 40}
+    streamed = ContinuousDepthRegressor(**options).fit_stream(streams.arrays(X, y))
+    assert streamed.effective_depth_ >= 1
+    assert np.mean((streamed.predict(X) - y) ** 2) < 0.8 * np.var(y)

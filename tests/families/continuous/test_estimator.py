@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor
 from fathomless.data import streams
@@ -35,6 +36,9 @@ QUICK: dict[str, Any] = {
     "weight_draws": 8,
     "random_state": 0,
 }
+
+
+CHECKED: dict[str, Any] = {"members": 1, "width": 8, "hidden": 12, "weight_draws": 2, "steps": 2, "random_state": 0}
 
 
 def problem(n: int = 80) -> tuple[Array, Array]:
@@ -206,3 +210,13 @@ def test_data_that_are_read_in_parts_are_learned() -> None:
     streamed = ContinuousDepthRegressor(**options).fit_stream(streams.arrays(X, y))
     assert streamed.effective_depth_ >= 1
     assert np.mean((streamed.predict(X) - y) ** 2) < 0.8 * np.var(y)
+
+
+@parametrize_with_checks(
+    [
+        ContinuousDepthClassifier(**CHECKED, epochs=20, learning_rate=0.03),
+        ContinuousDepthRegressor(**CHECKED, epochs=40, learning_rate=0.03),
+    ]
+)
+def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None:
+    check(estimator)

@@ -118,7 +118,8 @@ class PosteriorDrift(nn.Module):
         if self.log_speed is None:
             return None
         rate = prior.rate or 0.5 * prior.diffusion**2
-        return (_CLOCK * self.log_speed).clamp(max=-math.log(rate)).exp()[:, None]
+        most = -math.log(rate) if rate else math.inf
+        return (_CLOCK * self.log_speed).clamp(max=most).exp()[:, None]
 
     def charge(self) -> Tensor | None:
         """Return the negative log prior of the speed, summed over networks, in nats and up to a constant."""

@@ -263,9 +263,10 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         q, _ = self.law.probs_and_grad(self._eta(), self._support)
         ends = torch.tensor([(k + 1) * self.unit for k in self._support], device=q.device)
         used: dict[str, Tensor] = {}
+        names = ("shift", "log_rate") if self.drift is not None and len(self.drift.log_rate) else ("shift",)
         for k in range(0 if self.drift is None else self.drift.pieces):
             share = q[ends > k / self.options.knots + 1e-9].sum()
-            used |= {f"drift.{name}.{k}": share for name in ("shift", "log_rate")}
+            used |= {f"drift.{name}.{k}": share for name in names}
         return used
 
     def blueprint(self) -> dict[str, Any]:

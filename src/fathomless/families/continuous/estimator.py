@@ -11,7 +11,6 @@ from typing import Any, ClassVar, cast
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Array, Prepared
@@ -47,10 +46,9 @@ class EffectiveDepth(ContinuousOptions, Estimator, ABC):
     """How a posterior is found whose need of layers is measured on rows of the training."""
 
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Train; find the effective depth, and the divergence along depth."""
+        """Train; find the effective depth."""
         fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
-        rows = prepared.train if isinstance(prepared.train, Rows) else prepared.train.first
-        x = rows.x[: min(_ROWS, len(rows.x))]
+        x = prepared.train.first.x[:_ROWS]
         members = len(fitted.model.members) if isinstance(fitted.model, Ensemble) else 1
         draws = max(1, self.weight_draws // members)
         layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(prepared.seed, "depth"))
@@ -106,8 +104,9 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         return MLPDynamics(inputs, outputs, self.width, hidden, *options)
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ContinuousDepth:
-        weight_prior = _PRIORS[self.initial] if self.weight_prior == "auto" else 0.0
-        weight_prior = weight_prior or checks.positive("weight_prior", self.weight_prior, "auto")
+        weight_prior = _PRIORS[self.initial]
+        if self.weight_prior != "auto":
+            weight_prior = checks.positive("weight_prior", self.weight_prior, "auto")
         most = _EXPLODES * (2.0 if self.time == "gate" else 1.0)
         if weight_prior > most and self.initial == "gaussian":
             warnings.warn(
@@ -122,9 +121,6 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
             prior = Brownian(math.sqrt(2.0 * rate))
         random = self.horizon == "random"
         horizon = 1.0 if random else checks.positive("horizon", self.horizon, "random")
-        law = None
-        if random:
-            law = TruncatedPoisson(max(self.horizons - 1.0, 0.5))
         return ContinuousDepth(
             self._dynamics(inputs, outputs),
             prior=prior,
@@ -132,7 +128,7 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
             options=self._path_options(),
             horizon=horizon,
             horizons=self.horizons,
-            law=law,
+            law=TruncatedPoisson(max(self.horizons - 1.0, 0.5)) if random else None,
             horizon_prior=self.horizon_prior,
             seed=fold_in(seed, "weights"),
             dtype=dtype,

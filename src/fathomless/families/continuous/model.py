@@ -233,7 +233,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         """Tell the statistics of :meth:`structure`, or means of several, in a line."""
         start = f"{statistics['initial_divergence']:.1f} at its start"
         return (
-            f"weights move by {statistics['roughness']:.2f} prior deviations over depth; "
+            f"weights move by {statistics['roughness']:.2g} prior deviations over depth; "
             f"{statistics['path_divergence']:.1f} nats along the path, {start}"
             f"{' (point estimates)' if self.log_width is None else ''}"
         )

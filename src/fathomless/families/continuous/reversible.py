@@ -70,7 +70,7 @@ class Slopes:
     dynamics : Dynamics
         Of the hidden state.
     scale : Tensor, shape (M,)
-        Process standard deviations of the moving weights.
+        Prior standard deviations of the moving weights.
     law, cells : PathLaw and list of float
         As :func:`points` returns them.
     prior : Process
@@ -122,7 +122,7 @@ def solve(
     dynamics : Dynamics
         The slope.
     scale : Tensor, shape (M,)
-        Process standard deviations of the moving weights.
+        Prior standard deviations of the moving weights.
     drift : PosteriorDrift
         What the posterior adds.
     prior : Process

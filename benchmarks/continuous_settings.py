@@ -25,14 +25,14 @@ OTHERS = ("default", "meanfield", "linear")
 SETTINGS: list[dict[str, Any]] = [
     {"initial": initial, "drift": drift, "temperature": temperature, "rate": rate}
     for rate, temperature, drift, initial in itertools.product(
-        (0.001, 0.1, 0.25, 1.0), (1.0, 0.1), ("diagonal", "lowrank", "network"), ("point", "gaussian")
+        ("learned", 0.1, 0.25, 1.0), (1.0, 0.1), ("diagonal", "lowrank", "network"), ("point", "gaussian")
     )
 ]
 
 
 def named(settings: dict[str, Any]) -> str:
     """Name settings in one word."""
-    return f"{settings['initial']},{settings['drift']},T={settings['temperature']:g},rate={settings['rate']:g}"
+    return f"{settings['initial']},{settings['drift']},T={settings['temperature']:g},rate={settings['rate']}"
 
 
 def summary(lines: list[dict[str, Any]]) -> None:

@@ -141,6 +141,17 @@ def test_cross_fitted_equals_separate_fits() -> None:
         assert torch.allclose(raw, noise["noise.raw"], atol=1e-7)
 
 
+def test_likelihoods_together_are_widened_one_by_one() -> None:
+    f, y = torch.randn(2, 6, 1).double(), torch.randn(6, 1).double()
+    each = [Gaussian(initial_noise=noise).double() for noise in (0.2, 0.5, 1.0)]
+    wide = Together(each).wider(2.0).log_prob(f, y)
+    alone = [Gaussian(initial_noise=2.0 * noise).double() for noise in (0.2, 0.5, 1.0)]
+    assert torch.allclose(wide, Together(alone).log_prob(f, y))
+    logits, classes = torch.randn(2, 6, 3), torch.tensor([0, 1, 2, 2, 1, 0])
+    warm = Together([Categorical(3), Categorical(3)]).wider(2.0)
+    assert torch.allclose(warm.log_prob(logits, classes), Categorical(3).log_prob(logits / 2.0, classes))
+
+
 def test_padding_of_unequal_folds_counts_for_nothing() -> None:
     """One row more or less in a fold: the filling, whatever it holds, does not change the member."""
     rows = table(35)

@@ -262,6 +262,32 @@ def test_a_fixed_list_that_ends_is_kept_inside() -> None:
     assert found.found is not None
 
 
+def test_widened_densities_are_those_of_the_noise_that_suits_the_rows() -> None:
+    """Noise that is too small by any factor has the densities of noise that is about right; too large a one stays."""
+    model, valid = network(), rows("linear", 200)
+    model.weigh({0: 1.0})
+
+    def total(scale: float, *, widened: bool) -> float:
+        found = densities(model, Gaussian(initial_noise=scale).double(), valid, 1, 0, widened=widened)
+        return found.score(torch.ones(1, dtype=torch.float64))
+
+    best = max(total(0.2 * 1.05**k, widened=False) for k in range(60))
+    for scale in (0.2, 0.3, 0.45):
+        assert total(scale, widened=False) < best - 0.5
+        assert total(scale, widened=True) == pytest.approx(best, abs=0.5 * math.log(2.0) ** 2 / 9)  # half a step away
+    assert total(5.0, widened=True) == total(5.0, widened=False)
+
+
+def test_an_epoch_of_the_warm_up_may_be_the_best_one_by_rows() -> None:
+    """Rows that were not fitted judge every state alike: a network that only overfits is not kept to the end of it."""
+    training = Training(epochs=200, evaluate_every=4, learning_rate=0.03, warm_up=0.9)
+    table, valid = rows("noise", 40), rows("noise", 200, 1)
+    found = fit(network(), Gaussian().double(), table, valid, training=training, looks=Looks(200, first=5))
+    best = max(found.history, key=lambda row: row["validation_log_likelihood"])
+    assert found.score == best["validation_log_likelihood"]
+    assert best["epoch"] < 0.9 * 200
+
+
 def test_rows_are_needed() -> None:
     with pytest.raises(DataError, match="no rows are held out"):
         fit(network(), Gaussian().double(), rows("noise", 30), training=Training(epochs=2), looks=Looks(2))

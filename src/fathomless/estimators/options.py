@@ -101,7 +101,8 @@ class VariationalOptions:
     temperature : float
         T multiplies the divergence of the weights; 1 is the model.
     warm_up : float
-        Share of the epochs over which the temperature rises from 0; no epoch of these is kept as the best one.
+        Share of the epochs over which the temperature rises from 0. No epoch of these is kept as the best one, unless
+        held-out rows decide about structure too.
     epochs : int or "auto"
         Passes over the data. "auto" makes about 4,000 steps (2,000 of more than five networks side by side), within 20
         and 1,000 epochs; where the posterior over structure is fitted to held-out rows, growth and slow starts may

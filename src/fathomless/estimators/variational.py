@@ -198,7 +198,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
 
     @abstractmethod
     def _law_is_free(self) -> bool:
-        """Whether the posterior over structure is to be found; if not, it is given."""
+        """Whether a posterior over structure is to be found, be it on a list of one; if not, it is given."""
 
     @abstractmethod
     def _named_law(self) -> Law | None:
@@ -207,6 +207,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     @abstractmethod
     def _folds_by_default(self) -> bool:
         """Whether networks are cross-fitted, and rows decide about structure, unless options say otherwise."""
+
+    @abstractmethod
+    def _scores_widened(self) -> bool:
+        """Whether epochs are compared by the noise that suits held-out rows, not by the one that they have learned."""
 
     @abstractmethod
     def _multiplications(self, inputs: int) -> float:
@@ -296,7 +300,14 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             patience = None if self.patience is None else max(1, round(0.1 * training.epochs))
             if self.patience is not None and not isinstance(self.patience, str):
                 patience = training.evaluate_every * self.patience
-            looks = Looks(training.epochs, self._named_law(), patience, lengthen=self.epochs == "auto", focusing=warm)
+            looks = Looks(
+                training.epochs,
+                self._named_law(),
+                patience,
+                widened=self._scores_widened(),
+                lengthen=self.epochs == "auto",
+                focusing=warm,
+            )
         starts = self._starts(prepared, networks)
         for name, value in self._without_effect().items() if looks is not None else ():
             warnings.warn(

@@ -102,7 +102,7 @@ def bound(model: Model, likelihood: Likelihood, rows: Rows, steps: int, paths: i
 
 def class_scores(draws: Draws, likelihood: Likelihood, labels: Tensor) -> dict[str, float]:
     """Score the mixture of all paths; `mixture_gained` is what it gains over one path, in nats per row."""
-    log_p = likelihood.log_prob(draws.f, labels).double()  # (S, B)
+    log_p = likelihood.log_prob(draws.f, labels).detach().double()  # (S, B)
     log_probs = cast(ClassPredictive, predictive(draws, likelihood)).log_probs  # (B, K)
     mixed = float(log_probs.gather(1, labels.cpu()[:, None]).mean())
     alone = float(draws.log_weight.double().exp() @ log_p.mean(1))

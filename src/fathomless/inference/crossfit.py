@@ -24,7 +24,7 @@ from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.posterior.capabilities import SideBySide, lacks
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
 from fathomless.posterior.model import Model
 from fathomless.system import memory
@@ -38,7 +38,7 @@ _CHUNK = 16384  # rows evaluated at once
 _LOST = 2  # networks that may diverge and be left out
 
 
-class Together(Likelihood):
+class Together(Likelihood, HasWidth):
     """F likelihoods of one kind as one, for rows in blocks: every parameter has a row for each.
 
     Parameters
@@ -80,6 +80,11 @@ class Together(Likelihood):
         if classes:
             return Classes(torch.cat(classes, 1))
         return concatenate_rows([one for one in each if isinstance(one, Component)])
+
+    def wider(self, factor: float) -> "Together":
+        """Return a copy whose members are all wider, if they can be."""
+        each = [self.member(i) for i in range(self.count)]
+        return Together([one.wider(factor) if isinstance(one, HasWidth) else one for one in each])
 
     @torch.no_grad()
     def member(self, i: int) -> Likelihood:

@@ -30,7 +30,7 @@ from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
 from fathomless.inference import stacking
 from fathomless.posterior.capabilities import ListedStructure
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning
@@ -44,6 +44,7 @@ _FALL = 0.01  # nats per row that a score is lower, and nats in all as for growt
 _BEGUN = 0.1  # share of all that was learned that the last fifth brings where learning has only begun
 _REST = 1e-3  # mass below which a structure rests in the focus; and that is dropped at the end
 _CHUNK = 8192  # rows scored at once
+_WIDER, _WIDEST = 2.0 ** (1 / 3), 16.0  # factors by which noise is widened, one after the other
 _LEAST_DRAWS = 16  # weight draws of which a density is the mean, where weights are drawn
 
 #: Fits a law to log densities (N, L), log prior (L,) and weights (N,) or None; returns its masses (L,).
@@ -83,7 +84,9 @@ class Densities:
 
 
 @torch.no_grad()
-def densities(model: Model, likelihood: Likelihood, valid: Rows | Blocks, draws: int, seed: int) -> Densities:
+def densities(
+    model: Model, likelihood: Likelihood, valid: Rows | Blocks, draws: int, seed: int, *, widened: bool = False
+) -> Densities:
     """Evaluate the log predictive density of held-out rows under each structure.
 
     Parameters
@@ -97,16 +100,37 @@ def densities(model: Model, likelihood: Likelihood, valid: Rows | Blocks, draws:
         Weight draws, where weights are drawn; 16 at least.
     seed : int
         Of these draws.
+    widened : bool
+        Whether the noise of the likelihood, or the temperature of classes, is widened by the one factor that suits
+        these rows best. What networks have learned of it from the rows they were fitted to is too small, and it will be
+        fitted anew at the end.
     """
     model.eval()
     likelihood.eval()
     numbers: list[int] = []
-    each = []
+    parts = []
     for part in valid.parts(_CHUNK):
         drawn = model.draw(part.x, max(draws, _LEAST_DRAWS), as_generator(fold_in(seed, "score"), device=part.x.device))
         if not numbers:
             numbers = sorted(set(drawn.structure.tolist()))
-        each.append(_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
+        parts.append((part, drawn))
+
+    def scored(law: Likelihood) -> list[Tensor]:
+        return [_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in parts]
+
+    def total(each: list[Tensor]) -> float:
+        rows = [torch.logsumexp(one, 1) for one in each]
+        pairs = zip(rows, parts, strict=True)
+        counted = [row if part.weight is None else row * part.weight.reshape(-1) for row, (part, _) in pairs]
+        return float(torch.cat(counted).sum())
+
+    each, factor = scored(likelihood), 1.0
+    while widened and isinstance(likelihood, HasWidth) and factor < _WIDEST:
+        factor *= _WIDER
+        wider = scored(likelihood.wider(factor))
+        if total(wider) <= total(each):
+            break
+        each = wider
     if isinstance(valid, Rows):
         weight = None if valid.weight is None else valid.weight.double().cpu()
         return Densities(tuple(numbers), torch.cat(each).cpu(), torch.arange(len(valid)), weight)
@@ -149,6 +173,8 @@ class Looks:
         Epochs of the focus without a better score after which the training ends; None never ends it early.
     first : int
         Structures in the support at first.
+    widened : bool
+        Whether scores are those of noise, or a temperature, that suits the held-out rows; see :func:`densities`.
     lengthen : bool
         Whether exploring may last longer where learning has only begun.
     worth : float
@@ -175,6 +201,7 @@ class Looks:
     law: Law | None = None
     patience: int | None = None
     first: int = FIRST
+    widened: bool = False
     lengthen: bool = False
     worth: float = _WORTH
     explored: int = 0

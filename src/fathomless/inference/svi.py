@@ -383,12 +383,12 @@ def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
     assert isinstance(model, ListedStructure)
     found = _unseen(run, valid)
     value = looks.score(model, found)
-    if run.training.heat(run.epoch / run.training.epochs) == 1.0:
-        run.best.offer(value, run.epoch, model, run.likelihood)
+    run.best.offer(value, run.epoch, model, run.likelihood)
     if run.best.score is not None:
         looks.pace(value, run.best.score, found.count, run.epoch)
-    mean = math.fsum(number * mass for number, mass in looks.q.items())
-    row = {"validation_log_likelihood": value, f"mean_{model.structure().kind}": mean}
+    row = {"validation_log_likelihood": value}
+    if len(model.listed(2)) > 1:
+        row[f"mean_{model.structure().kind}"] = math.fsum(number * mass for number, mass in looks.q.items())
     moved = looks.due(run.epoch)
     if moved and run.epoch == looks.explored:
         run.best.restore(model, run.likelihood)
@@ -405,7 +405,8 @@ def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
 
 def _unseen(run: Run, valid: Rows | Blocks) -> Densities:
     """Return the densities of held-out rows; of several ranks those of the first, so that all decide alike."""
-    found = densities(run.model, run.likelihood, valid, run.training.draws, run.seed)
+    widened = run.looks is not None and run.looks.widened
+    found = densities(run.model, run.likelihood, valid, run.training.draws, run.seed, widened=widened)
     if run.ranks.count == 1:
         return found
     own = found.log_density.to(run.model.device)

@@ -54,7 +54,8 @@ class Training:
     temperature : float
         T multiplies the divergence of the weights. T = 1 is the model.
     warm_up : float
-        Share of the epochs over which the temperature rises from 0. States of that time are not kept as the best ones.
+        Share of the epochs over which the temperature rises from 0. States of that time are not kept as the best ones,
+        except by looks (:mod:`~fathomless.inference.looks`), for which unseen rows judge every state alike.
     draws : int
         Weight draws per step, for families that draw.
     precondition : bool, optional

@@ -5,6 +5,7 @@ One likelihood serves the training, through :meth:`Likelihood.log_prob`, and the
 fractions of the standard deviation of the target.
 """
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from typing import Literal
@@ -22,6 +23,7 @@ __all__ = [
     "Categorical",
     "FixedNoise",
     "Gaussian",
+    "HasWidth",
     "InputNoise",
     "Laplace",
     "LearnedNoise",
@@ -77,6 +79,14 @@ class Likelihood(nn.Module, ABC):
     @abstractmethod
     def components(self, f: Tensor) -> Component | Classes:
         """Law of the target under each draw, detached, in float64 on the CPU, with axes (S, B, ...)."""
+
+
+class HasWidth(ABC):
+    """A likelihood that can be made less sure of itself."""
+
+    @abstractmethod
+    def wider(self, factor: float) -> Likelihood:
+        """Return a copy whose learned scale, or temperature of classes, is so many times as large."""
 
 
 class Noise(nn.Module, ABC):
@@ -198,7 +208,7 @@ class InputNoise(Noise):
         return loc, self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
 
 
-class LocationScale(Likelihood, ABC):
+class LocationScale(Likelihood, HasWidth, ABC):
     r"""Independent noise of one law on each target column: y = centre + scale z, with z of a standardised law g.
 
     .. math:: \log p = \sum_t \left( \log g(e_t / \sigma_t) - \log \sigma_t \right)
@@ -243,6 +253,13 @@ class LocationScale(Likelihood, ABC):
     def outputs(self) -> int:
         """Columns that the network must give."""
         return self.targets * self.noise.columns
+
+    def wider(self, factor: float) -> "LocationScale":
+        """Return a copy with so large a learned scale; one that is known or predicted stays as it is."""
+        copied = copy.deepcopy(self)
+        if isinstance(copied.noise, LearnedNoise):
+            copied.noise.rescale(torch.full_like(copied.noise.raw, factor))
+        return copied
 
     @property
     def discrete(self) -> bool:
@@ -373,7 +390,7 @@ class StudentT(LocationScale):
         return mixtures.StudentT, (self.fixed_df if self.raw_df is None else self.df(),)
 
 
-class Categorical(Likelihood):
+class Categorical(Likelihood, HasWidth):
     """One of C classes, by a softmax of C outputs.
 
     Parameters
@@ -422,8 +439,18 @@ class Categorical(Likelihood):
         _fits(f, self.outputs)
         return Classes(self._tempered(f).detach().cpu().double().log_softmax(-1))
 
+    def wider(self, factor: float) -> "Categorical":
+        """Return one whose temperature is so many times as large."""
+        before = None if self.log_temperature is None else self.log_temperature.detach()
+        warmer = Categorical(self.classes, temperature=True)
+        start = torch.zeros(()) if before is None else before
+        warmer.log_temperature = nn.Parameter(start + math.log(factor))
+        return warmer
+
     def _tempered(self, f: Tensor) -> Tensor:
-        return f if self.log_temperature is None else f * torch.exp(-self.log_temperature).to(f.dtype)
+        if self.log_temperature is None:
+            return f
+        return f * torch.exp(-self.log_temperature).to(f)[..., None]  # one for all rows, or one for each
 
 
 class Bernoulli(Likelihood):

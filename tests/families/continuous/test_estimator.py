@@ -38,7 +38,15 @@ QUICK: dict[str, Any] = {
 }
 
 
-CHECKED: dict[str, Any] = {"members": 1, "width": 8, "hidden": 12, "weight_draws": 2, "steps": 2, "random_state": 0}
+CHECKED: dict[str, Any] = {
+    "members": 1,
+    "width": 8,
+    "hidden": 12,
+    "weight_draws": 2,
+    "steps": 2,
+    "precision": "float64",  # rows by themselves and together are compared to 1e-7
+    "random_state": 0,
+}
 
 
 def problem(n: int = 80) -> tuple[Array, Array]:
@@ -68,6 +76,22 @@ def test_attributes_show_a_fixed_horizon() -> None:
     spent = 0.5 * own.divergence_profile_[:, 1].sum()  # steps are a half long
     assert own.structure_.statistics["path_divergence"] == pytest.approx(spent, rel=1e-9)
     assert "point estimates" in own.structure_.summary
+
+
+def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -> None:
+    """Where nothing is to be learned, an early state is kept; its score is that of the noise that is fitted anew."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)), rng.normal(size=60)
+    own = ContinuousDepthRegressor(epochs=150, members=3, width=8, hidden=12, weight_draws=4, random_state=0).fit(X, y)
+    assert "mean_path" not in own.history_[0]  # a list of one has no mean
+    scores = {row["epoch"]: row["validation_log_likelihood"] for row in own.history_}
+    best = max(scores, key=lambda epoch: scores[epoch])
+    assert best < 0.5 * 150  # in the warm-up
+    assert len(own.history_) < 150 / 2
+    assert own.validation_score_ is not None
+    assert own.validation_score_ == pytest.approx(scores[best], abs=0.2)
+    spread = float(np.std(np.asarray(own.predict(X))))
+    assert spread < 0.6 * y.std()  # a network that ran on to its last epoch has learned the rows by heart
 
 
 def test_attributes_show_a_random_horizon() -> None:
@@ -141,7 +165,7 @@ def test_options_become_the_model() -> None:
     assert model().prior == OrnsteinUhlenbeck(0.5)
     assert model(prior="brownian").prior == Brownian(1.0)  # which gains 2 θ of variance in a unit of depth
     assert model(prior="brownian", rate=0.0).moving == 0
-    assert model(hidden=(3, 4), time="gate").dynamics == MLPDynamics(2, 1, 4, (3, 4), time="gate")
+    assert model(hidden=(3, 4), time="gate").dynamics == MLPDynamics(2, 1, 4, (3, 4), activation="relu", time="gate")
     assert model(horizon="random").random_horizon
     assert isinstance(model().law, FixedDepth)
     assert not model().random_horizon

@@ -209,7 +209,7 @@ def test_paths_that_did_not_move_are_found() -> None:
     assert "set rate (now 'learned') to a smaller number" in finding.remedy
 
 
-@pytest.mark.parametrize("options", [{"rate": 0.0}, {"rate": 1e-5}])
+@pytest.mark.parametrize("options", [{"rate": 0.0}, {"rate": 1e-6}])
 def test_weights_that_are_known_are_found(options: dict[str, Any]) -> None:
     found = titles(fitted(**options))
     finding = found["Hardly anything is uncertain within a network"]

@@ -37,8 +37,8 @@ from fathomless.system.rng import fold_in
 __all__ = ["ContinuousDepthClassifier", "ContinuousDepthRegressor"]
 
 _EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with gates, which halve a layer
-_PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
-_RATE = 0.001  # median of the prior of a learned rate
+_PRIORS = {"point": 8.0 * math.sqrt(2.0), "gaussian": 1.0}
+_RATE = 0.0001  # median of the prior of a learned rate
 _ROWS = 256  # of the training, from which the effective depth is found
 
 
@@ -80,7 +80,10 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
     divergence_profile_: Array
 
     def _law_is_free(self) -> bool:
-        return self.horizon == "random"
+        return True  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
+
+    def _scores_widened(self) -> bool:
+        return self.calibrate
 
     def _named_law(self) -> Law | None:
         return None
@@ -157,7 +160,7 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
             network.predict_by(steps=self.predict_steps)
         structure = cast(ListedPosterior, self.model_.structure())
         parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
-        if "numbers" in self.weighing_:
+        if "numbers" in self.weighing_ and first.random_horizon:
             found, statistics, unit = self.weighing_, structure.statistics, first.unit
             structure = replace(with_errors(first.structure(), found), statistics=statistics)
             parts.append(f"mean horizon {found['mean'] * unit:.2f} ± {found['mean_error'] * unit:.2f} by unseen rows")

@@ -35,7 +35,7 @@ class ContinuousOptions(
         Units of the hidden state.
     hidden : int or sequence of int
         Units of the hidden layers of its slope.
-    activation : {"silu", "relu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish"}
+    activation : {"relu", "silu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish"}
         Between the linear maps; "swish" has a parameter for each unit.
     encoder : {"linear", "pad"}
         The hidden state begins as a linear map of the columns, or as the columns and zeros.
@@ -55,11 +55,11 @@ class ContinuousOptions(
     rate : float or "learned"
         How fast weights are forgotten with depth, θ: 0 is one network for all depths. With "brownian", half the
         variance that they gain per unit of depth, in units of their first one. "learned": a point estimate with a
-        log-normal prior around 0.001; the less the layers may differ from each other to explain the data, the smaller.
+        log-normal prior around 0.0001; the less the layers may differ from each other to explain the data, the smaller.
     weight_prior : float or "auto"
         Standard deviation of the prior of a weight, times √fan-in. "auto" is 1 for Gaussian starts, where draws from
-        the prior then vary about as much as a standardised target does, and √8 for point estimates, of which it is the
-        decay.
+        the prior then vary about as much as a standardised target does, and 8 √2 for point estimates, of which it is
+        the decay.
     initial : {"point", "gaussian"}
         Weights at depth 0 are point estimates with the prior's decay, or have a posterior of their own. With the latter
         the objective is a bound on the evidence.
@@ -92,7 +92,7 @@ class ContinuousOptions(
     width: int = option(32, "whole", least=1)
     hidden: "int | Sequence[int]" = option(64, "whole", list, tuple, least=1)
     activation: str = option(
-        "silu", "choice", names=("silu", "relu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish")
+        "relu", "choice", names=("relu", "silu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish")
     )
     encoder: str = option("linear", "choice", names=("linear", "pad"))
     augment: int = option(0, "whole", least=0)

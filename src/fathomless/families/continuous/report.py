@@ -31,7 +31,7 @@ _FINE = 20  # steps on T at least, in pictures of paths
 _ROWS = 64  # by which numbers of steps are compared
 _DOUBLED = 3  # times
 _PRIOR = 0.01  # nats along the path, below which it is the prior's
-_STILL = 0.02  # posterior by prior deviation, below which weights are known
+_STILL = 0.002  # posterior by prior deviation, below which weights are known
 _EXPLODES = 1.5  # prior standard deviation, times √fan-in
 _MOVED = 0.1  # steps of the horizon, back and forth
 

@@ -212,6 +212,9 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
         fixed = isinstance(self.depth_law, FixedDepth | int) and not isinstance(self.depth_law, bool)
         return not fixed
 
+    def _scores_widened(self) -> bool:
+        return False
+
     def _folds_by_default(self) -> bool:
         return self.weights == "map"
 

@@ -37,7 +37,8 @@ from fathomless.system.rng import fold_in
 __all__ = ["ContinuousDepthClassifier", "ContinuousDepthRegressor"]
 
 _EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with gates, which halve a layer
-_PRIORS = {"point": 8.0 * math.sqrt(2.0), "gaussian": 1.0}
+_PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
+_WIDE = 8.0 * math.sqrt(2.0)  # of point estimates whose rate is learned, or 0: a given one would make paths explode
 _RATE = 0.0001  # median of the prior of a learned rate
 _ROWS = 256  # of the training, from which the effective depth is found
 
@@ -107,7 +108,8 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         return MLPDynamics(inputs, outputs, self.width, hidden, *options)
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ContinuousDepth:
-        weight_prior = _PRIORS[self.initial]
+        calm = self.initial == "point" and self.rate in ("learned", 0)
+        weight_prior = _WIDE if calm else _PRIORS[self.initial]
         if self.weight_prior != "auto":
             weight_prior = checks.positive("weight_prior", self.weight_prior, "auto")
         most = _EXPLODES * (2.0 if self.time == "gate" else 1.0)

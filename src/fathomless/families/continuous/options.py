@@ -59,7 +59,7 @@ class ContinuousOptions(
     weight_prior : float or "auto"
         Standard deviation of the prior of a weight, times √fan-in. "auto" is 1 for Gaussian starts, where draws from
         the prior then vary about as much as a standardised target does, and 8 √2 for point estimates, of which it is
-        the decay.
+        the decay; but √8 for these with a rate that is given, whose paths would explode.
     initial : {"point", "gaussian"}
         Weights at depth 0 are point estimates with the prior's decay, or have a posterior of their own. With the latter
         the objective is a bound on the evidence.

@@ -217,8 +217,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         """Return how many multiplications one network takes for a row, about."""
 
     @abstractmethod
-    def _without_effect(self) -> dict[str, Any]:
-        """Return the options that were set and have no effect if rows decide, with their values."""
+    def _without_effect(self) -> tuple[str, ...]:
+        """Return the names of options that have no effect if rows decide."""
 
     def _members(self, count: float, inputs: int) -> int:
         """Return how many networks are cross-fitted to so many rows."""
@@ -309,9 +309,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
                 focusing=warm,
             )
         starts = self._starts(prepared, networks)
-        for name, value in self._without_effect().items() if looks is not None else ():
+        unused = () if looks is None else self._without_effect()
+        for name in (name for name in unused if getattr(self, name) != getattr(type(self), name)):
             warnings.warn(
-                f"{name}={value!r} has no effect where held-out rows decide about structure; use "
+                f"{name}={getattr(self, name)!r} has no effect where held-out rows decide about structure; use "
                 "structure_from='elbo', or leave it out",
                 DataWarning,
                 stacklevel=5,

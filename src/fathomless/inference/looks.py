@@ -108,29 +108,16 @@ def densities(
     model.eval()
     likelihood.eval()
     numbers: list[int] = []
-    parts = []
+    each, kept = [], []
     for part in valid.parts(_CHUNK):
         drawn = model.draw(part.x, max(draws, _LEAST_DRAWS), as_generator(fold_in(seed, "score"), device=part.x.device))
         if not numbers:
             numbers = sorted(set(drawn.structure.tolist()))
-        parts.append((part, drawn))
-
-    def scored(law: Likelihood) -> list[Tensor]:
-        return [_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in parts]
-
-    def total(each: list[Tensor]) -> float:
-        rows = [torch.logsumexp(one, 1) for one in each]
-        pairs = zip(rows, parts, strict=True)
-        counted = [row if part.weight is None else row * part.weight.reshape(-1) for row, (part, _) in pairs]
-        return float(torch.cat(counted).sum())
-
-    each, factor = scored(likelihood), 1.0
-    while widened and isinstance(likelihood, HasWidth) and factor < _WIDEST:
-        factor *= _WIDER
-        wider = scored(likelihood.wider(factor))
-        if total(wider) <= total(each):
-            break
-        each = wider
+        each.append(_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
+        if widened:
+            kept.append((part, drawn))
+    if widened and isinstance(likelihood, HasWidth):
+        each = _widened(likelihood, kept, each, numbers)
     if isinstance(valid, Rows):
         weight = None if valid.weight is None else valid.weight.double().cpu()
         return Densities(tuple(numbers), torch.cat(each).cpu(), torch.arange(len(valid)), weight)
@@ -144,6 +131,28 @@ def densities(
     mean = largest + (sums / place.bincount()[:, None]).log()
     whole = valid.table.weight
     return Densities(tuple(numbers), mean, rows, None if whole is None else whole.double().cpu()[rows])
+
+
+def _widened(
+    likelihood: HasWidth, parts: list[tuple[Rows, Draws]], each: list[Tensor], numbers: list[int]
+) -> list[Tensor]:
+    """Return the densities of each part under the likelihood so wide that they are best; `each` are those as it is."""
+
+    def total(densities: list[Tensor]) -> float:
+        rows = [torch.logsumexp(one, 1) for one in densities]
+        pairs = zip(rows, parts, strict=True)
+        return sum(
+            float((row if part.weight is None else row * part.weight.reshape(-1)).sum()) for row, (part, _) in pairs
+        )
+
+    best, factor = total(each), _WIDER
+    while factor <= _WIDEST:
+        law = likelihood.wider(factor)
+        wider = [_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in parts]
+        if (found := total(wider)) <= best:
+            break
+        each, best, factor = wider, found, factor * _WIDER
+    return each
 
 
 def _by_structure(drawn: Draws, log_p: Tensor, numbers: Sequence[int]) -> Tensor:

@@ -441,10 +441,9 @@ class Categorical(Likelihood, HasWidth):
 
     def wider(self, factor: float) -> "Categorical":
         """Return one whose temperature is so many times as large."""
-        before = None if self.log_temperature is None else self.log_temperature.detach()
         warmer = Categorical(self.classes, temperature=True)
-        start = torch.zeros(()) if before is None else before
-        warmer.log_temperature = nn.Parameter(start + math.log(factor))
+        before = torch.zeros(()) if self.log_temperature is None else self.log_temperature.detach()
+        warmer.log_temperature = nn.Parameter(before + math.log(factor))
         return warmer
 
     def _tempered(self, f: Tensor) -> Tensor:

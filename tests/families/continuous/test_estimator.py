@@ -19,7 +19,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import FixedDepth
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -92,6 +92,12 @@ def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -
     assert own.validation_score_ == pytest.approx(scores[best], abs=0.2)
     spread = float(np.std(np.asarray(own.predict(X))))
     assert spread < 0.6 * y.std()  # a network that ran on to its last epoch has learned the rows by heart
+
+
+def test_options_that_rows_leave_no_effect_are_told() -> None:
+    short = ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "members": 2, "schedule": "constant"})
+    with pytest.warns(DataWarning, match="schedule='constant' has no effect"):
+        short.fit(*problem(30))
 
 
 def test_attributes_show_a_random_horizon() -> None:

@@ -96,8 +96,8 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         weights = sum(weight.size for weight in self._dynamics(inputs, 1).moving)
         return float(weights * self.steps * (2 if self.solver == "heun" else 1) * self.training_draws)
 
-    def _without_effect(self) -> dict[str, Any]:
-        return {}
+    def _without_effect(self) -> tuple[str, ...]:
+        return ("structure_rate", "structure_delay", "schedule")
 
     def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
         if callable(self.architecture):

@@ -230,9 +230,8 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
             )
         return None if law is None else fitting(law)
 
-    def _without_effect(self) -> dict[str, Any]:
-        names = ("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule")
-        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(type(self), name)}
+    def _without_effect(self) -> tuple[str, ...]:
+        return ("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule")
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
         blocks, depths, law = self._blocks(inputs, outputs), self.depth_prior, self._law()

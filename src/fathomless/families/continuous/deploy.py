@@ -97,7 +97,7 @@ def point_path(model: ContinuousDepth, steps: int | None = None) -> FixedPaths:
 
 
 def _fixed(model: ContinuousDepth, paths: int, steps: int | None, noise: torch.Generator | None) -> FixedPaths:
-    grid = model.grid(steps or model.options.predict_steps or model.options.steps)
+    grid = model.grid(steps)
     start, path = model.path(paths, grid, noise)
     first = model.scale.numel() - sum(weight.size for weight in model.dynamics.still)
     moving = torch.stack([w * model.scale[:first] for w in path])

@@ -6,17 +6,19 @@ import warnings
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from fathomless.data.frames import take
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Array, Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
+from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
@@ -159,7 +161,8 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
     def _describe(self) -> None:
         first, *_ = networks = self._networks()
         for network in networks:
-            network.predict_by(steps=self.predict_steps)
+            if network.times is None:  # those of a saved one win
+                network.predict_by(steps=self.predict_steps)
         structure = cast(ListedPosterior, self.model_.structure())
         parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
         if "numbers" in self.weighing_ and first.random_horizon:
@@ -226,6 +229,37 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         z = torch.as_tensor(self.target_.encode(y)).to(draws.f.device)
         z = z.to(draws.f.dtype) if z.is_floating_point() else z
         return log_predictive(draws, self.likelihood_, z).mean().item() - self.target_.log_unit
+
+    def fit_grid(self, X: Any, tolerance: float = 0.01) -> Self:
+        """Choose the steps of predictions once, on rows: short ones where the network changes fast.
+
+        They are kept, saved, and the same for all predictions; `predict_steps` has no effect from then on. Compare what
+        they bring with :meth:`accuracy`: equal steps are often as good.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows such as those of the training, of which at most 256 are used.
+        tolerance : float
+            Error of a step, relative to the size of the hidden state.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        DataWarning
+            For a tolerance of 0.1 or more.
+        """
+        networks = self._networks()
+        table = take(self._table(X, reset=False), slice(0, _ROWS))
+        x = torch.as_tensor(self._predictors(self.schema_, table), dtype=self.model_.dtype).to(self.model_.device)
+        times = fit_grid(_together(networks), x.repeat(len(networks), *[1] * (x.ndim - 1)), tolerance)
+        for network in networks:
+            network.predict_by(grid=times)
+        self._describe()
+        return self
 
     def point_path(self, steps: int | None = None) -> FixedPaths:
         """Return the posterior mean path as a plain module of residual blocks, for encoded rows.

@@ -147,6 +147,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         self.law_parameters = nn.ParameterList()
         self._given: tuple[float, ...] | None = None
         self._support: tuple[int, ...] = ()
+        self.times: Grid | None = None
         self._add_law_parameters(0)
         self._arrange(tuple(self.law.support(self._eta())))
 
@@ -163,8 +164,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         Noise is drawn before anything is known of x: the prediction of a row depends neither on the other rows nor on
         how they are split.
         """
-        steps = self._steps(generator)
-        return self.draw_on(x, n, self._jittered_times(self.grid(steps), generator), generator)
+        return self.draw_on(x, n, self._jittered_times(self.grid(self._steps(generator)), generator), generator)
 
     def draw_on(
         self, x: Tensor, n: int, grid: Grid, generator: torch.Generator | None, noise: Noise | None = None
@@ -197,7 +197,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
     @torch.no_grad()
     def structure(self) -> ListedPosterior:
         """Return how far weights move, at which price, and the posterior over the horizon if there is one."""
-        grid, price, rough, deviation = self.grid(self.options.predict_steps or self.options.steps), 0.0, 0.0, 0.0
+        grid, price, rough, deviation = self.grid(), 0.0, 0.0, 0.0
         initial = self._initial().closed(1).mean().item()
         if self.moving:
             profile = self.divergence_profile()
@@ -276,6 +276,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
             "support": list(self._support),
             "law_parameters": len(self.law_parameters),
             **({} if self._given is None else {"masses": list(self._given)}),
+            **({} if self.times is None else {"times": list(self.times)}),
         }
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
@@ -289,6 +290,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         self.law_parameters = nn.ParameterList(list(self.law_parameters)[: blueprint["law_parameters"]])
         self._add_law_parameters(blueprint["law_parameters"] - 1)
         self._support = tuple(blueprint["support"])
+        self.times = tuple(blueprint["times"]) if "times" in blueprint else None
 
     def listed(self, count: int) -> dict[int, float]:
         """Return k -> log prior of the `count` shortest horizons kδ; of a fixed one 0 -> 0."""
@@ -357,22 +359,32 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         q, _ = self.law.probs_and_grad(self._eta(), self._support)
         return {1 + k: p for k, p in zip(self._support, q.tolist(), strict=True)}
 
-    def predict_by(self, *, steps: int | None = None, solver: str | None = None) -> "ContinuousDepth":
+    def predict_by(
+        self, *, steps: int | None = None, solver: str | None = None, grid: Grid | None = None
+    ) -> "ContinuousDepth":
         """Set how paths are followed in evaluation; return this model.
 
         Parameters
         ----------
         steps : int, optional
-            On the horizon T.
+            On the horizon T; they take the place of a grid that was given before.
         solver : {"heun", "euler"}, optional
             Of the hidden state.
+        grid : Grid, optional
+            Up to the longest horizon, with all of them, see :mod:`~fathomless.families.continuous.adaptive`.
         """
         o = self.options
         self.options = replace(o, predict_steps=steps or o.predict_steps, solver=solver or o.solver)
+        if grid is not None:
+            self.marks(grid)  # refuses others
+        self.times = grid if grid is not None or steps is not None else self.times
         return self
 
-    def grid(self, steps: int) -> Grid:
-        """Return the grid up to the longest horizon, with so many steps on T and every horizon of the support."""
+    def grid(self, steps: int | None = None) -> Grid:
+        """Return the grid up to the longest horizon, with so many steps on T; by default that of predictions."""
+        if steps is None and self.times is not None:
+            return self.times
+        steps = steps or self.options.predict_steps or self.options.steps
         if not self.random_horizon:
             return uniform(self.horizon, steps)
         longest = self._support[-1] + 1
@@ -408,9 +420,8 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
     @torch.no_grad()
     def divergence_profile(self, n: int = 16, seed: int = 0) -> DivergenceProfile:
         """Return E KL_i / Δ_i for every step of the grid of predictions: where the data changed the network."""
-        grid = self.grid(self.options.predict_steps or self.options.steps)
-        dt = torch.tensor([b - a for a, b in pairwise(grid)], dtype=torch.float64)
-        depth = tuple(0.5 * (a + b) for a, b in pairwise(grid))
+        grid = self.grid()
+        dt, depth = torch.tensor(grid, dtype=torch.float64).diff(), tuple(0.5 * (a + b) for a, b in pairwise(grid))
         if not self.moving:
             return DivergenceProfile(depth, torch.zeros(len(dt), dtype=torch.float64))
         _, path = self.path(n, grid, as_generator(seed, device=self.device))
@@ -496,11 +507,11 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
 
     # ---- inside
 
-    def _steps(self, generator: torch.Generator | None) -> int:
-        """Return the steps on T; jittered in training, by the present state of the generator."""
+    def _steps(self, generator: torch.Generator | None) -> int | None:
+        """Return the steps on T in training, jittered by the present state of the generator; None in evaluation."""
         o = self.options
         if not self.training:
-            return o.predict_steps or o.steps
+            return None
         if o.jitter != "count":
             return o.steps
         multiple = self.horizons if self.random_horizon else 1
@@ -562,7 +573,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
 
     def _arrange(self, support: Sequence[int]) -> int:
         """Set the support; continue what the posterior adds to the prior as far as it reaches, by zeros."""
-        self._support = tuple(support)
+        self._support, self.times = tuple(support), None
         self._add_law_parameters(self._support[-1])
         if self.drift is None:
             return 0

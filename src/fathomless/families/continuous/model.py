@@ -211,7 +211,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
             "initial_divergence": initial,
             "roughness": rough,
             "rate": self.rate,
-            "contraction": deviation / math.sqrt(_unit(self.prior).variance(grid[-1])),
+            "contraction": deviation / math.sqrt(self.prior.unit().variance(grid[-1])),
         }
         told = self.summary(statistics)
         if not self.random_horizon:
@@ -434,7 +434,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         if self.drift is None:
             raise DataError("rate=0 was given, so that no weights move; there is no law of their paths")
         reference, kind = self.mean[:, : self.moving], self.options.transition
-        return self.drift.law(_unit(self.prior), grid, reference, kind=kind, stopped=stopped)
+        return self.drift.law(self.prior.unit(), grid, reference, kind=kind, stopped=stopped)
 
     def followed(
         self,
@@ -478,7 +478,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         if self.drift is not None:
             w, scale, source = start[..., :first], self.scale[:first], noise or generator or torch.default_generator
             if self.training and self.options.gradient == "reversible":
-                own = self.drift, _unit(self.prior), self.mean[:, : self.moving], grid
+                own = self.drift, self.prior.unit(), self.mean[:, : self.moving], grid
                 solution = reversible.solve(self.dynamics, scale, *own, w, h, source, marks=marks)
             else:
                 solution = solve(
@@ -591,10 +591,3 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
                 raise DataError(_UNLIKE)
             models.append(other)
         return models
-
-
-def _unit(prior: Process) -> Process:
-    """Return the prior in units of its scale."""
-    if isinstance(prior, OrnsteinUhlenbeck):
-        return replace(prior, scale=1.0)
-    return replace(prior, diffusion=prior.diffusion / prior.scale, scale=1.0)  # type: ignore[type-var]

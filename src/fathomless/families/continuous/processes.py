@@ -24,7 +24,7 @@ Equations", AISTATS 2022.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,10 @@ class Process(ABC):
     def variance(self, t: float) -> float:
         """Return the variance at depth t."""
 
+    @abstractmethod
+    def unit(self) -> "Process":
+        """Return the same process in units of its scale."""
+
 
 @dataclass(frozen=True)
 class OrnsteinUhlenbeck(Process):
@@ -85,6 +89,10 @@ class OrnsteinUhlenbeck(Process):
         """Return s²."""
         return self.scale**2
 
+    def unit(self) -> "OrnsteinUhlenbeck":
+        """Return the same process with a scale of 1."""
+        return replace(self, scale=1.0)
+
 
 @dataclass(frozen=True)
 class Brownian(Process):
@@ -101,6 +109,10 @@ class Brownian(Process):
     def variance(self, t: float) -> float:
         """Return s² + σ² t."""
         return self.scale**2 + self.diffusion**2 * t
+
+    def unit(self) -> "Brownian":
+        """Return the same process with a scale of 1."""
+        return replace(self, diffusion=self.diffusion / self.scale, scale=1.0)
 
 
 def _check(rate: float, scale: float) -> None:

@@ -145,7 +145,7 @@ def _part(settings: Mapping[str, Any], point: str, steps: int) -> dict[str, tupl
 
 def figure(result: Result) -> Any:
     """Draw the variance against the coefficient of the stochastic term, and against the number of steps."""
-    from fathomless.experiments.pictures import colours, panels
+    from fathomless.experiments.pictures import colours, on_a_logarithm, panels
     from fathomless.plots.canvas import legend, start
 
     points, steps = list(result.settings["points"]), list(result.settings["steps"])
@@ -158,6 +158,7 @@ def figure(result: Result) -> Any:
         down = [result.values[f"{point}/{n}/variance/1"].value ** 0.5 for n in steps]
         right.plot(steps, down, "o-", color=colour, linewidth=1.2, markersize=4.0)
     left.set_yscale("log")
-    right.set(xscale="log", yscale="log")
+    right.set_yscale("log")
+    on_a_logarithm(right, steps)
     legend(left)
     return page

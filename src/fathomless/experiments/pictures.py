@@ -7,7 +7,7 @@ from typing import Any
 from fathomless.experiments.results import Result, Value
 from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, figure, legend, start
 
-__all__ = ["colours", "dots", "knob", "panels"]
+__all__ = ["colours", "dots", "knob", "on_a_logarithm", "panels"]
 
 _COLOURS = (GREEN, BLUE, OCHRE, PURPLE, RUST)
 _MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">")
@@ -67,12 +67,17 @@ def knob(result: Result, names: Sequence[str], multiples: Mapping[str, float]) -
     for ax, (score, unit) in zip(axes, shown.items(), strict=True):
         start(ax, score.replace("_", " ").capitalize(), "steps", unit)
         for name, colour in colours(names).items():
-            at = [times * result.values[f"{name}/steps"].value for times in multiples.values()]
+            at = [max(1, round(times * result.values[f"{name}/steps"].value)) for times in multiples.values()]
             row = [result.values[f"{name}/{multiple}/{score}"] for multiple in multiples]
             error = [2.0 * (v.error or 0.0) for v in row]
             ax.errorbar(at, [v.value for v in row], yerr=error, fmt="o-", color=colour, label=name, markersize=3.5)
-        ax.set_xscale("log")
-        ax.set_xticks(at, [f"{n:g}" for n in at])
-        ax.minorticks_off()
+        on_a_logarithm(ax, at)
     legend(axes[0])
     return page
+
+
+def on_a_logarithm(ax: Any, at: Sequence[float]) -> None:
+    """Give the horizontal axis a logarithmic scale, and ticks at some numbers alone."""
+    ax.set_xscale("log")
+    ax.set_xticks(at, [f"{n:g}" for n in at])
+    ax.minorticks_off()

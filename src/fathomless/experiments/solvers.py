@@ -203,7 +203,7 @@ def _jittered(settings: Mapping[str, Any], jitter: str, s: int) -> dict[str, flo
 
 def figure(result: Result) -> Any:
     """Draw errors against the number of steps, and bounds with other numbers of steps than in training."""
-    from fathomless.experiments.pictures import colours, dots, panels
+    from fathomless.experiments.pictures import colours, dots, on_a_logarithm, panels
     from fathomless.plots.canvas import legend, start
 
     page, (left, right) = panels(2, across=2, width=4.6)
@@ -212,7 +212,8 @@ def figure(result: Result) -> Any:
         own = result.curves[f"order/{name}"]
         left.plot(result.settings["steps"], own["strong"], "o-", color=colour, label=name, markersize=4.0)
         left.plot(result.settings["steps"], own["weak"], "--", color=colour)
-    left.set(xscale="log", yscale="log")
+    left.set_yscale("log")
+    on_a_logarithm(left, result.settings["steps"])
     legend(left)
     start(right, "Bound with other steps than in training", "what varies in training", "nats")
     jitters = result.settings["jitters"]

@@ -38,6 +38,15 @@ def test_the_prior_of_weights_is_a_band_of_ninety_percent() -> None:
     assert corners >= {(0.0, 1.645), (0.0, -1.645), (1.0, 3.29), (1.0, -3.29)}
 
 
+@pytest.mark.parametrize(("spread", "whole"), [(1.0, True), (0.01, False)])
+def test_paths_are_seen_beside_a_prior_that_is_much_wider(spread: float, whole: bool) -> None:
+    drawn = 0.1 + spread * np.random.default_rng(0).normal(size=(50, 2, 1))
+    ax = plots.weight_paths([0.0, 1.0], drawn, prior=[1.0, 1.0], ax=fresh())
+    low, high = ax.get_ylim()
+    assert (high > 1.645) == whole
+    assert low < np.percentile(drawn, 5.0) < np.percentile(drawn, 95.0) < high
+
+
 def test_a_divergence_profile_has_the_steps_whose_middles_were_given() -> None:
     ax = plots.divergence_profile([0.05, 0.2, 0.65], [3.0, 0.0, 1.0], ax=fresh())
     values, edges, _ = ax.patches[-1].get_data()

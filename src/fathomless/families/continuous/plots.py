@@ -15,6 +15,7 @@ __all__ = ["accuracy", "divergence_profile", "hidden_paths", "horizon_path", "ho
 _COLOURS = (GREEN, BLUE, RUST, PURPLE, OCHRE)
 _NAMED = 5  # paths that one picture holds
 _PERCENTILES = (5.0, 50.0, 95.0)
+_MUCH = 5.0  # as wide as paths a prior may be, so that these are still seen
 _TICKS = 8  # numbers of steps that are written below an axis
 
 
@@ -35,7 +36,8 @@ def weight_paths(
     paths : array_like, shape (S, T, W)
         Drawn weights, at most five of them, in units of their prior standard deviation.
     prior : array_like, shape (T,), optional
-        Standard deviation of the prior at each time, in the same units. Its band, which has 90 % too, lies behind.
+        Standard deviation of the prior at each time, in the same units. Its band, which has 90 % too, lies behind; if
+        it is more than five times as wide as what is drawn, the picture ends before it does.
     names : sequence of str, optional
         Of the weights.
     ax : Axes, optional
@@ -67,6 +69,9 @@ def weight_paths(
         wide = 1.6449 * floats("prior", prior, 0.0)
         same(depth=t, prior=wide)
         ax.fill_between(t, -wide, wide, color=INK, alpha=0.13, linewidth=0.0, label="prior, 90 %")
+        low, _, high = np.percentile(drawn, _PERCENTILES, axis=0)
+        if 2.0 * wide.max() > _MUCH * (high.max() - low.min()) > 0.0:
+            ax.set_ylim(limits(low.min(), high.max()))
     return _bands(ax, t, drawn, names)
 
 

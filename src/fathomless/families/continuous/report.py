@@ -140,7 +140,7 @@ def _weight_paths(model: ContinuousDepth, seen: _Seen, where: str) -> Figure:
         says=f"Medians of weights along depth, in prior standard deviations, with 90 % of {len(shown)} drawn paths: "
         f"{_ways(names, shown)}.",
         caption=f"The weights whose mean moves farthest{where}: medians and 90 % of {len(shown)} drawn paths. Grey: "
-        "90 % before the data.",
+        f"90 % before the data, up to ±{1.645 * prior[0]:.3g} at depth 0.",
     )
 
 

@@ -4,7 +4,7 @@ import copy
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -209,8 +209,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         """Whether networks are cross-fitted, and rows decide about structure, unless options say otherwise."""
 
     @abstractmethod
-    def _scores_widened(self) -> bool:
-        """Whether epochs are compared by the noise that suits held-out rows, not by the one that they have learned."""
+    def _looking(self) -> Mapping[str, Any]:
+        """Return how held-out rows are looked at: options of :class:`~fathomless.inference.looks.Looks`."""
 
     @abstractmethod
     def _multiplications(self, inputs: int) -> float:
@@ -304,9 +304,9 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
                 training.epochs,
                 self._named_law(),
                 patience,
-                widened=self._scores_widened(),
                 lengthen=self.epochs == "auto",
                 focusing=warm,
+                **self._looking(),
             )
         starts = self._starts(prepared, networks)
         unused = () if looks is None else self._without_effect()

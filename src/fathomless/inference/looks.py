@@ -45,7 +45,6 @@ _BEGUN = 0.1  # share of all that was learned that the last fifth brings where l
 _REST = 1e-3  # mass below which a structure rests in the focus; and that is dropped at the end
 _CHUNK = 8192  # rows scored at once
 _WIDER, _WIDEST = 2.0 ** (1 / 3), 16.0  # factors by which noise is widened, one after the other
-_LEAST_DRAWS = 16  # weight draws of which a density is the mean, where weights are drawn
 
 #: Fits a law to log densities (N, L), log prior (L,) and weights (N,) or None; returns its masses (L,).
 Law = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -97,7 +96,7 @@ def densities(
         Rows that they were not fitted to. The density of a row that several networks were not fitted to is the mean
         of theirs.
     draws : int
-        Weight draws, where weights are drawn; 16 at least.
+        Weight draws, where weights are drawn.
     seed : int
         Of these draws.
     widened : bool
@@ -110,7 +109,7 @@ def densities(
     numbers: list[int] = []
     each, kept = [], []
     for part in valid.parts(_CHUNK):
-        drawn = model.draw(part.x, max(draws, _LEAST_DRAWS), as_generator(fold_in(seed, "score"), device=part.x.device))
+        drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score"), device=part.x.device))
         if not numbers:
             numbers = sorted(set(drawn.structure.tolist()))
         each.append(_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
@@ -184,6 +183,8 @@ class Looks:
         Structures in the support at first.
     widened : bool
         Whether scores are those of noise, or a temperature, that suits the held-out rows; see :func:`densities`.
+    draws : int
+        Weight draws of which a density is the mean, where weights are drawn; those of the training, if they are more.
     lengthen : bool
         Whether exploring may last longer where learning has only begun.
     worth : float
@@ -211,6 +212,7 @@ class Looks:
     patience: int | None = None
     first: int = FIRST
     widened: bool = False
+    draws: int = 16
     lengthen: bool = False
     worth: float = _WORTH
     explored: int = 0

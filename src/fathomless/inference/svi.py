@@ -405,8 +405,10 @@ def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
 
 def _unseen(run: Run, valid: Rows | Blocks) -> Densities:
     """Return the densities of held-out rows; of several ranks those of the first, so that all decide alike."""
-    widened = run.looks is not None and run.looks.widened
-    found = densities(run.model, run.likelihood, valid, run.training.draws, run.seed, widened=widened)
+    looks = run.looks
+    assert looks is not None
+    draws = max(run.training.draws, looks.draws)
+    found = densities(run.model, run.likelihood, valid, draws, run.seed, widened=looks.widened)
     if run.ranks.count == 1:
         return found
     own = found.log_density.to(run.model.device)

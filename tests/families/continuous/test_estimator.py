@@ -100,6 +100,21 @@ def test_options_that_rows_leave_no_effect_are_told() -> None:
         short.fit(*problem(30))
 
 
+@pytest.mark.parametrize(("initial", "paths"), [("point", 4), ("gaussian", 16)])
+def test_few_paths_compare_epochs_if_they_start_at_one_point(
+    initial: str, paths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, asked = ContinuousDepth.draw, []
+
+    def counted(self: ContinuousDepth, x: torch.Tensor, n: int = 1, generator: Any = None) -> Any:
+        asked.append((self.training, n))
+        return draw(self, x, n, generator)
+
+    monkeypatch.setattr(ContinuousDepth, "draw", counted)
+    ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "members": 2}, initial=initial).fit(*problem(30))
+    assert next(n for training, n in asked if not training and n > 1) == paths
+
+
 def test_attributes_show_a_random_horizon() -> None:
     own = fitted(*RANDOM)
     masses = own.horizon_posterior_

@@ -212,8 +212,8 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
         fixed = isinstance(self.depth_law, FixedDepth | int) and not isinstance(self.depth_law, bool)
         return not fixed
 
-    def _scores_widened(self) -> bool:
-        return False
+    def _looking(self) -> dict[str, Any]:
+        return {}
 
     def _folds_by_default(self) -> bool:
         return self.weights == "map"

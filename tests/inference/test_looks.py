@@ -182,6 +182,15 @@ def test_exploring_lasts_while_learning_has_only_begun() -> None:
     assert explored(plateau + rising, count=1.0) == 60  # 0.2 nats in all say nothing
 
 
+@pytest.mark.parametrize(("focus", "epochs"), [(0.4, 100), (1.0, 160)])
+def test_rates_fall_over_the_whole_focus(focus: float, epochs: int) -> None:
+    looks = Looks(100, focus=focus)
+    assert looks.epochs == epochs
+    assert [looks.factor(3 * epoch, 3) for epoch in (0, 30, 60)] == [1.0, 1.0, 1.0]
+    assert looks.factor(3 * (60 + epochs) // 2, 3) == pytest.approx(0.5)
+    assert looks.factor(3 * epochs, 3) == pytest.approx(0.0, abs=1e-12)
+
+
 def test_the_focus_starts_from_the_best_state() -> None:
     seen = []
 

@@ -297,17 +297,17 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         training = replace(self._training(table.count, math.ceil(share * len(table)), networks), calibrate=False)
         looks = None
         if self.structure_from != "elbo" and self._law_is_free():
-            patience = None if self.patience is None else max(1, round(0.1 * training.epochs))
-            if self.patience is not None and not isinstance(self.patience, str):
-                patience = training.evaluate_every * self.patience
             looks = Looks(
                 training.epochs,
                 self._named_law(),
-                patience,
                 lengthen=self.epochs == "auto",
                 focusing=warm,
                 **self._looking(),
             )
+            if self.patience == "auto":
+                looks.patience = max(1, round(0.25 * looks.focus * training.epochs))
+            elif self.patience is not None:
+                looks.patience = training.evaluate_every * int(self.patience)
         starts = self._starts(prepared, networks)
         unused = () if looks is None else self._without_effect()
         for name in (name for name in unused if getattr(self, name) != getattr(type(self), name)):

@@ -185,6 +185,8 @@ class Looks:
         Whether scores are those of noise, or a temperature, that suits the held-out rows; see :func:`densities`.
     draws : int
         Weight draws of which a density is the mean, where weights are drawn; those of the training, if they are more.
+    focus : float
+        How long the focus lasts, as a share of the planned epochs.
     lengthen : bool
         Whether exploring may last longer where learning has only begun.
     worth : float
@@ -213,6 +215,7 @@ class Looks:
     first: int = FIRST
     widened: bool = False
     draws: int = 16
+    focus: float = 0.4
     lengthen: bool = False
     worth: float = _WORTH
     explored: int = 0
@@ -232,7 +235,7 @@ class Looks:
     @property
     def epochs(self) -> int:
         """Epochs of the whole training, as it is known by now."""
-        return self.explored + max(1, round(0.4 * self.planned))
+        return self.explored + max(1, round(self.focus * self.planned))
 
     def begin(self, model: ListedStructure) -> None:
         """Give every structure of the first support the same mass."""
@@ -375,9 +378,9 @@ class Looks:
         self.q = {int(number): mass for number, mass in state["q"].items()}
 
     def _lengthen(self) -> bool:
-        """Let exploring last a fifth of the planned epochs longer, unless that makes twice as many; say whether."""
+        """Let exploring last a fifth of the planned epochs longer, up to 1.6 times as many as these; say whether."""
         longer = max(1, round(0.2 * self.planned))
-        if self.epochs + longer > 2 * self.planned:
+        if self.explored + longer + max(1, round(0.4 * self.planned)) > 2 * self.planned:
             return False
         self.explored += longer
         return True

@@ -42,6 +42,7 @@ _EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with ga
 _PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
 _WIDE = 8.0 * math.sqrt(2.0)  # of point estimates whose rate is learned, or 0: a given one would make paths explode
 _RATE = 0.0001  # median of the prior of a learned rate
+_FOCUS = 1.0  # of the planned epochs: the noise of paths lets the rate fall for longer than without it
 _LOOKED = 4  # paths by which epochs are compared: they differ little from each other if they start at one point
 _ROWS = 256  # of the training, from which the effective depth is found
 
@@ -87,7 +88,9 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         return True  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
 
     def _looking(self) -> dict[str, Any]:
-        return {"widened": self.calibrate, **({"draws": _LOOKED} if self.initial == "point" else {})}
+        few = {"draws": _LOOKED} if self.initial == "point" else {}
+        long = {"focus": _FOCUS} if self.epochs == "auto" else {}
+        return {"widened": self.calibrate, **few, **long}
 
     def _named_law(self) -> Law | None:
         return None

@@ -35,7 +35,7 @@ def scalar(
     drift = PosteriorDrift(1, fed, rank=1, width=1.0 / pieces, pieces=pieces, seed=0, dtype=DOUBLE)
     with torch.no_grad():
         for p, value in zip(drift.shift, [*shifts] * (pieces // len(shifts)), strict=True):
-            p.fill_(value)
+            p.fill_(value / prior.diffusion)
         for p, value in zip(drift.log_rate, [*kappas] * (pieces // len(kappas)), strict=False):
             p.fill_(parameter(value))
     with torch.no_grad():

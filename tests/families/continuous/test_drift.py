@@ -158,8 +158,8 @@ def test_knots_that_do_not_lie_on_the_grid_are_averaged() -> None:
     """A step takes the mean over time of shift and feedback; what is beyond the last knot goes on."""
     drift = PosteriorDrift(1, "diagonal", rank=1, width=0.25, pieces=2, seed=0, dtype=DOUBLE)
     with torch.no_grad():
-        for p, a in zip(drift.shift, (1.0, 3.0), strict=True):
-            p.fill_(a)
+        for p, a in zip(drift.shift, (1.0, 3.0), strict=True):  # in units of σ
+            p.fill_(a / math.sqrt(2.0))
         for p, kappa in zip(drift.log_rate, (0.0, 2.0), strict=True):
             p.fill_(parameter(kappa))
     law = drift.law(OrnsteinUhlenbeck(rate=1.0), (0.0, 0.3, 1.0), torch.zeros(1, 1, dtype=DOUBLE), kind="euler")
@@ -209,7 +209,7 @@ def test_a_learned_speed_is_that_of_the_prior_s_clock(transitions: str) -> None:
     assert learned.log_speed is not None
     with torch.no_grad():
         learned.log_speed *= 0.0
-        learned.log_speed += math.log(2.5) / 50.0
+        learned.log_speed += math.log(2.5) / 10.0
     zero = torch.zeros(1, 3, dtype=DOUBLE)
     laws = [learned.law(prior, grid, zero, kind=transitions), given.law(faster, grid, zero, kind=transitions)]
     for i in range(4):

@@ -190,7 +190,7 @@ def test_low_rank_is_diagonal_in_rotated_weights_whatever_the_complement(seed: i
     for i, (a, b) in enumerate(pairwise(UNEVEN)):
         share = torch.tensor(overlap(UNEVEN, 0.25, 4), dtype=DOUBLE)[i]
         rates = torch.stack([feedback_of(p[0], prior) for p in drift.log_rate])
-        shifts = torch.stack([p[0] for p in drift.shift])
+        shifts = prior.diffusion * torch.stack([p[0] for p in drift.shift])
         kappa = torch.cat([share @ rates, torch.zeros(size - rank, dtype=DOUBLE)])
         step = transition(prior, kappa, torch.tensor(b - a, dtype=DOUBLE))
         push = share @ shifts @ Q + kappa * (reference[0, 0] @ Q)

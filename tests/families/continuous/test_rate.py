@@ -50,10 +50,10 @@ def test_the_speed_of_the_clock_multiplies_rate_and_variance(prior: Process, kin
 
 def test_without_data_the_rate_goes_back_to_its_prior() -> None:
     """The divergence has its only minimum at the median of the prior, and is that of a log-normal law."""
-    net = network(start=0.04)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.002)
+    net = network(start=0.2)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     first = net.draw(torch.zeros(2, 1), 1, torch.Generator().manual_seed(0)).divergence["rate"]
-    assert first.item() == pytest.approx(0.5 * (50.0 * 0.04 / 2.0) ** 2)  # two of the logarithm's standard deviations
+    assert first.item() == pytest.approx(0.5 * (10.0 * 0.2 / 2.0) ** 2)  # two of the logarithm's standard deviations
     for step in range(400):
         optimizer.zero_grad()
         divergence = net.draw(torch.zeros(2, 1), 1, torch.Generator().manual_seed(step)).divergence
@@ -62,18 +62,32 @@ def test_without_data_the_rate_goes_back_to_its_prior() -> None:
     assert net.rate == pytest.approx(0.01, rel=0.05)
 
 
-def test_data_set_the_rate_from_any_start() -> None:
+@pytest.mark.parametrize("start", [-0.15, 0.15], ids=["slow", "fast"])  # 1/4.5 and 4.5 times the median of the prior
+def test_data_set_the_rate_from_any_start(start: float) -> None:
     """Rows of a smooth function leave no room for layers that differ by chance, wherever the clock began."""
-    slow, fast = learned(0.03, start=-0.03), learned(0.03, start=0.03)  # 1/4.5 and 4.5 times the median of the prior
-    assert slow < 0.5 * MEDIAN
-    assert fast < 3.0 * slow
+    begun = MEDIAN * math.exp(10.0 * start)
+    assert learned(0.03, start=start) < 0.25 * begun
+
+
+@pytest.mark.parametrize("rate", [1e-5, 0.01, 1.0])
+def test_a_shift_costs_the_same_at_every_rate(rate: float) -> None:
+    """Half its square per unit of depth, in units of σ: T a² tanh(θΔ/2) / (θΔ) in steps of Δ."""
+    net = network(rate=rate)
+    assert net.drift is not None
+    with torch.no_grad():
+        for p in net.drift.shift:
+            p.fill_(0.3)
+    found = net.divergence_profile().rate
+    dt = 1.0 / len(found)
+    expected = 0.3**2 * math.tanh(0.5 * dt * rate) / (dt * rate)
+    assert found.mean().item() == pytest.approx(net.moving * expected, rel=1e-4)
 
 
 def test_a_fixed_rate_has_no_charge_and_a_learned_one_is_told() -> None:
     plain = ContinuousDepth(MLPDynamics(1, 1, width=4, hidden=(8,)), prior=OrnsteinUhlenbeck(0.2))
     assert set(plain.draw(torch.zeros(2, 1), 1, torch.Generator().manual_seed(0)).divergence) == {"weights"}
     assert plain.structure().statistics["rate"] == 0.2
-    assert network(start=0.02).structure().statistics["rate"] == pytest.approx(0.01 * math.e, rel=1e-5)
+    assert network(start=0.1).structure().statistics["rate"] == pytest.approx(0.01 * math.e, rel=1e-5)
 
 
 def test_a_learned_rate_cannot_be_reversed() -> None:

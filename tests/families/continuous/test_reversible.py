@@ -107,7 +107,7 @@ def test_the_state_that_is_rebuilt_may_be_uneven() -> None:
     law, cells = reversible.points(model.drift, model.prior, grid, model.mean[:, : model.moving])
     assert math.isclose(sum(cells), 1.0)
     whole = sum(step.shift * cell for step, cell in zip(law.steps, cells, strict=True))
-    exact = sum(p[:, None] / 3.0 for p in model.drift.shift)
+    exact = sum(model.prior.diffusion * p[:, None] / 3.0 for p in model.drift.shift)
     assert torch.allclose(whole, exact, rtol=0.0, atol=1e-12)  # the trapezoidal rule has the integral of the shift
 
 

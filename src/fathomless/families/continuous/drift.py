@@ -3,14 +3,15 @@ r"""The posterior process: what is added to the prior's drift, and its law on a 
 Weights are in units of their prior standard deviation, :math:`\tilde w = w / s`, so that the prior of those that move
 is isotropic and has one rate θ. The posterior is
 
-.. math:: d\tilde w = [-\theta \tilde w + a(t) - U \kappa(t) U^\top (\tilde w - r) + g(t, \tilde w)]\, dt
-          + \tilde\sigma\, dB
+.. math:: d\tilde w = [-\theta \tilde w - U \kappa(t) U^\top (\tilde w - r)
+          + \tilde\sigma\, \{a(t) + g(t, \tilde w)\}]\, dt + \tilde\sigma\, dB
 
 with a shift a, feedback κ towards the reference r, the mean of the initial weights (so that weights can be held still
 without a shift), in the directions U, and a network g. ``diagonal`` is U = I. With all of them 0, as at the start, it
-is the prior. The speed of the prior's clock, which multiplies θ and σ², may be learned: the more weights may differ
-between depths, the more doubt they have. a and κ are constant on pieces of depth; a step that lies in several takes
-their average over time.
+is the prior. a and g are in units of σ: a shift costs ½ ∫ a² dt at every rate, so that what an optimizer's steps add to
+it by chance costs little at a slow one. The speed of the prior's clock, which multiplies θ and σ², may be learned: the
+more weights may differ between depths, the more doubt they have. a and κ are constant on pieces of depth; a step that
+lies in several takes their average over time.
 """
 
 import math
@@ -31,7 +32,7 @@ from fathomless.system.rng import as_generator, fold_in
 __all__ = ["DRIFTS", "PathLaw", "PosteriorDrift"]
 
 DRIFTS = ("shift", "diagonal", "lowrank", "network", "both")  #: "both" is a network on top of low rank
-_CLOCK = 50.0  # of the logarithm of the clock's speed: slower, where it ends would tell where it began
+_CLOCK = 10.0  # of the logarithm of the speed: faster, it leaves for rates near 0 before the weights are learned
 _SPEED = 5.0  # of the logarithm of a rate, relative to other parameters
 _LEAST = 0.9  # κ > −0.9 θ
 _MOST = math.log(1e6)  # of log(1 + κ)
@@ -155,8 +156,9 @@ class PosteriorDrift(nn.Module):
         kinds, which = _kinds(grid, self.width, self.pieces)
         table = reference.new_tensor(kinds)  # (k, pieces + 1)
         shares, dt = table[:, :-1], table[:, -1, None, None, None]  # (k, pieces), (k, 1, 1, 1)
-        shift = torch.einsum("nk,kfm->nfm", shares, torch.stack([own(p) for p in self.shift]))[:, :, None]
         speed = self.speed(prior)  # never stopped: it is one of the prior too, whose density has to know
+        unit = prior.diffusion * (reference.new_ones(1, 1, 1) if speed is None else own(speed).sqrt())  # (F, 1, 1)
+        shift = torch.einsum("nk,kfm->nfm", shares, torch.stack([own(p) for p in self.shift]))[:, :, None] * unit
         plain = transition(prior, torch.zeros_like(dt), dt, kind=kind, speed=speed)
         U, pull, fed = self.directions(), None, None
         if len(self.log_rate):
@@ -168,7 +170,7 @@ class PosteriorDrift(nn.Module):
             U = None if U is None else own(U)
             r = own(reference)[:, None]  # (F, 1, M)
             pull = feedback * (r if U is None else r @ U)
-        network = None if self.network is None else self.network.frozen(stopped=stopped)
+        network = None if self.network is None else self.network.frozen(unit, stopped=stopped)
         alike = _steps(plain, fed, shift, pull)
         return PathLaw(grid, tuple(alike[k] for k in which), U, network, self.size)
 
@@ -199,7 +201,7 @@ class Step:
     fed : Transition or None
         Where feedback acts, (F, 1, M or m).
     shift : Tensor, shape (F, 1, M)
-        a.
+        σ a.
     pull : Tensor or None
         κ r, in the directions of `fed`.
     widths : Tensor or None
@@ -235,7 +237,7 @@ class PathLaw:
     directions : Tensor or None
         U, (F, M, m).
     network : callable or None
-        g(t, w).
+        σ g(t, w).
     size : int
         M.
     """
@@ -318,22 +320,23 @@ class _Network(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(1, 1, b, dtype=dtype)))
             self.gates.append(nn.Parameter(torch.zeros(1, 3, b, dtype=dtype)))
 
-    def frozen(self, *, stopped: bool) -> "_Frozen":
+    def frozen(self, unit: Tensor, *, stopped: bool) -> "_Frozen":
         own = [
             [p.detach() if stopped else p for p in layer]
             for layer in zip(self.weights, self.biases, self.gates, strict=True)
         ]
-        return _Frozen(own)
+        return _Frozen(own, unit)
 
 
 @dataclass(frozen=True)
 class _Frozen:
     layers: list[list[Tensor]]
+    unit: Tensor
 
     def __call__(self, t: float, w: Tensor) -> Tensor:
-        """Evaluate at depth t; the layer (w W + b) ⊙ sigmoid(a t + c) + d t, with SiLU between."""
+        """Evaluate σ g at depth t; the layer of g is (w W + b) ⊙ sigmoid(a t + c) + d t, with SiLU between."""
         for k, (weight, bias, gate) in enumerate(self.layers):
             a, c, d = (row[:, None] for row in gate.unbind(1))
             factor = torch.sigmoid(a * t + c)
             w = torch.addcmul(bias * factor + d * t, torch.bmm(F.silu(w) if k else w, weight), factor)
-        return w
+        return self.unit * w

@@ -1,0 +1,1 @@
+"""Infinite graphs: units, layers and connections are a random directed acyclic graph. Imports no other family."""

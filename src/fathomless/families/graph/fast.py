@@ -1,0 +1,63 @@
+"""Elementary functions for compiled loops: without branches and calls, so that a compiler can do several at once."""
+
+import math
+
+import numpy as np
+
+from fathomless.families.graph.state import Floats
+
+__all__ = ["dot", "exponentiate", "sigmoid"]
+
+_LARGEST = 708.0  # exp of it and of its negative are ordinary numbers
+_SHIFT = 1.5 * 2.0**52  # adding it rounds to a whole number, which then stands in the low bits
+_SHIFT_BITS = int(np.float64(_SHIFT).view(np.int64))
+_PER_LOG_2, _LOG_2_HIGH, _LOG_2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
+
+
+def exponentiate(x: Floats) -> None:
+    """Replace x by exp(x), in place; |x| is cut at 708. The relative error is below 1e-14.
+
+    x = k log 2 + r with |r| <= log(2) / 2, a polynomial of degree 11 in r, and k added to the exponent's bits.
+    """
+    shifted = np.empty(len(x))
+    for n in range(len(x)):
+        value = min(max(x[n], -_LARGEST), _LARGEST)
+        shifted[n] = value * _PER_LOG_2 + _SHIFT
+        k = shifted[n] - _SHIFT
+        r = (value - k * _LOG_2_HIGH) - k * _LOG_2_LOW
+        p = 1.0 / 39916800
+        p = p * r + 1.0 / 3628800
+        p = p * r + 1.0 / 362880
+        p = p * r + 1.0 / 40320
+        p = p * r + 1.0 / 5040
+        p = p * r + 1.0 / 720
+        p = p * r + 1.0 / 120
+        p = p * r + 1.0 / 24
+        p = p * r + 1.0 / 6
+        p = p * r + 0.5
+        p = p * r + 1.0
+        x[n] = p * r + 1.0
+    whole, bits = shifted.view(np.int64), x.view(np.int64)
+    for n in range(len(x)):
+        bits[n] += (whole[n] - _SHIFT_BITS) << 52
+
+
+def sigmoid(a: float) -> float:
+    """Return 1 / (1 + exp(-a)) without overflow."""
+    small = math.exp(-abs(a))
+    return (1.0 if a >= 0.0 else small) / (1.0 + small)
+
+
+def dot(x: Floats, y: Floats) -> float:
+    """Inner product, in eight sums so that they can run beside each other."""
+    sums = np.zeros(8)
+    whole = len(x) // 8 * 8
+    for start in range(0, whole, 8):
+        for lane in range(8):
+            sums[lane] += x[start + lane] * y[start + lane]
+    total = 0.0
+    for lane in range(8):
+        total += sums[lane]
+    for n in range(whole, len(x)):
+        total += x[n] * y[n]
+    return total

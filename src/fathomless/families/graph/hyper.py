@@ -1,0 +1,221 @@
+"""Moves that touch no data: orders of units, and the concentration, mass and popularity of the prior over graphs.
+
+Plain functions over arrays, run as they stand or compiled, as those of :mod:`fathomless.families.graph.edges`.
+"""
+
+import math
+
+import numpy as np
+
+from fathomless.families.graph.edges import counts
+from fathomless.families.graph.state import ALPHA, GAMMA, IBP, ICP, KIND, OBSERVED, PHI, UNITS, Floats, State
+
+__all__ = ["exposures", "hyperparameters", "orders"]
+
+_WIDEST = 18.0  # bound of |log alpha| and |log phi|: the prior of alpha has very heavy tails
+_STEP, _STEPS = 1.5, 15  # of the slice sampler, each way
+
+
+def orders(state: State, generator: np.random.Generator) -> int:
+    """Draw every order that is not fixed from its conditional, which is piecewise exponential; return units passed.
+
+    Between its children and its parents, with j other units below, the log density rises by alpha gamma / (alpha + j)
+    per unit of order. Passing a unit w upwards it jumps by
+
+        log (alpha + phi_w + d_w) / (alpha + d_w - m_w) + log (alpha + d_i - m_i) / (alpha + phi_i + d_i),
+
+    d_w counted without i, d_i before passing.
+    """
+    passed = 0
+    if state.size[KIND] == ICP:
+        children, below = counts(state, -1)
+        for unit in range(state.size[UNITS]):
+            if state.movable[unit]:
+                passed += _move(state, unit, children, below, generator)
+    return passed
+
+
+def _move(state: State, unit: int, children: np.ndarray, below: np.ndarray, generator: np.random.Generator) -> int:
+    units, observed = state.size[UNITS], state.size[OBSERVED]
+    alpha, gamma, phi = state.law[ALPHA], state.law[GAMMA], state.law[PHI]
+    old, low, high = state.theta[unit], 0.0, 1.0
+    for other in range(units):
+        if state.edge[unit, other]:
+            low = max(low, state.theta[other])
+        if state.edge[other, unit]:
+            high = min(high, state.theta[other])
+    inside = np.empty(units, dtype=np.int64)
+    many, level = 0, 0
+    for other in range(units):
+        if other != unit and low < state.theta[other] < high:
+            inside[many] = other
+            many += 1
+        elif other != unit and state.theta[other] <= low:
+            level += 1
+    inside = inside[:many][np.argsort(state.theta[inside[:many]])]
+    extra = phi if unit < observed else 0.0
+    logs, slopes, starts = np.empty(many + 1), np.empty(many + 1), np.empty(many + 2)
+    starts[0], starts[many + 1] = low, high
+    height, best = 0.0, -math.inf
+    for piece in range(many + 1):
+        if piece > 0:
+            other = inside[piece - 1]
+            starts[piece] = state.theta[other]
+            d_other = below[other] - (1 if old < state.theta[other] else 0)
+            d_own = level + piece - 1
+            height += math.log(alpha + (phi if other < observed else 0.0) + d_other)
+            height -= math.log(alpha + d_other - children[other])
+            height += math.log(alpha + d_own - children[unit]) - math.log(alpha + extra + d_own)
+        slope = alpha * gamma / (alpha + level + piece)
+        end = starts[piece + 1] if piece == many else state.theta[inside[piece]]
+        length = end - starts[piece]
+        height += slope * length  # now at the right end of the piece
+        slopes[piece] = slope
+        logs[piece] = height + math.log(-math.expm1(-slope * length) / slope) if length > 0.0 else -math.inf
+        best = max(best, logs[piece])
+    if best == -math.inf:
+        return 0
+    cumulative = np.cumsum(np.exp(logs - best))
+    piece = min(np.searchsorted(cumulative, generator.random() * cumulative[many], side="right"), many)
+    length = starts[piece + 1] - starts[piece]
+    uniform = generator.random()
+    new = starts[piece] + length
+    new += math.log(uniform + (1.0 - uniform) * math.exp(-slopes[piece] * length)) / slopes[piece]
+    if not starts[piece] < new < starts[piece + 1]:  # rounding: an end itself is never returned
+        return 0
+    passed = 0
+    for step in range(many):  # whom it passed has one unit more or less below
+        other = inside[step]
+        change = int(new < state.theta[other]) - int(old < state.theta[other])
+        below[other] += change
+        passed += abs(change)
+    below[unit] = level + piece
+    state.theta[unit] = new
+    return passed
+
+
+def exposures(state: State) -> Floats:
+    """Return c with S = sum_j c_j Psi(j), shape (K + 1,): lengths between orders, or layers by their sizes."""
+    units, kind, observed = state.size[UNITS], state.size[KIND], state.size[OBSERVED]
+    lengths = np.zeros(units + 1)
+    if kind == IBP:
+        lengths[observed] = 1.0
+        return lengths
+    sorted_orders = np.sort(state.theta[:units])
+    same = 0
+    for unit in range(units):
+        last = unit == units - 1
+        if kind == ICP:
+            lengths[unit + 1] = (1.0 if last else sorted_orders[unit + 1]) - sorted_orders[unit]
+        else:
+            same += 1
+            if last or sorted_orders[unit + 1] > sorted_orders[unit]:
+                lengths[same] += 1.0
+                same = 0
+    return lengths
+
+
+def _log_graph(
+    state: State, alpha: float, phi: float, lengths: Floats, children: np.ndarray, below: np.ndarray
+) -> float:
+    """Return the log prior of the graph as a function of alpha and phi."""
+    units, observed, gamma = state.size[UNITS], state.size[OBSERVED], state.law[GAMMA]
+    psi, exposure = 0.0, 0.0
+    logs = np.empty(units + 1)  # cumulative sums of log(alpha + r)
+    logs[0] = 0.0
+    for step in range(units):
+        psi += 1.0 / (alpha + step)
+        exposure += lengths[step + 1] * psi
+        logs[step + 1] = logs[step] + math.log(alpha + step)
+    total = -alpha * gamma * exposure + (units - observed) * math.log(alpha * gamma)
+    for unit in range(units):
+        total += logs[below[unit] - children[unit]]
+        if unit >= observed:
+            total -= logs[below[unit]]
+        else:
+            for step in range(below[unit]):
+                total -= math.log(alpha + phi + step)
+            for step in range(children[unit]):
+                total += math.log(phi + step)
+    return float(total)
+
+
+def hyperparameters(state: State, priors: Floats, popular: bool, generator: np.random.Generator) -> int:
+    """Draw gamma from its Gamma conditional, alpha and where it matters phi by slices of their logarithms.
+
+    Parameters
+    ----------
+    priors : (3, 2)
+        Shape and rate of 1 / alpha, gamma and phi, each a Gamma variable.
+    popular : bool
+        Whether phi matters: it does unless no observed unit can have a child.
+
+    Returns
+    -------
+    int
+        How often a slice was cut at the bound, |log| = 18.
+    """
+    lengths = exposures(state)
+    children, below = counts(state, -1)
+    cuts = _slice(state, ALPHA, priors, lengths, children, below, generator)
+    if popular:
+        cuts += _slice(state, PHI, priors, lengths, children, below, generator)
+    psi, exposure = 0.0, 0.0
+    for step in range(state.size[UNITS]):
+        psi += 1.0 / (state.law[ALPHA] + step)
+        exposure += lengths[step + 1] * psi
+    shape = priors[GAMMA, 0] + state.size[UNITS] - state.size[OBSERVED]
+    state.law[GAMMA] = generator.standard_gamma(shape) / (priors[GAMMA, 1] + state.law[ALPHA] * exposure)
+    return cuts
+
+
+def _slice(
+    state: State,
+    which: int,
+    priors: Floats,
+    lengths: Floats,
+    children: np.ndarray,
+    below: np.ndarray,
+    generator: np.random.Generator,
+) -> int:
+    """Slice sampling of log alpha or log phi."""
+    here = math.log(state.law[which])
+    level = _log_target(state, which, here, priors, lengths, children, below) + math.log(1.0 - generator.random())
+    left = here - _STEP * generator.random()
+    right = left + _STEP
+    for _ in range(_STEPS):
+        if left <= -_WIDEST or _log_target(state, which, left, priors, lengths, children, below) <= level:
+            break
+        left -= _STEP
+    for _ in range(_STEPS):
+        if right >= _WIDEST or _log_target(state, which, right, priors, lengths, children, below) <= level:
+            break
+        right += _STEP
+    cuts = int(left < -_WIDEST) + int(right > _WIDEST)
+    left, right = max(left, -_WIDEST), min(right, _WIDEST)
+    while True:
+        new = left + (right - left) * generator.random()
+        if _log_target(state, which, new, priors, lengths, children, below) > level:
+            state.law[which] = math.exp(new)
+            return cuts
+        if new < here:
+            left = new
+        else:
+            right = new
+
+
+def _log_target(
+    state: State,
+    which: int,
+    log_value: float,
+    priors: Floats,
+    lengths: Floats,
+    children: np.ndarray,
+    below: np.ndarray,
+) -> float:
+    value, shape, rate = math.exp(log_value), priors[which, 0], priors[which, 1]
+    if which == ALPHA:  # 1 / alpha is Gamma
+        graph = _log_graph(state, value, state.law[PHI], lengths, children, below)
+        return float(graph - shape * log_value - rate / value)
+    graph = _log_graph(state, state.law[ALPHA], value, lengths, children, below)
+    return float(graph + shape * log_value - rate * value)

@@ -1,0 +1,212 @@
+"""What several Markov chains say about their own convergence: R-hat, effective sample sizes, Monte Carlo errors.
+
+Plain arrays of shape (chains, draws) in, floats out. Ranks make the answers robust against heavy tails, and chains are
+split in halves, so that a drift counts too.
+
+References
+----------
+Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), Rank-normalization, folding, and localization: an improved
+R-hat for assessing convergence of MCMC. Geyer (1992), Practical Markov chain Monte Carlo.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv, ndtri
+from scipy.stats import rankdata
+
+from fathomless.system.errors import DataError
+
+__all__ = [
+    "Diagnosis",
+    "diagnose",
+    "ess_bulk",
+    "ess_mean",
+    "ess_tail",
+    "mcse_mean",
+    "mcse_quantile",
+    "rhat",
+    "to_arviz",
+]
+
+_LEAST = 4  # draws of a chain: two in each half
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What chains say of one quantity.
+
+    Attributes
+    ----------
+    mean, sd : float
+        Over all draws.
+    mcse : float
+        Monte Carlo error of the mean.
+    rhat : float or None
+        None where the quantity never changed: that it agrees says nothing.
+    ess_bulk, ess_tail : float
+        Effective numbers of draws, for the mean and for the 5 % and 95 % quantiles.
+    """
+
+    mean: float
+    sd: float
+    mcse: float
+    rhat: float | None
+    ess_bulk: float
+    ess_tail: float
+
+    @property
+    def constant(self) -> bool:
+        """Whether the quantity never changed."""
+        return self.rhat is None
+
+
+def diagnose(draws: ArrayLike) -> Diagnosis:
+    """Return all of it at once, for draws of shape (chains, draws).
+
+    Raises
+    ------
+    DataError
+        As :func:`rhat`.
+
+    Examples
+    --------
+    >>> diagnose(np.random.default_rng(0).normal(size=(4, 500))).rhat
+    1.0
+    """
+    x = _checked(draws)
+    found = rhat(x)
+    return Diagnosis(
+        float(x.mean()),
+        float(x.std(ddof=1)),
+        mcse_mean(x),
+        None if math.isnan(found) else found,
+        ess_bulk(x),
+        ess_tail(x),
+    )
+
+
+def rhat(draws: ArrayLike) -> float:
+    """Return the rank-normalised split R-hat, the larger one of the draws' and of their distances from the median.
+
+    NaN where every draw is the same.
+
+    Raises
+    ------
+    DataError
+        If draws are not (chains, draws), fewer than four each, or not finite.
+    """
+    halves = _split(_checked(draws))
+    if np.ptp(halves) == 0:
+        return math.nan
+    folded = np.abs(halves - np.median(halves))
+    return max(_potential(_normalised(halves)), _potential(_normalised(folded)))
+
+
+def ess_bulk(draws: ArrayLike) -> float:
+    """Return the effective number of draws for the bulk: of their normal scores."""
+    return _effective(_normalised(_split(_checked(draws))))
+
+
+def ess_mean(draws: ArrayLike) -> float:
+    """Return the effective number of draws for the mean."""
+    return _effective(_split(_checked(draws)))
+
+
+def ess_tail(draws: ArrayLike) -> float:
+    """Return the smaller one of the effective numbers for the 5 % and the 95 % quantile."""
+    return min(_effective_at(_checked(draws), prob) for prob in (0.05, 0.95))
+
+
+def mcse_mean(draws: ArrayLike) -> float:
+    """Return the Monte Carlo error of the mean."""
+    x = _checked(draws)
+    return float(x.std(ddof=1)) / math.sqrt(ess_mean(x))
+
+
+def mcse_quantile(draws: ArrayLike, prob: float) -> float:
+    """Return the Monte Carlo error of a quantile, from the draws between which it is with one standard error."""
+    x = _checked(draws)
+    effective = _effective_at(x, prob)
+    ends = betaincinv(effective * prob + 1, effective * (1 - prob) + 1, [0.1586553, 0.8413447])
+    ordered = np.sort(x, axis=None)
+    low = ordered[max(math.floor(ends[0] * x.size - 1), 0)]
+    high = ordered[min(math.ceil(ends[1] * x.size - 1), x.size - 1)]
+    return float(high - low) / 2
+
+
+def to_arviz(draws: Mapping[str, ArrayLike]) -> Any:
+    """Return an ArviZ ``InferenceData`` of named draws, each of shape (chains, draws, ...).
+
+    Raises
+    ------
+    DataError
+        If ArviZ is not installed.
+    """
+    try:
+        import arviz
+    except ImportError as error:
+        raise DataError("ArviZ is not installed; pip install 'fathomless[mcmc]' brings it") from error
+    return arviz.from_dict(posterior={name: np.asarray(values) for name, values in draws.items()})
+
+
+def _checked(draws: ArrayLike) -> NDArray[np.float64]:
+    x = np.asarray(draws, dtype=np.float64)
+    if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < _LEAST:
+        raise DataError(f"draws of shape {x.shape} were given; (chains, draws) with at least {_LEAST} draws is allowed")
+    if not np.isfinite(x).all():
+        raise DataError(f"draws were given with {int((~np.isfinite(x)).sum()):,} values that are not finite")
+    return x
+
+
+def _split(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Take both halves of each chain for chains of their own; the middle one of an odd number is left out."""
+    half = x.shape[1] // 2
+    return np.concatenate([x[:, :half], x[:, -half:]])
+
+
+def _normalised(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace values by normal scores of their ranks among all."""
+    ranks = rankdata(x, method="average").reshape(x.shape)
+    return np.asarray(ndtri((ranks - 0.375) / (x.size + 0.25)))
+
+
+def _potential(x: NDArray[np.float64]) -> float:
+    draws = x.shape[1]
+    within = x.var(1, ddof=1).mean()
+    between = x.mean(1).var(ddof=1)
+    if within < 1e-15 * between:  # chains that stand still apart, up to rounding
+        return math.inf
+    return math.sqrt((draws - 1) / draws + between / within)
+
+
+def _autocovariance(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the autocovariance at every lag, averaged over chains, (draws,)."""
+    draws = x.shape[1]
+    spectrum = np.fft.rfft(x - x.mean(1, keepdims=True), 2 * draws, axis=1)
+    return np.asarray(np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :draws].mean(0) / draws)
+
+
+def _effective(x: NDArray[np.float64]) -> float:
+    """Return chains x draws over the autocorrelation time, by Geyer's initial monotone sequence of pairs of lags."""
+    if np.ptp(x) < np.finfo(np.float64).resolution:
+        return float(x.size)
+    chains, draws = x.shape
+    covariance = _autocovariance(x)
+    within = covariance[0] * draws / (draws - 1)
+    total = covariance[0] + (x.mean(1).var(ddof=1) if chains > 1 else 0.0)
+    rho = 1 - (within - covariance) / total
+    rho[0] = 1.0
+    last = max((draws - 1) // 2 - 1, 0)  # of the pairs of lags (2 j, 2 j + 1): the last lag is noise alone
+    pairs = rho[0 : 2 * last + 1 : 2] + rho[1 : 2 * last + 2 : 2]
+    stop = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else last
+    time = -1 + 2 * np.minimum.accumulate(pairs[:stop]).sum() + max(rho[2 * stop], 0.0)
+    return float(x.size / max(time, 1 / math.log10(x.size)))
+
+
+def _effective_at(x: NDArray[np.float64], prob: float) -> float:
+    return _effective(_split((x <= np.quantile(x, prob)).astype(np.float64)))

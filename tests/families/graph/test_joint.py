@@ -9,6 +9,7 @@ import pytest
 from families.graph.graph_laws import PLACES
 from fathomless.families.graph.engine import Engine, engine
 from fathomless.families.graph.priors import GraphPrior
+from fathomless.families.graph.probit import latent_pass
 from fathomless.families.graph.simulate import sample
 from fathomless.families.graph.state import COVARIATE, FIXED, FREE, HIDDEN, State, empty, enlarge, graph_of, logistic
 from fathomless.inference.mcmc.joint import JointTest, joint_distribution_test
@@ -49,6 +50,12 @@ def pass_down(state: State, generator: np.random.Generator, hidden: bool) -> Non
         state.u[unit] = logistic(state.a[unit])
 
 
+def classes(state: State) -> np.ndarray:
+    """What the latent outputs say, which a right move leaves as it is."""
+    outputs = state.a[: state.size[1]][state.role[: state.size[1]] == FIXED]
+    return outputs.argmax(0) if len(outputs) > 1 else (outputs[0] > 0).astype(np.int64)
+
+
 def describe(state: State) -> dict[str, float]:
     units, observed = state.size[0], state.size[1]
     graph = graph_of(state)
@@ -86,8 +93,10 @@ def joint(
     draws: int = 300,
     moves: Engine | None = None,
     sweeps: int = 4,
+    probit: bool = False,
 ) -> JointTest:
-    at: list[float | None] = {"two": [0.0, 0.0], "forward": [1.0, 0.0], **PLACES}[places]
+    more: dict[str, list[float | None]] = {"two": [0, 0], "forward": [1, 0], "classes": [1, 0, 0, 0]}
+    at = {**PLACES, **more}[places]
     moves = engine("compiled") if moves is None else moves
     fixed = GraphPrior(1.2, 0.9, 0.7, kind)
 
@@ -109,6 +118,8 @@ def joint(
             moves.slice_pass(state, generator)
             moves.elliptical_pass(state, generator)
             moves.orders(state, generator)
+            if probit:
+                latent_pass(state, classes(state), generator)
             if free:
                 moves.hyperparameters(state, HYPER, places != "two", generator)
         return state
@@ -129,6 +140,8 @@ CASES: dict[str, dict[str, object]] = {
     "forward": {"births": (False, True), "places": "forward"},
     "fixed precision": {"births": (False, True), "places": "forward", "role": FIXED},
     "fixed outputs": {"births": (False, False), "role": FIXED},
+    "two classes": {"births": (False, True), "places": "forward", "role": FIXED, "probit": True},
+    "three classes": {"births": (False, True), "places": "classes", "role": FIXED, "probit": True},
     "cibp": {"births": (False, False), "kind": "cibp"},
     "ecibp": {"births": (False, False), "kind": "ecibp"},
     "ibp": {"births": (False, False), "kind": "ibp"},

@@ -107,7 +107,7 @@ def joint_distribution_test(
 
     Examples
     --------
-    A normal mean with a normal prior, sampled exactly::
+    A normal mean with a normal prior, sampled exactly:
 
     >>> step = lambda s, g: (g.normal(s[1] / 2, 0.5**0.5), s[1])
     >>> found = joint_distribution_test(

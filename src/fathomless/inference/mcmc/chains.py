@@ -1,0 +1,337 @@
+"""Several Markov chains: plain values that can be stopped after any block of sweeps and go on to the same bytes.
+
+A chain knows nothing of the others: its random numbers follow from the seed and its own number. So it makes no
+difference how many chains there are, in which order or by how many workers they are run, or how often a run was killed.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fathomless.inference.mcmc.diagnostics import Diagnosis, diagnose
+from fathomless.system.checks import interval, whole
+from fathomless.system.errors import DataError, DivergenceError, PausedError
+from fathomless.system.progress import Progress, Silent
+from fathomless.system.rng import fold_in
+
+__all__ = ["Chain", "Chains", "Plan", "Sampler", "run_chains"]
+
+S = TypeVar("S")
+Arrays = Mapping[str, NDArray[Any]]
+
+_TRACED = 1000  # values of each followed quantity, about
+_BLOCKS = 40  # of a run: after each, it can be stopped
+
+
+class Sampler(ABC, Generic[S]):
+    """The law that a chain samples, and how. States belong to the sampler: it may change them in place."""
+
+    @abstractmethod
+    def start(self, generator: np.random.Generator) -> S:
+        """Draw where a chain begins."""
+
+    @abstractmethod
+    def sweep(self, state: S, done: int, generator: np.random.Generator) -> S:
+        """Move a state that has done so many sweeps by one more."""
+
+    @abstractmethod
+    def follow(self, state: S) -> dict[str, float]:
+        """Return what is traced: numbers that do not depend on anything without meaning, such as names of units."""
+
+    @abstractmethod
+    def keep(self, state: S) -> Arrays:
+        """Return what predictions need of a state: copies, of any shapes, with the same names each time."""
+
+    @abstractmethod
+    def pack(self, state: S) -> Arrays:
+        """Return the whole state as arrays."""
+
+    @abstractmethod
+    def unpack(self, arrays: Arrays) -> S:
+        """Undo :meth:`pack`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many chains, how long, and which states are kept.
+
+    Parameters
+    ----------
+    chains : int
+        Chains.
+    sweeps : int
+        Sweeps of each, those of the burn-in among them.
+    burn_in : float
+        Share of the sweeps before the first state that is kept.
+    states : int
+        States kept of each chain, evenly spaced.
+    jobs : int
+        Workers; joblib's ``parallel_config`` decides which.
+
+    Raises
+    ------
+    DataError
+        If a number is out of range, or there are not as many sweeps after the burn-in as states.
+    """
+
+    chains: int = 12
+    sweeps: int = 4000
+    burn_in: float = 0.5
+    states: int = 250
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        whole("chains", self.chains)
+        whole("sweeps", self.sweeps)
+        whole("states", self.states)
+        interval("burn_in", self.burn_in, 0.0, 1.0)
+        left = self.sweeps - self.first
+        if self.states > left:
+            raise DataError(
+                f"states={self.states} was given, and of sweeps={self.sweeps} {left} are left after burn_in="
+                f"{self.burn_in}; at most as many states are allowed"
+            )
+
+    @property
+    def first(self) -> int:
+        """Sweeps of the burn-in."""
+        return math.ceil(self.burn_in * self.sweeps)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """After how many sweeps a state is kept: the last ones of equal stretches."""
+        left = self.sweeps - self.first
+        return tuple(self.first + (left * (k + 1)) // self.states for k in range(self.states))
+
+    @property
+    def every(self) -> int:
+        """Sweeps between two values of a trace."""
+        return max(1, self.sweeps // _TRACED)
+
+    @property
+    def block(self) -> int:
+        """Sweeps between two moments at which a run can be stopped."""
+        return max(1, math.ceil(self.sweeps / _BLOCKS))
+
+
+@dataclass
+class Chain(Generic[S]):
+    """One chain, where it is and what it has seen.
+
+    Attributes
+    ----------
+    number : int
+        Which.
+    state : S
+        Where it is.
+    generator : numpy.random.Generator
+        Its own source of randomness.
+    sweeps : int
+        Done.
+    traces : dict of str to list of float
+        What was followed, every so many sweeps.
+    kept : list of dict of str to array
+        States that were kept.
+    error : str
+        Why it stopped before its time; what was kept until then stays usable.
+    """
+
+    number: int
+    state: S
+    generator: np.random.Generator
+    sweeps: int = 0
+    traces: dict[str, list[float]] = field(default_factory=dict)
+    kept: list[Arrays] = field(default_factory=list)
+    error: str = ""
+
+
+class Chains(Generic[S]):
+    """A run of several chains, between two blocks: everything that is needed to go on.
+
+    To callbacks it is what a training is (:class:`~fathomless.inference.run.Run`): an epoch is a sweep of all chains.
+
+    Attributes
+    ----------
+    chains : list of Chain
+        All of them.
+    history : list of dict
+        A row after each block: means over chains of what is followed.
+    stop, pause : bool
+        Set them in a callback to end the run, or to leave it and go on later.
+    """
+
+    def __init__(self, sampler: Sampler[S], plan: Plan, seed: int) -> None:
+        self.sampler, self.plan, self.seed = sampler, plan, seed
+        self.epoch = 0
+        self.history: list[dict[str, float]] = []
+        self.stop = self.pause = False
+        self.chains: list[Chain[S]] = []
+
+    @property
+    def epochs(self) -> int:
+        """Sweeps there will be."""
+        return self.plan.sweeps
+
+    def begin(self) -> None:
+        """Draw where the chains begin."""
+        for number in range(self.plan.chains):
+            generator = np.random.Generator(np.random.PCG64(fold_in(self.seed, "chain", number)))
+            self.chains.append(Chain(number, self.sampler.start(generator), generator))
+
+    @property
+    def alive(self) -> list[Chain[S]]:
+        """The chains that came through so far."""
+        return [chain for chain in self.chains if not chain.error]
+
+    def trace(self, name: str) -> NDArray[np.float64]:
+        """Return what was followed after the burn-in by the chains that came through, (chains, draws)."""
+        begin = self.plan.first // self.plan.every
+        return np.array([chain.traces[name][begin:] for chain in self.alive])
+
+    def diagnose(self) -> dict[str, Diagnosis]:
+        """Return R-hat, effective sample sizes and errors of everything that was followed."""
+        return {name: diagnose(self.trace(name)) for name in self.alive[0].traces}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the arrays of all chains by name."""
+        found: dict[str, Tensor] = {}
+        for chain in self.chains:
+            arrays = {f"state/{name}": array for name, array in self.sampler.pack(chain.state).items()}
+            arrays |= {f"traces/{name}": np.array(values) for name, values in chain.traces.items()}
+            for name in chain.kept[0] if chain.kept else ():
+                parts = [np.asarray(state[name]) for state in chain.kept]
+                arrays[f"kept/{name}"] = np.concatenate([part.reshape(-1) for part in parts])
+                arrays[f"shapes/{name}"] = np.array([part.shape for part in parts], dtype=np.int64)
+            found |= {f"{chain.number}/{name}": torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        return found
+
+    def meta(self) -> dict[str, Any]:
+        """Return the rest as plain JSON."""
+        chains = [
+            {"sweeps": chain.sweeps, "error": chain.error, "generator": chain.generator.bit_generator.state}
+            for chain in self.chains
+        ]
+        return {"epoch": self.epoch, "history": self.history, "chains": chains}
+
+    def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Take over what :meth:`tensors` and :meth:`meta` returned."""
+        self.epoch, self.history, self.chains = meta["epoch"], list(meta["history"]), []
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        for number, told in enumerate(meta["chains"]):
+            generator = np.random.Generator(np.random.PCG64())
+            generator.bit_generator.state = told["generator"]
+            own = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{number}/")}
+            state = self.sampler.unpack(_under("state", own))
+            chain = Chain(number, state, generator, told["sweeps"], error=told["error"])
+            chain.traces = {name: values.tolist() for name, values in _under("traces", own).items()}
+            chain.kept = _parted(_under("kept", own), _under("shapes", own))
+            self.chains.append(chain)
+
+
+def run_chains(
+    sampler: Sampler[S],
+    plan: Plan,
+    seed: int,
+    *,
+    callbacks: Sequence[Callable[[Any], None]] = (),
+    progress: Progress | None = None,
+    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+) -> Chains[S]:
+    """Run chains to the end of their plan.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        What is sampled.
+    plan : Plan
+        How long.
+    seed : int
+        From which every chain's random numbers follow.
+    callbacks : sequence of callables
+        Called after every block with the run, such as :class:`~fathomless.inference.callbacks.Checkpoint`.
+    progress : Progress, optional
+        A display.
+    resume : (tensors, meta), optional
+        Of an interrupted run of the same plan and seed.
+
+    Raises
+    ------
+    DivergenceError
+        If every chain failed; the first reason is named.
+    PausedError
+        When a callback sets ``run.pause``.
+    """
+    run = Chains(sampler, plan, seed)
+    if resume is None:
+        run.begin()
+    else:
+        run.resume(*resume)
+    display = Silent() if progress is None else progress
+    display.start(plan.sweeps, run.epoch)
+    try:
+        while run.epoch < plan.sweeps and not run.stop:
+            until = min(plan.sweeps, run.epoch + plan.block)
+            workers = Parallel(n_jobs=plan.jobs, prefer="threads")
+            run.chains = workers(delayed(_advance)(sampler, plan, chain, until) for chain in run.chains)
+            run.epoch = until
+            if not run.alive:
+                raise DivergenceError(f"all {plan.chains} chains failed; the first: {run.chains[0].error}")
+            run.history.append(_row(run))
+            for callback in callbacks:
+                callback(run)
+            display.advance(run.epoch, run.history[-1])
+            if run.pause and run.epoch < plan.sweeps and not run.stop:
+                raise PausedError(
+                    f"the chains were paused after sweep {run.epoch} of {plan.sweeps}; with a checkpoint, the same "
+                    "call goes on from there"
+                )
+    finally:
+        display.close()
+    return run
+
+
+def _advance(sampler: Sampler[S], plan: Plan, chain: Chain[S], until: int) -> Chain[S]:
+    """Move one chain; one that fails stops, and keeps what it has."""
+    kept = set(plan.kept)
+    try:
+        while not chain.error and chain.sweeps < until:
+            chain.state = sampler.sweep(chain.state, chain.sweeps, chain.generator)
+            chain.sweeps += 1
+            if chain.sweeps % plan.every == 0:
+                for name, value in sampler.follow(chain.state).items():
+                    chain.traces.setdefault(name, []).append(value)
+            if chain.sweeps in kept:
+                chain.kept.append(sampler.keep(chain.state))
+    except (DivergenceError, DataError) as error:
+        chain.error = f"chain {chain.number}, sweep {chain.sweeps + 1}: {error}"
+    return chain
+
+
+def _row(run: Chains[S]) -> dict[str, float]:
+    """Return a row of the history: what the chains that are alive followed last, on average."""
+    traced = [chain.traces for chain in run.alive if chain.traces]
+    names = traced[0] if traced else {}
+    means = {name: float(np.mean([traces[name][-1] for traces in traced])) for name in names}
+    return {"epoch": run.epoch, "chains": len(run.alive), **means}
+
+
+def _under(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(prefix + "/")}
+
+
+def _parted(flat: Arrays, shapes: Arrays) -> list[Arrays]:
+    """Undo the concatenation of kept states."""
+    parts: dict[str, list[NDArray[Any]]] = {}
+    for name, array in flat.items():
+        sizes = shapes[name].prod(1).astype(np.int64)
+        pieces = np.split(array, np.cumsum(sizes)[:-1])
+        parts[name] = [piece.reshape(shape) for piece, shape in zip(pieces, shapes[name].tolist(), strict=True)]
+    return [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]

@@ -30,6 +30,7 @@ OWNERS = {
         "posterior.metrics",
         "inference.mcmc.diagnostics",
         "inference.mcmc.joint",
+        "families.graph.density",
         "families.graph.probit",
     },
     "numba": {"families.graph.engine"},

@@ -41,7 +41,7 @@ _PORTIONS = (0.2, 0.4)  # of the rows, in the first and the second quarter of th
 
 def cells_for(rows: int) -> int:
     """Return how many cells the grid of a birth has: the variance of its weight grows with the rows."""
-    return int(math.ceil(60 * max(1.0, rows / 500) ** 0.25))
+    return math.ceil(60 * math.sqrt(math.sqrt(max(1.0, rows / 500))))
 
 
 @dataclass(frozen=True, kw_only=True)

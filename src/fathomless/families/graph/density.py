@@ -1,0 +1,226 @@
+"""Densities of tables by networks: columns on the logit scale, and the mixture that a posterior over networks is.
+
+Given the hidden activations, observed units are independent; so the posterior predictive density is a mixture, over
+networks s and forward draws m of their hidden activations, of products over columns d,
+
+    p(x) = |da / dx| sum_s w_s / M sum_m prod_d N(a_d(x); mu_d^(sm), 1 / rho_d^(s)).
+
+With the draws fixed this is a density: it integrates to one, can be sampled, and says the same of a row whatever else
+is asked. It is unbiased for the posterior predictive density.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp, ndtr
+
+from fathomless.families.graph.state import Floats, logistic
+from fathomless.inference.mcmc.chains import Arrays
+from fathomless.inference.mcmc.diagnostics import ess_mean
+from fathomless.system.checks import interval
+from fathomless.system.errors import DataError
+
+__all__ = ["LogitScale", "Mixture", "components", "log_components", "log_likelihood_per_row"]
+
+_AT_ONCE = 4_000_000  # numbers of a block of rows and components
+
+
+@dataclass(frozen=True, eq=False)
+class LogitScale:
+    """Columns in (0, 1), u = margin + (1 - 2 margin) (x - low) / span, and their logits.
+
+    Parameters
+    ----------
+    low, span : (D,)
+        Least value and range of each column.
+    margin : float
+        Room at both ends, 0 < margin < 0.5: the support reaches margin span / (1 - 2 margin) beyond the data.
+
+    Examples
+    --------
+    >>> LogitScale.of(np.array([[0.0], [4.0]]), margin=0.1).support
+    array([[-0.5], [ 4.5]])
+    """
+
+    low: Floats
+    span: Floats
+    margin: float
+
+    @classmethod
+    def of(cls, x: Floats, margin: float) -> "LogitScale":
+        """Take the ranges of columns, shape (N, D).
+
+        Raises
+        ------
+        DataError
+            If the margin is out of range, or a column is constant.
+        """
+        interval("margin", margin, 0.0, 0.5, closed=False)
+        low, span = x.min(0), np.ptp(x, axis=0)
+        if (span == 0).any():
+            raise DataError(f"column {int(np.argmin(span))} is constant; drop it, a density needs spread")
+        return cls(low, span, margin)
+
+    @property
+    def support(self) -> Floats:
+        """Where the density is positive: the ends of each column, (2, D)."""
+        beyond = self.margin * self.span / (1 - 2 * self.margin)
+        return np.stack([self.low - beyond, self.low + self.span + beyond])
+
+    def encode(self, x: Floats) -> Floats:
+        """Return logits, (N, D); infinite outside the support."""
+        u = np.clip(self.margin + (1 - 2 * self.margin) * (x - self.low) / self.span, 0.0, 1.0)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(u) - np.log1p(-u))
+
+    def decode(self, a: Floats) -> Floats:
+        """Undo :meth:`encode`."""
+        return np.asarray(self.low + self.span * (logistic(a) - self.margin) / (1 - 2 * self.margin))
+
+    def log_jacobian(self, a: Floats) -> Floats:
+        """Return log |da / dx| at logits, summed over columns: (N,)."""
+        log_slope = np.abs(a) + 2 * np.log1p(np.exp(-np.abs(a)))  # -log u (1 - u)
+        return np.asarray((log_slope + np.log((1 - 2 * self.margin) / self.span)).sum(1))
+
+
+def components(
+    states: Sequence[Arrays], observed: int, draws: int, generator: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Draw hidden activations forward and return what observed units are given them.
+
+    Parameters
+    ----------
+    states : sequence of S mappings
+        Kept networks, as :class:`~fathomless.families.graph.sampler.GraphSampler` keeps them.
+    observed : int
+        D.
+    draws : int
+        M of each.
+
+    Returns
+    -------
+    means : array, shape (S, M, D)
+    precisions : array, shape (S, D)
+    """
+    means = np.empty((len(states), draws, observed))
+    precisions = np.empty((len(states), observed))
+    for number, state in enumerate(states):
+        units = len(state["orders"])
+        weights = np.zeros((units, units))
+        weights[state["parents"], state["children"]] = state["weights"]
+        u = np.zeros((units, draws))
+        for unit in observed + np.argsort(-state["orders"][observed:], kind="stable"):
+            noise = generator.standard_normal(draws) / math.sqrt(state["precisions"][unit])
+            u[unit] = logistic(state["biases"][unit] + weights[:, unit] @ u + noise)
+        means[number] = (state["biases"][:observed, None] + weights[:, :observed].T @ u).T
+        precisions[number] = state["precisions"][:observed]
+    return means, precisions
+
+
+def log_components(means: Floats, precisions: Floats, a: Floats) -> Floats:
+    """Return the log density of every row under every component, (N, S M), from (S, M, D), (S, D) and (N, D)."""
+    rho, columns = precisions[:, None, :], means.shape[2]
+    constant = 0.5 * np.log(rho / (2 * math.pi)).sum(2) - 0.5 * (rho * means**2).sum(2)
+    linear = (rho * means).reshape(-1, columns)
+    square = np.broadcast_to(-0.5 * rho, means.shape).reshape(-1, columns)
+    return np.asarray(a @ linear.T + a**2 @ square.T + constant.reshape(-1))
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A mixture of products of logit-normal laws.
+
+    Attributes
+    ----------
+    means : (S, M, D)
+        Of logits, for each network and draw.
+    precisions : (S, D)
+        Of logits.
+    weights : (S,)
+        Of networks; they sum to one.
+    chains : (S,) of int
+        Which chain each network is of, in the order of the chain.
+    scale : LogitScale
+        What turns logits into the user's units.
+    """
+
+    means: Floats
+    precisions: Floats
+    weights: Floats
+    chains: NDArray[np.int64]
+    scale: LogitScale
+
+    def log_prob(self, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return log densities of rows, their Monte Carlo errors, and how many components each rests on; all (N,).
+
+        Densities are in the user's units, in nats. Outside the support they are -inf, with an error of 0. The error
+        counts the draws of a chain by their effective number. Below about 50 effective components it is too small.
+        """
+        a = self.scale.encode(x)
+        inside = np.isfinite(a).all(1)
+        log_p = np.full(len(x), -np.inf)
+        errors, effective = np.zeros(len(x)), np.zeros(len(x))
+        rows = np.flatnonzero(inside)
+        block = max(1, _AT_ONCE // (self.means.shape[0] * self.means.shape[1]))
+        for start in range(0, len(rows), block):
+            part = rows[start : start + block]
+            log_p[part], errors[part], effective[part] = self._of_logits(a[part])
+        log_p[rows] += self.scale.log_jacobian(a[rows])
+        return log_p, errors, effective
+
+    def _of_logits(self, a: Floats) -> tuple[Floats, Floats, Floats]:
+        networks, draws, _ = self.means.shape
+        logs = log_components(self.means, self.precisions, a)  # (N, S M)
+        top = logs.max(1, keepdims=True)
+        with np.errstate(under="ignore"):
+            parts = np.exp(logs - top).reshape(len(a), networks, draws)
+        each = parts.mean(2)  # (N, S)
+        p = each @ self.weights
+        weighted = parts * self.weights[:, None]
+        effective = weighted.sum((1, 2)) ** 2 / (weighted**2).sum((1, 2))
+        errors = np.array([self._error(line, total) for line, total in zip(each, p, strict=True)])
+        return np.log(p) + top[:, 0], errors, effective
+
+    def _error(self, each: Floats, p: float) -> float:
+        """Return the Monte Carlo error of log p: chains are weighted, and their draws depend on each other."""
+        variance = 0.0
+        for chain in np.unique(self.chains):
+            own = each[self.chains == chain]
+            many = ess_mean(own[None]) if len(own) >= 4 else 1.0
+            variance += self.weights[self.chains == chain].sum() ** 2 * own.var() / min(many, len(own))
+        return math.sqrt(variance) / p
+
+    def sample(self, n: int, generator: np.random.Generator) -> Floats:
+        """Draw rows, (N, D), in the user's units."""
+        network = generator.choice(len(self.weights), size=n, p=self.weights)
+        draw = generator.integers(self.means.shape[1], size=n)
+        noise = generator.standard_normal((n, self.means.shape[2]))
+        return self.scale.decode(self.means[network, draw] + noise / np.sqrt(self.precisions[network]))
+
+    def cdf(self, column: int, x: Floats) -> Floats:
+        """Return the distribution function of one column at some values, (N,)."""
+        wide = np.tile(self.scale.low, (len(x), 1))
+        wide[:, column] = x
+        a = self.scale.encode(wide)[:, column]
+        z = (a[:, None, None] - self.means[..., column]) * np.sqrt(self.precisions[:, column])[:, None]
+        return np.asarray(ndtr(z).mean(2) @ self.weights)
+
+    def icdf(self, column: int, q: Floats) -> Floats:
+        """Return quantiles of one column, (N,), to rounding: by halving the support."""
+        low, high = (np.full(len(q), end) for end in self.scale.support[:, column])
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            below = self.cdf(column, middle) < q
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return np.asarray(0.5 * (low + high))
+
+
+def log_likelihood_per_row(
+    states: Sequence[Arrays], logits: Floats, draws: int, generator: np.random.Generator
+) -> float:
+    """Return the mean log density of rows of logits under one chain's kept networks: what chains are compared by."""
+    total = log_components(*components(states, logits.shape[1], draws, generator), logits)
+    return float((logsumexp(total, axis=1) - math.log(total.shape[1])).mean())

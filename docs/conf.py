@@ -39,7 +39,11 @@ exclude_patterns = ["_build", "_ext", "jupyter_execute"]
 templates_path: list[str] = []
 default_role = "code"  # as docstrings write it: `n` is a name
 nitpicky = True  # our own names must resolve; those of others have no pages here
-nitpick_ignore_regex = [("py:.*", r"(?!fathomless\.).*"), ("py:class", r".*\._\w+")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!fathomless\.).*"),
+    ("py:class", r".*\._\w+"),
+    ("py:obj", r".*\.[A-Z]"),
+]  # the last: type variables
 highlight_language = "text"
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"

@@ -177,7 +177,7 @@ def test_one_sided_guard_is_caught() -> None:
     moves = engine("compiled")
 
     def one_sided(state: State, *rest: object) -> int:
-        before = State(*(part.copy() for part in state))
+        before = state.copied()
         done = int(moves.birth_or_death(state, *rest))
         if done == 1 and state.rho[state.size[0] - 1] < 1.2:
             for part, old in zip(state, before, strict=True):

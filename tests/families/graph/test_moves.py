@@ -144,7 +144,7 @@ def test_birth_then_death_restores_the_state(role: int) -> None:
         icp = state.size[2] == 0
         with_parents = bool(icp and done % 2)
         child = int(generator.integers(state.size[1] if state.size[2] == 3 else state.size[0]))
-        before = State(*(part.copy() for part in state))
+        before = state.copied()
         if icp and state.theta[child] >= 1:
             continue
         newborn = births.introduce(state, child, with_parents, generator)
@@ -451,13 +451,13 @@ def test_moves_of_hidden_activations_keep_their_target(moves: Engine) -> None:
     state = state_of(graph, SETTINGS["A"], 1, 3)
     state.weight[2, :2], state.rho[:3] = [2.0, -3.0], [3.0, 1.5, 0.4]
     state.e[:3] = residuals(state)
-    start = State(*(part.copy() for part in state))
+    start = state.copied()
     a = np.linspace(-20, 20, 20_001)
     gaps = state.a[:2] - state.b[:2, None] - state.weight[2, :2][:, None] * logistic(a)
     target = np.exp(-0.2 * (a - state.b[2]) ** 2 - 0.5 * state.rho[:2] @ gaps**2)
     target /= target.sum()
     for passes_of in (("slice_pass",), ("elliptical_pass",), ("slice_pass", "elliptical_pass")):
-        state = State(*(part.copy() for part in start))
+        state = start.copied()
         generator, found = np.random.default_rng(0), np.empty(8000)
         for n in range(len(found)):
             for name in passes_of:

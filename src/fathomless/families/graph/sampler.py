@@ -210,4 +210,4 @@ class GraphSampler(Sampler[State]):
 
     def unpack(self, arrays: Mapping[str, NDArray[Any]]) -> State:
         """Put a state together again."""
-        return State(**{name: np.ascontiguousarray(arrays[name]).copy() for name in State._fields})
+        return State(**{name: np.ascontiguousarray(arrays[name]) for name in State._fields}).copied()

@@ -66,6 +66,10 @@ class State(NamedTuple):
     law: Floats
     size: NDArray[np.int64]
 
+    def copied(self) -> "State":
+        """Return a state of its own, with the same values."""
+        return State(**{name: getattr(self, name).copy() for name in self._fields})
+
 
 def empty(
     values: Floats,

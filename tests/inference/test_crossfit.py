@@ -142,12 +142,13 @@ def test_cross_fitted_equals_separate_fits() -> None:
 
 
 def test_likelihoods_together_are_widened_one_by_one() -> None:
-    f, y = torch.randn(2, 6, 1).double(), torch.randn(6, 1).double()
+    generator = torch.Generator().manual_seed(0)
+    f, y = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 6, 1), (6, 1)))
     each = [Gaussian(initial_noise=noise).double() for noise in (0.2, 0.5, 1.0)]
     wide = Together(each).wider(2.0).log_prob(f, y)
     alone = [Gaussian(initial_noise=2.0 * noise).double() for noise in (0.2, 0.5, 1.0)]
-    assert torch.allclose(wide, Together(alone).log_prob(f, y))
-    logits, classes = torch.randn(2, 6, 3), torch.tensor([0, 1, 2, 2, 1, 0])
+    assert torch.allclose(wide, Together(alone).log_prob(f, y), atol=1e-6)  # noise begins in single precision
+    logits, classes = torch.randn(2, 6, 3, generator=generator), torch.tensor([0, 1, 2, 2, 1, 0])
     warm = Together([Categorical(3), Categorical(3)]).wider(2.0)
     assert torch.allclose(warm.log_prob(logits, classes), Categorical(3).log_prob(logits / 2.0, classes))
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fathomless.estimators.findings import Case, Finding
 from fathomless.estimators.options import LawOptions, TableOptions, VariationalOptions, documented, option
-from fathomless.estimators.tasks import Classifier, Density, Regressor
+from fathomless.estimators.tasks import Classifier, PredictedDensity, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.family import Family
 from fathomless.inference.run import Fitted
@@ -182,7 +182,7 @@ class ToyRegressor(_Polynomial, Regressor):
 
 
 @documented
-class ToyDensity(_Polynomial, Density):
+class ToyDensity(_Polynomial, PredictedDensity):
     """Density of rows without inputs: every degree is a bias.
 
     Parameters

@@ -44,6 +44,9 @@ if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.families.continuous.estimator import ContinuousDepthRegressor as ContinuousDepthRegressor
     from fathomless.families.depth.estimator import UnboundedDepthClassifier as UnboundedDepthClassifier
     from fathomless.families.depth.estimator import UnboundedDepthRegressor as UnboundedDepthRegressor
+    from fathomless.families.graph.estimator import IndianChefsClassifier as IndianChefsClassifier
+    from fathomless.families.graph.estimator import IndianChefsDensity as IndianChefsDensity
+    from fathomless.families.graph.estimator import IndianChefsRegressor as IndianChefsRegressor
     from fathomless.families.registry import load as load
     from fathomless.families.sparse.estimator import SparseBayesClassifier as SparseBayesClassifier
     from fathomless.families.sparse.estimator import SparseBayesRegressor as SparseBayesRegressor

@@ -13,7 +13,8 @@ import torch
 import toy_family
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.options import ChainOptions
+from fathomless.estimators.tasks import BaseRegressor, Classifier
 from fathomless.families.family import Family
 from fathomless.families.registry import estimator_class, families, options
 from fathomless.posterior.likelihoods import Likelihood
@@ -56,6 +57,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
         "network": ({**PATHS, "drift": "network", "rank": 4, "estimator": "sticking"}, {"structure"}),
         "average": ({**PATHS, **AVERAGE}, {"structure"}),
     },
+    "graph": {"": ({"chains": 2, "sweeps": 60, "states": 20, "weight_draws": 4, "engine": "numpy"}, set())},
     "finite": {"": ({}, {"structure", "weights"})},
     "dun": {"": ({"depths": 3}, {"weights"})},
     "dropout": {"": ({}, {"structure"})},
@@ -123,6 +125,12 @@ def cases(which: Mapping[str, Family]) -> list[Case]:
 CASES: list[Case] = cases({**families(), toy_family.FAMILY.name: toy_family.FAMILY})
 
 
+#: Those whose posterior was trained, by gradients of a bound; the others were sampled by chains.
+TRAINED: list[Case] = [case for case in CASES if not issubclass(case.family.options, ChainOptions)]
+#: Those that have a law for each row.
+PREDICTIVE: list[Case] = [case for case in CASES if case.task != "density" or case in TRAINED]
+
+
 def chosen(*tasks: str) -> list[Case]:
     """Return the cases of some tasks."""
     return [case for case in CASES if case.task in tasks]
@@ -160,7 +168,7 @@ def predicted(estimator: Any, X: Array) -> list[Array]:
     """Return everything that an estimator of any task says of some rows, rows along the first axis."""
     if isinstance(estimator, Classifier):
         return [estimator.predict_log_proba(X), estimator.predict(X)]
-    if isinstance(estimator, Regressor):
+    if isinstance(estimator, BaseRegressor):
         mean, std = estimator.predict(X, return_std=True)
         return [mean, std, *estimator.predict_interval(X, 0.8)]
     return [estimator.score_samples(X)]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fathomless
-from battery.cases import CASES, Case, fitted, named, parts, rows
+from battery.cases import CASES, TRAINED, Case, fitted, named, parts, rows
 from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, NaturalLawOptions
 from fathomless.families import registry
 from fathomless.inference.batched import fit_batched
@@ -65,7 +65,7 @@ def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case
         assert all(map(torch.equal, before, state(*models, *likelihoods)))
 
 
-@pytest.mark.parametrize(**named([case for case in CASES if case.plain]))
+@pytest.mark.parametrize(**named([case for case in TRAINED if case.plain]))
 def test_restarts_are_trained_side_by_side_or_refused(case: Case) -> None:
     model, _ = parts(case)
     model = model.members[0] if isinstance(model, Ensemble) else model

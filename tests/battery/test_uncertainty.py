@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from battery.cases import CASES, Case, fitted, named
+from battery.cases import PREDICTIVE, Case, fitted, named
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import ContinuousPredictive, Uncertainty, predictive
@@ -27,7 +27,7 @@ def adds_up(split: Uncertainty, total: Tensor) -> None:
         assert (part >= 0).all()
 
 
-@pytest.mark.parametrize(**named(CASES))
+@pytest.mark.parametrize(**named(PREDICTIVE))
 def test_the_parts_add_up_and_those_that_cannot_be_are_zero(case: Case) -> None:
     p = fitted(case).predict_dist(case.table()[0])
     split = p.uncertainty()

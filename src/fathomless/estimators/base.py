@@ -1,8 +1,8 @@
 """The scikit-learn border, for every family: arrays or data frames in, calibrated predictions out.
 
 An estimator is thin: it prepares a table, asks its family for a posterior, and shows it. How a posterior is found it
-does not know: that is :mod:`fathomless.estimators.variational`. What a target is, is
-:mod:`fathomless.estimators.tasks`.
+does not know: that is :mod:`fathomless.estimators.variational` or :mod:`fathomless.estimators.chains`. What a target
+is, is :mod:`fathomless.estimators.tasks`.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ from fathomless.system import io, memory
 from fathomless.system.errors import DataError, FileError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["PREDICTED_AT_ONCE", "Estimator"]
+__all__ = ["PREDICTED_AT_ONCE", "Estimator", "Predictor"]
 
 PREDICTED_AT_ONCE = 16384  #: rows
 
 
 class Estimator(TableReader, ABC):
-    """What all estimators share: fitting, chunks of predictions, files.
+    """What all estimators share: fitting, and files.
 
     Attributes
     ----------
@@ -110,10 +110,6 @@ class Estimator(TableReader, ABC):
     def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
         """Build p(y | f); of a saved one by the names of its tensors, which tell what was chosen in the fit."""
 
-    @abstractmethod
-    def _units(self) -> dict[str, Any]:
-        """Return what turns components into the user's units."""
-
     # ---- fitting
 
     def _fit(self, prepare: Callable[[], Prepared]) -> Self:
@@ -143,86 +139,6 @@ class Estimator(TableReader, ABC):
         In nats per row, in the units of the target; None if there are no such rows.
         """
         return None if self._score is None else self._score - self.target_.log_unit
-
-    # ---- predicting
-
-    def predict_dist(self, X: Any, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
-        """Return the predictive distribution of every row: a mixture over structures and weight draws.
-
-        It holds the parameters of every component, S × N × K numbers.
-
-        Parameters
-        ----------
-        X : array or data frame, shape (N, C)
-            Rows.
-        fold : array of int, shape (R, N), optional
-            Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
-            training and their ``fold_``, predictions by networks that have not seen them.
-        """
-        chunks: list[ClassPredictive | ContinuousPredictive] = []
-        for chunk in self._predictives(X, self._kept_from(X, fold)):
-            if not chunks:  # its size tells that of the rest; joining needs each number twice
-                memory.require(
-                    2.0 * chunk.nbytes / len(chunk) * len(X),
-                    f"the predictive distribution of {len(X):,} rows",
-                    lambda share: (
-                        f"about {int(share * len(X)):,} rows fit: predict part by part, or lower weight_draws"
-                    ),
-                )
-            chunks.append(chunk)
-        return cast(ClassPredictive | ContinuousPredictive, concatenate(chunks))
-
-    def _kept_from(self, X: Any, fold: Any) -> Array | None:
-        """Return the numbers of the networks that have not seen each row, (R, N)."""
-        if fold is None:
-            return None
-        check_is_fitted(self, "model_")
-        given = np.asarray(fold)
-        if self.fold_ is None or not isinstance(self.model_, Ensemble):
-            raise DataError("fold was given, and no networks were cross-fitted; leave it out")
-        members = self.fold_.max(1, keepdims=True) + 1  # of each partition, since one that diverged is left out
-        if given.shape != (len(members), len(X)) or given.min(initial=0) < 0 or np.any(given >= members):
-            raise DataError(
-                f"fold has shape {given.shape}; for these {len(X)} rows ({len(members)}, {len(X)}) is allowed, with "
-                f"numbers from 0 to {members.min() - 1}: rows of fold -1 were seen by all networks, leave them out"
-            )
-        return cast(Array, given + np.cumsum(members, 0) - members)
-
-    def _predictives(
-        self, X: Any, networks_of: Array | None = None
-    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
-        """Predict chunk after chunk, with the same weight draws for all of them."""
-        check_is_fitted(self, "model_")
-        if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
-            X = self._table(X, reset=False)
-        device, likelihood = self.model_.device, self.likelihood_
-        if networks_of is not None and "narrowing" in self.weighing_:
-            likelihood = copy.deepcopy(likelihood)  # that of single networks
-            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"]))  # type: ignore[operator, union-attr]
-        passes = self._draws() if self.model_.stochastic else 1
-        networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
-        networks *= len(self.model_.members) if isinstance(self.model_, Ensemble) else 1
-        memory.require(
-            2.0 * 8.0 * passes * networks * min(len(X), PREDICTED_AT_ONCE) * self.likelihood_.outputs,
-            f"weight_draws={passes:,} of {min(len(X), PREDICTED_AT_ONCE):,} rows",
-            lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
-        )
-        for start in range(0, max(1, len(X)), PREDICTED_AT_ONCE):
-            rows = take(X, slice(start, start + PREDICTED_AT_ONCE))
-            rows = self._table(rows, reset=False) if whole else rows
-            x = torch.as_tensor(self._predictors(self.schema_, rows), dtype=self.model_.dtype).to(device)
-            memory.release(X)
-            noise = as_generator(fold_in(self.seed_, "predict"), device=x.device)
-            with torch.no_grad():
-                draws = self.model_.draw(x, self._draws(), noise)
-                _check_finite(draws.f, start)
-                if networks_of is not None:
-                    draws = _of_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
-                yield predictive(draws, likelihood, **self._units())
-
-    def _draws(self) -> int:
-        """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""
-        return (self if isinstance(self, DrawnWeightsOptions) else DrawnWeightsOptions).weight_draws
 
     # ---- saving
 
@@ -351,6 +267,92 @@ class Estimator(TableReader, ABC):
         tags.input_tags.allow_nan = self.missing == "impute"
         tags.target_tags.multi_output = self._target_type() is TargetScale
         return tags
+
+
+class Predictor(Estimator, ABC):
+    """What estimators share whose posterior says something of rows with a law for each."""
+
+    @abstractmethod
+    def _units(self) -> dict[str, Any]:
+        """Return what turns components into the user's units."""
+
+    def predict_dist(self, X: Any, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
+        """Return the predictive distribution of every row: a mixture over structures and weight draws.
+
+        It holds the parameters of every component, S × N × K numbers.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+        fold : array of int, shape (R, N), optional
+            Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
+            training and their ``fold_``, predictions by networks that have not seen them.
+        """
+        chunks: list[ClassPredictive | ContinuousPredictive] = []
+        for chunk in self._predictives(X, self._kept_from(X, fold)):
+            if not chunks:  # its size tells that of the rest; joining needs each number twice
+                memory.require(
+                    2.0 * chunk.nbytes / len(chunk) * len(X),
+                    f"the predictive distribution of {len(X):,} rows",
+                    lambda share: (
+                        f"about {int(share * len(X)):,} rows fit: predict part by part, or lower weight_draws"
+                    ),
+                )
+            chunks.append(chunk)
+        return cast(ClassPredictive | ContinuousPredictive, concatenate(chunks))
+
+    def _kept_from(self, X: Any, fold: Any) -> Array | None:
+        """Return the numbers of the networks that have not seen each row, (R, N)."""
+        if fold is None:
+            return None
+        check_is_fitted(self, "model_")
+        given = np.asarray(fold)
+        if self.fold_ is None or not isinstance(self.model_, Ensemble):
+            raise DataError("fold was given, and no networks were cross-fitted; leave it out")
+        members = self.fold_.max(1, keepdims=True) + 1  # of each partition, since one that diverged is left out
+        if given.shape != (len(members), len(X)) or given.min(initial=0) < 0 or np.any(given >= members):
+            raise DataError(
+                f"fold has shape {given.shape}; for these {len(X)} rows ({len(members)}, {len(X)}) is allowed, with "
+                f"numbers from 0 to {members.min() - 1}: rows of fold -1 were seen by all networks, leave them out"
+            )
+        return cast(Array, given + np.cumsum(members, 0) - members)
+
+    def _predictives(
+        self, X: Any, networks_of: Array | None = None
+    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
+        """Predict chunk after chunk, with the same weight draws for all of them."""
+        check_is_fitted(self, "model_")
+        if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
+            X = self._table(X, reset=False)
+        device, likelihood = self.model_.device, self.likelihood_
+        if networks_of is not None and "narrowing" in self.weighing_:
+            likelihood = copy.deepcopy(likelihood)  # that of single networks
+            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"]))  # type: ignore[operator, union-attr]
+        passes = self._draws() if self.model_.stochastic else 1
+        networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
+        networks *= len(self.model_.members) if isinstance(self.model_, Ensemble) else 1
+        memory.require(
+            2.0 * 8.0 * passes * networks * min(len(X), PREDICTED_AT_ONCE) * self.likelihood_.outputs,
+            f"weight_draws={passes:,} of {min(len(X), PREDICTED_AT_ONCE):,} rows",
+            lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
+        )
+        for start in range(0, max(1, len(X)), PREDICTED_AT_ONCE):
+            rows = take(X, slice(start, start + PREDICTED_AT_ONCE))
+            rows = self._table(rows, reset=False) if whole else rows
+            x = torch.as_tensor(self._predictors(self.schema_, rows), dtype=self.model_.dtype).to(device)
+            memory.release(X)
+            noise = as_generator(fold_in(self.seed_, "predict"), device=x.device)
+            with torch.no_grad():
+                draws = self.model_.draw(x, self._draws(), noise)
+                _check_finite(draws.f, start)
+                if networks_of is not None:
+                    draws = _of_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
+                yield predictive(draws, likelihood, **self._units())
+
+    def _draws(self) -> int:
+        """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""
+        return (self if isinstance(self, DrawnWeightsOptions) else DrawnWeightsOptions).weight_draws
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor
 from fathomless.data.frames import read_labels, read_target
 from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, TargetScale
-from fathomless.estimators.base import Estimator
+from fathomless.estimators.base import Predictor
 from fathomless.posterior import metrics
 from fathomless.posterior.mixtures import Mixture, Normal
 from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, Predictive
@@ -155,13 +155,13 @@ class Evaluation:
 
 
 def evaluate(
-    estimator: Estimator, X: Any, y: Any, *, name: str, targets: Sequence[str] = ("y",), fold: Any = None
+    estimator: Predictor, X: Any, y: Any, *, name: str, targets: Sequence[str] = ("y",), fold: Any = None
 ) -> Evaluation:
     """Score a fitted estimator on rows whose answers are known, 16,384 of them at a time.
 
     Parameters
     ----------
-    estimator : Estimator
+    estimator : Predictor
         A fitted classifier or regressor.
     X : array or data frame, shape (N, C)
         As for ``estimator.predict``.
@@ -173,7 +173,7 @@ def evaluate(
         Names of the target columns.
     fold : array of int, shape (R, N), optional
         Predict each row by the networks that were kept from its fold, see
-        :meth:`~fathomless.estimators.base.Estimator.predict_dist`.
+        :meth:`~fathomless.estimators.base.Predictor.predict_dist`.
 
     Returns
     -------
@@ -238,7 +238,7 @@ def _check_lengths(X: Any, y: Array, columns: int, targets: Sequence[str]) -> No
         raise DataError(f"targets={targets!r} was given; one name for each of the {columns} target columns is needed")
 
 
-def _chunks(estimator: Estimator, X: Any, rows: int, fold: Any) -> Iterator[tuple[slice, Predictive, Ints]]:
+def _chunks(estimator: Predictor, X: Any, rows: int, fold: Any) -> Iterator[tuple[slice, Predictive, Ints]]:
     """Predict part after part; yield which rows it holds, their prediction, and which of them are for pictures."""
     shown = np.linspace(0, rows - 1, min(rows, _SHOWN)).round().astype(np.int64)
     by_position = getattr(X, "iloc", X)  # all tables but those of pandas are cut by position
@@ -281,7 +281,7 @@ class _ClassRows:
 
 
 def _classification(
-    estimator: Estimator, known: ClassLabels, X: Any, y: Ints, name: str, targets: tuple[str, ...], fold: Any
+    estimator: Predictor, known: ClassLabels, X: Any, y: Ints, name: str, targets: tuple[str, ...], fold: Any
 ) -> Evaluation:
     found, pictures = [], []
     for part, p, picked in _chunks(estimator, X, len(y), fold):
@@ -371,7 +371,7 @@ class _NumberRows:
 
 
 def _regression(
-    estimator: Estimator, known: TargetScale, X: Any, y: Floats, name: str, targets: tuple[str, ...], fold: Any
+    estimator: Predictor, known: TargetScale, X: Any, y: Floats, name: str, targets: tuple[str, ...], fold: Any
 ) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
     found, pictures = [], []

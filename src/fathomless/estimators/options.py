@@ -1,8 +1,8 @@
 """The options of estimators, as plain values: one list for Python and for the command line.
 
-Options come in groups: of tables, of variational training, of a law over structure that is moved by gradients. A
-family takes the groups that it uses, and adds its own; its estimators are dataclasses of them. Nothing here needs
-torch, so that ``fathomless --help`` answers at once.
+Options come in groups: of tables, of variational training, of a law over structure that is moved by gradients, of
+chains. A family takes the groups that it uses, and adds its own; its estimators are dataclasses of them. Nothing here
+needs torch, so that ``fathomless --help`` answers at once.
 """
 
 import inspect
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMON",
+    "ChainOptions",
     "ClassOptions",
     "CrossFitOptions",
     "DrawnTrainingOptions",
@@ -222,6 +223,43 @@ class CrossFitOptions:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class ChainOptions:
+    """How a posterior is sampled by Markov chains.
+
+    Parameters
+    ----------
+    chains : int
+        Chains, each from a start of its own.
+    sweeps : int
+        Sweeps of each chain, those of the burn-in among them.
+    burn_in : float
+        Share of the sweeps before the first state that is kept, 0 <= burn_in < 1.
+    states : int
+        States that are kept of each chain, evenly spaced.
+    chains_by : {"selected", "all", "stacked"}
+        How chains are weighed. "selected" takes those whose log-likelihood of the training rows is within 0.08 nats per
+        row of the best one, and weighs them alike; "all" weighs all alike; "stacked" maximises the log score of rows
+        that were held out.
+    validation_fraction : float
+        Share of the rows that is held out, for "stacked" and for a score of rows that no chain has seen.
+    n_jobs : int
+        Chains that run at once, on threads or whatever joblib's ``parallel_config`` says; -1 is one for each core. The
+        bytes are the same.
+    callbacks : sequence of callables, optional
+        Called with the :class:`~fathomless.inference.mcmc.chains.Chains` forty times in a run.
+    """
+
+    chains: int = option(12, "whole", least=1)
+    sweeps: int = option(4000, "whole", least=1)
+    burn_in: float = option(0.5, "real", least=0)
+    states: int = option(250, "whole", least=1)
+    chains_by: str = option("selected", "choice", names=("selected", "all", "stacked"))
+    validation_fraction: float = option(0.0, "real", least=0)
+    n_jobs: int = option(1, "whole", -1, least=1)
+    callbacks: "Sequence[Callable[[Any], None]] | None" = option(None, "object")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClassOptions:
     """What classes cost.
 
@@ -279,7 +317,7 @@ class NoiseOptions:
     noise: "float | str" = option("learned", "real", "learned", "input")
 
 
-#: Names of the options that are common to families: of tables, training, laws and draws.
+#: Names of the options that are common to families: of tables, training, laws, draws and chains.
 COMMON = frozenset(
     f.name
     for group in (
@@ -289,6 +327,7 @@ COMMON = frozenset(
         DrawnWeightsOptions,
         DrawnTrainingOptions,
         CrossFitOptions,
+        ChainOptions,
     )
     for f in fields(group)
 )

@@ -117,8 +117,8 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         """Whether the order of the rows matters to their folds."""
 
     @abstractmethod
-    def _refuse_streams(self) -> None:
-        """Refuse data that are read in parts if they could not be used, before any are read."""
+    def _against_streams(self) -> str:
+        """Return why data that are read in parts cannot be used, and what to do; "" if they can."""
 
     @abstractmethod
     def _fitted_before(self) -> torch.dtype | None:
@@ -160,7 +160,8 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
     def _prepare_stream(self, source: streams.Source) -> Prepared:
         """Learn how the table is encoded, and read the rows that are held out."""
         self._check_options()
-        self._refuse_streams()
+        if reason := self._against_streams():
+            raise DataError(reason)
         seed, before = self._seed(), self._fitted_before()
         options = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
         schema, target = (

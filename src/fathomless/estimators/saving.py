@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fathomless.data.rows import Rows, Stream
+from fathomless.inference.mcmc.chains import Plan
 from fathomless.inference.training import Training
 from fathomless.system.errors import DataError, FileError
 
@@ -36,7 +37,11 @@ _WITHOUT_EFFECT = {"weight_draws", "structure_rate", "structure_optimizer", "str
 
 
 def fingerprint(
-    train: Rows | Stream, valid: Rows | None, start: Iterable[Tensor], training: Training, options: dict[str, Any]
+    train: Rows | Stream,
+    valid: Rows | None,
+    start: Iterable[Tensor],
+    training: Training | Plan,
+    options: dict[str, Any],
 ) -> str:
     """Name the data, the start and the options of a fit, so that a checkpoint of another one is not taken up."""
     digest = hashlib.sha256(json.dumps([asdict(training), options], sort_keys=True, default=str).encode())

@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Self, cast
@@ -16,7 +17,7 @@ from fathomless.data.frames import encode, read_target, take
 from fathomless.data.schema import Schema, some
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
-from fathomless.estimators.base import PREDICTED_AT_ONCE, Estimator
+from fathomless.estimators.base import PREDICTED_AT_ONCE, Estimator, Predictor
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.estimators.preparation import Array
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
@@ -25,10 +26,10 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator
 
-__all__ = ["Classifier", "Density", "Regressor", "Supervised"]
+__all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regressor", "Supervised"]
 
 
-class Supervised(Estimator):
+class Supervised(Predictor):
     """What classifiers and regressors share: columns that predict, and a target."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
@@ -176,22 +177,10 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[mis
         return ClassLabels
 
 
-class _Continuous(NoiseOptions):
-    """What estimators of numbers share: noise of a law that the user names, and a scale to undo."""
+class _Scaled:
+    """What estimators of numbers share: a scale to undo."""
 
     target_: ClassLabels | TargetScale
-
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
-        targets = len(cast(TargetScale, target).mean)
-        if "likelihood/raw_df" in saved:
-            return StudentT(targets, df="learned")
-        kinds: dict[str, Callable[..., Likelihood]] = {
-            "auto": Gaussian,
-            "gaussian": Gaussian,
-            "student_t": StudentT,
-            "laplace": Laplace,
-        }
-        return kinds[checks.choice("likelihood", self.likelihood, tuple(kinds))](targets, noise=self.noise)
 
     def _shaped(self, y: Any) -> Any:
         return y
@@ -205,7 +194,23 @@ class _Continuous(NoiseOptions):
         return TargetScale
 
 
-class Regressor(_Continuous, RegressorMixin, Supervised):  # type: ignore[misc]
+class _NamedNoise(NoiseOptions):
+    """What estimators of numbers share whose noise has a law that the user names."""
+
+    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+        targets = len(cast(TargetScale, target).mean)
+        if "likelihood/raw_df" in saved:
+            return StudentT(targets, df="learned")
+        kinds: dict[str, Callable[..., Likelihood]] = {
+            "auto": Gaussian,
+            "gaussian": Gaussian,
+            "student_t": StudentT,
+            "laplace": Laplace,
+        }
+        return kinds[checks.choice("likelihood", self.likelihood, tuple(kinds))](targets, noise=self.noise)
+
+
+class BaseRegressor(_Scaled, RegressorMixin, Supervised):  # type: ignore[misc]
     """What all regressors share."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -237,11 +242,23 @@ class Regressor(_Continuous, RegressorMixin, Supervised):  # type: ignore[misc]
         return fit_target(y, weight)
 
 
-class Density(_Continuous, DensityMixin, Estimator):  # type: ignore[misc]
+class Regressor(_NamedNoise, BaseRegressor):
+    """What regressors share whose noise has a law that the user names."""
+
+
+class Density(_Scaled, DensityMixin, Estimator, ABC):  # type: ignore[misc]
     """What all estimators of a density share: the columns of the table are the target, and nothing predicts them.
 
     Networks get rows without columns, (N, 0).
     """
+
+    @abstractmethod
+    def score_samples(self, X: Any) -> Array:
+        """Return the log density of every row in nats, in the units of the table; shape (N,)."""
+
+    @abstractmethod
+    def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
+        """Draw rows, shape (n_samples, T); each comes from a network of its own."""
 
     def fit(self, X: Any, y: None = None, sample_weight: Any = None) -> Self:
         """Fit the posterior to a table of numbers.
@@ -264,7 +281,45 @@ class Density(_Continuous, DensityMixin, Estimator):  # type: ignore[misc]
         DataError
             For a table or option that cannot be used; the message says what to do.
         """
+        _check_numbers(X)
         return self._fit(lambda: self._prepare(X, X, sample_weight))
+
+    def score(self, X: Any, y: None = None) -> float:
+        """Return the mean log density of the rows, in nats."""
+        return float(self.score_samples(X).mean())
+
+    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
+        return replace(fit_target(y, weight), ndim=2)
+
+    def _predictors(self, schema: Schema, X: Any) -> Array:
+        return np.zeros((len(X), 0))
+
+    def _width(self, schema: Schema) -> int:
+        return 0
+
+
+def _check_numbers(X: Any) -> None:
+    """Refuse a frame with columns that have no density; arrays are checked as scikit-learn does."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        return
+    for name in frame.columns:
+        column = frame[name]
+        if not column.dtype.is_numeric():
+            raise DataError(
+                f"column {name!r} holds {column.dtype}; a density is of numbers: encode the column, or drop it"
+            )
+        values = column.cast(nw.Float64()).to_numpy()
+        gaps = int((~np.isfinite(np.asarray(values, dtype=np.float64))).sum())
+        if gaps:
+            raise DataError(
+                f"column {name!r} has {gaps} missing or infinite values; a density needs all of them: drop these rows, "
+                "or the column"
+            )
+
+
+class PredictedDensity(_NamedNoise, Density, Predictor):
+    """A density that is the predictive distribution of a row without columns."""
 
     def score_samples(self, X: Any) -> Array:
         """Return the log density of every row in nats, in the units of the table; shape (N,)."""
@@ -275,10 +330,6 @@ class Density(_Continuous, DensityMixin, Estimator):  # type: ignore[misc]
         )
         return np.concatenate([p.log_prob(read_target(rows).reshape(len(p), -1)).numpy() for p, rows in parts])
 
-    def score(self, X: Any, y: None = None) -> float:
-        """Return the mean log density of the rows, in nats."""
-        return float(self.score_samples(X).mean())
-
     def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw rows, shape (n_samples, T); each comes from a network of its own."""
         check_is_fitted(self, "model_")
@@ -286,12 +337,3 @@ class Density(_Continuous, DensityMixin, Estimator):  # type: ignore[misc]
         row = cast(ContinuousPredictive, self.predict_dist(np.zeros((1, columns))))
         count = checks.whole("n_samples", n_samples)
         return np.asarray(row.sample(count, as_generator(random_state)))[:, 0]
-
-    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
-        return replace(fit_target(y, weight), ndim=2)
-
-    def _predictors(self, schema: Schema, X: Any) -> Array:
-        return np.zeros((len(X), 0))
-
-    def _width(self, schema: Schema) -> int:
-        return 0

@@ -117,11 +117,12 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _fitted_before(self) -> torch.dtype | None:
         return self.model_.dtype if self.warm_start and "model_" in vars(self) else None
 
-    def _refuse_streams(self) -> None:
+    def _against_streams(self) -> str:
         if self.n_restarts != 1:
-            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
+            return f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1"
         if isinstance(self, CrossFitOptions) and not isinstance(self.members, str) and self.members > 1:
-            raise DataError(f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'")
+            return f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'"
+        return ""
 
     def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
         if isinstance(self, CrossFitEstimator):

@@ -33,6 +33,8 @@ class Family:
         Function (estimator) -> :class:`~fathomless.plots.page.StructureSection`: what the page shows of the structure.
     findings : str, optional
         Function (:class:`~fathomless.estimators.findings.Case`) -> findings: what the doctor says of the structure.
+    noise : bool
+        Whether its regressions have a noise whose law is an option; else the posterior has it.
     progress : mapping of str to str
         Columns of the history that a progress bar shows, with the words for them.
     """
@@ -46,6 +48,7 @@ class Family:
     papers: tuple[Reference, ...] = ()
     report: str | None = None
     findings: str | None = None
+    noise: bool = True
     progress: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -15,7 +15,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
 from fathomless.estimators.options import ClassOptions, NoiseOptions, options_of
-from fathomless.families import baselines, continuous, depth, sparse
+from fathomless.families import baselines, continuous, depth, graph, sparse
 from fathomless.families.family import Family
 from fathomless.system.citations import SOFTWARE, Reference
 from fathomless.system.errors import DataError, FileError
@@ -32,6 +32,7 @@ BUILT_IN: tuple[Family, ...] = (
     depth.FAMILY,
     sparse.FAMILY,
     continuous.FAMILY,
+    graph.FAMILY,
     *baselines.FAMILIES,
 )
 GROUP = "fathomless.families"  #: entry points by which other packages bring families
@@ -82,8 +83,8 @@ def options(family: Family, task: str) -> "dict[str, Field[Any]]":
     >>> "noise" in options(families()["depth"], "regression"), "noise" in options(families()["depth"], "classification")
     (True, False)
     """
-    of_task = options_of(NoiseOptions if task in ("regression", "density") else ClassOptions)
-    return {option.name: option for option in (*options_of(family.options), *of_task)}
+    groups = [family.options, *([ClassOptions] if task == "classification" else [NoiseOptions] if family.noise else [])]
+    return {option.name: option for group in groups for option in options_of(group)}
 
 
 def family_of(estimator: "Estimator | str") -> Family:

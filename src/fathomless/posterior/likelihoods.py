@@ -30,10 +30,11 @@ __all__ = [
     "Likelihood",
     "LocationScale",
     "Noise",
+    "StatedNoise",
     "StudentT",
 ]
 
-NoiseOption = float | Literal["learned", "input"]
+NoiseOption = float | Literal["learned", "input", "stated"]
 Law = tuple[type[Component], tuple[float | Tensor, ...]]  # a component class and its shape parameters
 
 _DF_START = 4.0
@@ -208,6 +209,31 @@ class InputNoise(Noise):
         return loc, self.log_minimum + 0.5 * (x + torch.sqrt(x.square() + 4.0))
 
 
+class StatedNoise(Noise):
+    """A scale that a drawn network states: f = [centres | log scales], taken as they are.
+
+    For posteriors over networks whose noise was inferred with them.
+
+    Parameters
+    ----------
+    targets : int
+        Target columns T.
+    """
+
+    def __init__(self, targets: int) -> None:
+        super().__init__()
+        self.targets = targets
+
+    @property
+    def columns(self) -> int:
+        """Two: the centre and the log scale."""
+        return 2
+
+    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Split f (S, B, 2 T) into centres and log scales, each (S, B, T)."""
+        return f[..., : self.targets], f[..., self.targets :]
+
+
 class LocationScale(Likelihood, HasWidth, ABC):
     r"""Independent noise of one law on each target column: y = centre + scale z, with z of a standardised law g.
 
@@ -219,9 +245,10 @@ class LocationScale(Likelihood, HasWidth, ABC):
     ----------
     targets : int
         Target columns T.
-    noise : "learned", "input" or float
+    noise : "learned", "input", "stated" or float
         Scale: one learned for each column (:class:`LearnedNoise`), one predicted for each input
-        (:class:`InputNoise`; the network gives 2 T columns), or known.
+        (:class:`InputNoise`; the network gives 2 T columns), one that each drawn network states
+        (:class:`StatedNoise`; 2 T columns too), or known.
     initial_noise : float
         Scale at the start of training.
     min_noise : float
@@ -539,9 +566,11 @@ def _noise(targets: int, noise: NoiseOption, initial: float, minimum: float) -> 
         return LearnedNoise(targets, initial, minimum)
     if noise == "input":
         return InputNoise(targets, initial, minimum)
+    if noise == "stated":
+        return StatedNoise(targets)
     if isinstance(noise, str | bool) or not 0.0 < noise < math.inf:
         raise DataError(
-            f"noise was given as {noise!r}; allowed are 'learned', 'input' and positive finite "
+            f"noise was given as {noise!r}; allowed are 'learned', 'input', 'stated' and positive finite "
             "numbers in the units of the target that the network sees"
         )
     return FixedNoise(float(noise))

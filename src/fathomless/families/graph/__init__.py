@@ -1,1 +1,38 @@
-"""Infinite graphs: units, layers and connections are a random directed acyclic graph. Imports no other family."""
+"""Infinite graphs: which hidden units there are, and who feeds whom. This folder imports no other family."""
+
+from fathomless.families.family import Family
+from fathomless.families.graph.options import GraphOptions
+from fathomless.system.citations import Reference
+
+__all__ = ["FAMILY"]
+
+_ESTIMATOR = "fathomless.families.graph.estimator"
+
+#: What the registry knows of it.
+FAMILY = Family(
+    name="graph",
+    title="a graph without an upper limit on its hidden units, by Markov chains",
+    options=GraphOptions,
+    classifier=f"{_ESTIMATOR}:IndianChefsClassifier",
+    regressor=f"{_ESTIMATOR}:IndianChefsRegressor",
+    density=f"{_ESTIMATOR}:IndianChefsDensity",
+    noise=False,
+    papers=(
+        Reference(
+            "dallaire2016bayesian",
+            "misc",
+            (
+                "Patrick Dallaire",
+                "Ludovic Trottier",
+                "Philippe Giguère",
+                "Brahim Chaib-draa",
+                "François Laviolette",
+            ),
+            "Bayesian Nonparametric Deep Learning",
+            2016,
+            "note",
+            "Preprint",
+        ),
+    ),
+    progress={"mean_hidden": "hidden units", "mean_edges": "edges"},
+)

@@ -153,25 +153,26 @@ class Mixture:
     chains: NDArray[np.int64]
     scale: LogitScale
 
-    def log_prob(self, x: Floats) -> tuple[Floats, Floats, Floats]:
+    def log_prob(self, x: Floats, *, errors: bool = True) -> tuple[Floats, Floats, Floats]:
         """Return log densities of rows, their Monte Carlo errors, and how many components each rests on; all (N,).
 
         Densities are in the user's units, in nats. Outside the support they are -inf, with an error of 0. The error
-        counts the draws of a chain by their effective number. Below about 50 effective components it is too small.
+        counts the draws of a chain by their effective number, and is 0 if it is not asked for. Below about 50 effective
+        components it is too small.
         """
         a = self.scale.encode(x)
         inside = np.isfinite(a).all(1)
         log_p = np.full(len(x), -np.inf)
-        errors, effective = np.zeros(len(x)), np.zeros(len(x))
+        deviations, effective = np.zeros(len(x)), np.zeros(len(x))
         rows = np.flatnonzero(inside)
         block = max(1, _AT_ONCE // (self.means.shape[0] * self.means.shape[1]))
         for start in range(0, len(rows), block):
             part = rows[start : start + block]
-            log_p[part], errors[part], effective[part] = self._of_logits(a[part])
+            log_p[part], deviations[part], effective[part] = self._of_logits(a[part], errors)
         log_p[rows] += self.scale.log_jacobian(a[rows])
-        return log_p, errors, effective
+        return log_p, deviations, effective
 
-    def _of_logits(self, a: Floats) -> tuple[Floats, Floats, Floats]:
+    def _of_logits(self, a: Floats, errors: bool) -> tuple[Floats, Floats, Floats]:
         networks, draws, _ = self.means.shape
         logs = log_components(self.means, self.precisions, a)  # (N, S M)
         top = logs.max(1, keepdims=True)
@@ -181,8 +182,10 @@ class Mixture:
         p = each @ self.weights
         weighted = parts * self.weights[:, None]
         effective = weighted.sum((1, 2)) ** 2 / (weighted**2).sum((1, 2))
-        errors = np.array([self._error(line, total) for line, total in zip(each, p, strict=True)])
-        return np.log(p) + top[:, 0], errors, effective
+        if not errors:
+            return np.log(p) + top[:, 0], np.zeros(len(a)), effective
+        deviations = np.array([self._error(line, total) for line, total in zip(each, p, strict=True)])
+        return np.log(p) + top[:, 0], deviations, effective
 
     def _error(self, each: Floats, p: float) -> float:
         """Return the Monte Carlo error of log p: chains are weighted, and their draws depend on each other."""

@@ -18,7 +18,19 @@ from fathomless.families.graph.graphs import Graph
 from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.system.errors import DivergenceError
 
-__all__ = ["COVARIATE", "FIXED", "FREE", "HIDDEN", "State", "empty", "enlarge", "graph_of", "log_joint", "prior_of"]
+__all__ = [
+    "COVARIATE",
+    "FIXED",
+    "FREE",
+    "HIDDEN",
+    "Floats",
+    "State",
+    "empty",
+    "enlarge",
+    "graph_of",
+    "log_joint",
+    "prior_of",
+]
 
 #: What a unit is: hidden; observed with a precision to infer, or a fixed one; an input of a conditional network.
 HIDDEN, FREE, FIXED, COVARIATE = 0, 1, 2, 3
@@ -31,6 +43,7 @@ ALPHA, GAMMA, PHI, BIAS_SCALE, WEIGHT_SCALE, SHAPE, RATE = range(7)
 #: Places in `State.size`, of whole numbers: units in use, observed ones, the kind of the prior.
 UNITS, OBSERVED, KIND = range(3)
 
+#: Arrays of double precision.
 Floats = NDArray[np.float64]
 
 

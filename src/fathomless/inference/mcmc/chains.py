@@ -319,7 +319,7 @@ def _row(run: Chains[S]) -> dict[str, float]:
     """Return a row of the history: what the chains that are alive followed last, on average."""
     traced = [chain.traces for chain in run.alive if chain.traces]
     names = traced[0] if traced else {}
-    means = {name: float(np.mean([traces[name][-1] for traces in traced])) for name in names}
+    means = {f"mean_{name}": float(np.mean([traces[name][-1] for traces in traced])) for name in names}
     return {"epoch": run.epoch, "chains": len(run.alive), **means}
 
 

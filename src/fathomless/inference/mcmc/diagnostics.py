@@ -104,6 +104,8 @@ def rhat(draws: ArrayLike) -> float:
     if np.ptp(halves) == 0:
         return math.nan
     folded = np.abs(halves - np.median(halves))
+    if np.ptp(folded) == 0:  # two values, the median between them: distances say nothing
+        return _potential(_normalised(halves))
     return max(_potential(_normalised(halves)), _potential(_normalised(folded)))
 
 

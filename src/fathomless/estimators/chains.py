@@ -1,0 +1,273 @@
+"""Estimators whose posterior is sampled by Markov chains.
+
+Chains are weighed by how well each predicts, since on hard tables they find different modes and seldom change:
+"selected" takes those near the best one. That is a device, not a part of the model, and both figures are told.
+"""
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fathomless.data.rows import Rows
+from fathomless.estimators import saving
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.options import ChainOptions
+from fathomless.estimators.preparation import Array, Prepared
+from fathomless.inference import stacking
+from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.distributed import ranks
+from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_chains
+from fathomless.inference.mcmc.diagnostics import Diagnosis, diagnose
+from fathomless.inference.run import Fitted
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.progress import Silent, Terminal
+from fathomless.system.rng import fold_in
+
+__all__ = ["APART", "ChainEstimator", "chain_weights", "convergence"]
+
+APART = 0.08  #: nats per row: chains that differ by more are in different modes
+_JUDGED = 2000  # rows by which chains are compared
+_RHAT, _ESS = 1.1, 100.0  # beyond which a warning is due
+_LEAST = 4  # draws of each chain that can be diagnosed
+_OF_A_RUN = ("progress", "checkpoint_seconds", "n_jobs")  # that the bytes do not depend on
+
+
+class ChainEstimator(ChainOptions, Estimator, ABC):
+    """How a posterior is sampled: chains, how they are weighed, and what they say of their convergence.
+
+    Attributes
+    ----------
+    chains_ : list of dict
+        A record of each chain: its number, "log_likelihood" (of the rows that it was given, nats per row, in the units
+        in which it sees them), its "weight", the "states" it kept, and an "error" if it stopped before its time.
+    diagnostics_ : dict of str to Diagnosis
+        R-hat, effective sample sizes and Monte Carlo errors of what the chains that are used followed.
+    diagnostics_of_all_ : dict of str to Diagnosis
+        The same of all chains.
+    """
+
+    chains_: list[dict[str, Any]]
+    diagnostics_: dict[str, Diagnosis]
+    diagnostics_of_all_: dict[str, Diagnosis]
+
+    @abstractmethod
+    def _sampler(self, prepared: Prepared, x: Array, y: Array) -> Sampler[Any]:
+        """Return what chains do on rows x (N, D) and encoded targets y."""
+
+    @abstractmethod
+    def _log_density(self, prepared: Prepared, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
+        """Return the log density of rows under the states that one chain kept, (N,)."""
+
+    @abstractmethod
+    def _model_of(self, prepared: Prepared, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> Model:
+        """Put what chains kept into a model."""
+
+    @abstractmethod
+    def _noise_of(self, prepared: Prepared) -> Likelihood:
+        """Return p(y | f) of that model."""
+
+    @abstractmethod
+    def _facts(self, prepared: Prepared) -> dict[str, Any]:
+        """Return, as plain JSON, what else of the table predictions need."""
+
+    @abstractmethod
+    def _unit(self) -> str:
+        """Return what a progress bar counts."""
+
+    def _infer(self, prepared: Prepared) -> Fitted:
+        """Run the chains; weigh them."""
+        assert isinstance(prepared.train, Rows)
+        if ranks().count > 1:
+            raise DataError(f"{ranks().count} processes were started; chains of one fit run in one process: set n_jobs")
+        if self.device not in ("auto", "cpu"):
+            raise DataError(
+                f"device={self.device!r} was given; chains run on the processor: 'cpu' and 'auto' are allowed"
+            )
+        plan = Plan(self.chains, self.sweeps, self.burn_in, self.states, self.n_jobs)
+        x, y = _counted(prepared.train, fold_in(prepared.seed, "order"))
+        sampler = self._sampler(prepared, x, y)
+        callbacks, resume = list(self.callbacks or ()), None
+        if self.checkpoint is not None:
+            own = {name: value for name, value in self._options().items() if name not in _OF_A_RUN}
+            rows = (prepared.train, prepared.valid)
+            name = saving.fingerprint(*rows, (), replace(plan, jobs=1), {**own, "seed": prepared.seed})
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
+            resume = keeper.found()
+            callbacks.append(keeper)
+        progress = Terminal(self._unit(), self.shown) if self.progress else Silent()
+        seed = fold_in(prepared.seed, "chains")
+        run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=progress, resume=resume)
+        return self._weighed(prepared, x, y, run)
+
+    def _weighed(self, prepared: Prepared, x: Array, y: Array, run: Chains[Any]) -> Fitted:
+        """Weigh chains, and make a model of them."""
+        chains = [chain for chain in run.chains if chain.kept]
+        if not chains:
+            raise DataError(f"no chain came as far as its first state; the first stopped: {run.chains[0].error}")
+        some = np.arange(0, len(x), math.ceil(len(x) / _JUDGED))
+        given = torch.from_numpy(x[some]), torch.from_numpy(y[some])
+        fits = [float(self._log_density(prepared, chain, *given).mean()) for chain in chains]
+        held = [] if prepared.valid is None else [self._of_held_out(prepared, chain) for chain in chains]
+        weights = chain_weights(self.chains_by, fits, held)
+        score = None
+        if held:
+            score = float(torch.logsumexp(torch.stack(held, 1) + torch.tensor(weights).log(), 1).mean())
+        used = [chain.number for chain, weight in zip(chains, weights, strict=True) if weight > 0.0]
+        records: list[dict[str, Any]] = [{"chain": c.number, "error": c.error, "states": 0} for c in run.chains]
+        for chain, fit, weight in zip(chains, fits, weights, strict=True):
+            records[chain.number] |= {"states": len(chain.kept), "log_likelihood": fit, "weight": weight}
+        told = {
+            "chains": records,
+            "diagnostics": _diagnosed(run, used),
+            "diagnostics_of_all": _diagnosed(run, [chain.number for chain in chains]),
+            "traces": _traces(run),
+            **self._facts(prepared),
+        }
+        return Fitted(
+            model=self._model_of(prepared, chains, weights),
+            likelihood=self._noise_of(prepared),
+            history=run.history,
+            n_iter=run.epoch,
+            score=score,
+            seed=prepared.seed,
+            weighing=told,
+        )
+
+    def _of_held_out(self, prepared: Prepared, chain: Chain[Any]) -> Tensor:
+        assert prepared.valid is not None
+        return self._log_density(prepared, chain, prepared.valid.x.cpu().double(), prepared.valid.y.cpu())
+
+    def _show_chains(self) -> None:
+        """Set the attributes that tell of the chains."""
+        told = self.weighing_
+        self.chains_ = told["chains"]
+        self.diagnostics_ = {name: Diagnosis(**values) for name, values in told["diagnostics"].items()}
+        self.diagnostics_of_all_ = {name: Diagnosis(**values) for name, values in told["diagnostics_of_all"].items()}
+
+    def _warn(self, fitted: Fitted) -> None:
+        """Warn of chains that are in different modes, failed, or have not converged."""
+        for text in convergence(fitted.weighing, self.chains_by):
+            warnings.warn(text, ConvergenceWarning, stacklevel=4)
+
+    def _fitted_before(self) -> torch.dtype | None:
+        return None
+
+    def _against_streams(self) -> str:
+        return "a stream was given; chains need all rows in every sweep: give fit a table"
+
+    def _keeps_order(self) -> bool:
+        return False
+
+    def _share_held_out(self, count: float) -> float:
+        if not 0.0 <= self.validation_fraction < 1.0:
+            raise DataError(
+                f"validation_fraction={self.validation_fraction} was given; 0 <= validation_fraction < 1 is allowed"
+            )
+        if self.chains_by == "stacked" and self.validation_fraction == 0.0:
+            raise DataError(
+                "chains_by='stacked' was given, which weighs chains by rows that were held out; set "
+                "validation_fraction, to 0.2 say"
+            )
+        return self.validation_fraction
+
+    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
+        if groups is not None:
+            raise DataError(f"groups were given, and {type(self).__name__} holds out no folds; leave them out")
+        return None
+
+
+def convergence(weighing: dict[str, Any], chains_by: str) -> list[str]:
+    """Return what is to be warned of in a run of chains, a sentence each."""
+    told, found = weighing["chains"], []
+    fits = {record["chain"]: record["log_likelihood"] for record in told if "log_likelihood" in record}
+    best, worst = max(fits.values()), min(fits.values())
+    if best - worst >= APART:
+        near = sum(best - fit < APART for fit in fits.values())
+        used = sum(record.get("weight", 0.0) > 0.0 for record in told)
+        found.append(
+            f"chains are in different modes: {near} of {len(fits)} are within {APART} nats per row of the best, the "
+            f"last is {best - worst:.2g} behind; {used} have weight (chains_by={chains_by!r}). What is said of the "
+            "structure is conditional on the modes that were found"
+        )
+    stopped = [record["error"] for record in told if record["error"]]
+    if stopped:
+        found.append(f"{len(stopped)} of {len(told)} chains stopped before their time; the first: {stopped[0]}")
+    own = weighing["diagnostics"]
+    apart = {name: values["rhat"] for name, values in own.items() if (values["rhat"] or 1.0) > _RHAT}
+    if apart:
+        name = max(apart, key=apart.__getitem__)
+        found.append(
+            f"the chains that are used have not mixed: R-hat of {name} is {apart[name]:.2f}, and of {len(apart)} of "
+            f"{len(own)} quantities above {_RHAT}; raise sweeps"
+        )
+    few = {name: min(v["ess_bulk"], v["ess_tail"]) for name, v in own.items() if v["rhat"] is not None}
+    few = {name: size for name, size in few.items() if size < _ESS}
+    if few and not apart:
+        name = min(few, key=few.__getitem__)
+        found.append(
+            f"{name} has an effective sample size of {few[name]:.0f}, below {_ESS:.0f}; raise sweeps or chains"
+        )
+    return found
+
+
+def _counted(rows: Rows, seed: int) -> tuple[Array, Array]:
+    """Return rows as often as they count, in an order that depends on the seed and on the rows alone."""
+    x, y = rows.x.cpu().double().numpy(), rows.y.cpu().numpy()
+    if rows.weight is not None:
+        weight = rows.weight.cpu().double().numpy()
+        if (weight != np.round(weight)).any():
+            odd = float(weight[np.argmax(weight != np.round(weight))])
+            raise DataError(f"sample_weight has {odd:g}; chains count rows: give whole numbers")
+        x, y = (np.repeat(part, weight.astype(np.int64), axis=0) for part in (x, y))
+    keys = np.column_stack([y.reshape(len(y), -1), x])
+    order = np.lexsort(keys.T)[np.random.default_rng(seed).permutation(len(x))]
+    return x[order], y[order]
+
+
+def chain_weights(by: str, fits: Sequence[float], held: Sequence[Tensor] = ()) -> list[float]:
+    """Return the weight of each chain; they sum to 1.
+
+    Parameters
+    ----------
+    by : {"selected", "all", "stacked"}
+        As the option `chains_by`.
+    fits : sequence of C floats
+        Mean log-likelihood of the training rows under each chain, in nats per row.
+    held : sequence of C Tensors, shape (N,)
+        Log densities of held-out rows under each chain, for "stacked".
+    """
+    if by == "stacked":
+        even = torch.full((len(fits),), -math.log(len(fits)), dtype=torch.float64)
+        return cast(list[float], stacking.refit(torch.stack(list(held), 1), even).tolist())
+    kept = [by == "all" or max(fits) - fit < APART for fit in fits]
+    return [float(one) / sum(kept) for one in kept]
+
+
+def _diagnosed(run: Chains[Any], used: Sequence[int]) -> dict[str, Any]:
+    """Diagnose everything that was followed by some chains, those that came to the end."""
+    whole = [place for place, chain in enumerate(run.alive) if chain.number in used]
+    found = {}
+    for name in run.alive[0].traces if whole else ():
+        draws = run.trace(name)[whole]
+        if draws.shape[1] >= _LEAST:
+            found[name] = asdict(diagnose(draws))
+    return found
+
+
+def _traces(run: Chains[Any], points: int = 200) -> dict[str, Any]:
+    """Return thinned traces of what a picture shows, by chain: plain JSON."""
+    shown: dict[str, Any] = {}
+    for name in ("hidden", "log_likelihood"):
+        if name in run.chains[0].traces:
+            each = [chain.traces.get(name, []) for chain in run.chains]
+            shown[name] = [values[:: max(1, math.ceil(len(values) / points))] for values in each]
+    return {"every": run.plan.every, "sweeps": run.plan.sweeps, "burn_in": run.plan.first, **shown}

@@ -1,0 +1,222 @@
+"""Densities of nine tables by infinite graphs: fantasies beside data, and held-out rows beside other estimators.
+
+Half of each table (500 points of those that are drawn) is learned, half is kept. `ratio` is the squared Hellinger
+distance of fantasies from the test rows over that of the training rows from them
+(:func:`~fathomless.posterior.kernel_density.hellinger_samples`), with the chains that are selected and with all;
+held-out log densities stand beside a kernel density estimate, scikit-learn's Bayesian mixture of Gaussians, and a small
+flow. Columns are divided by the standard deviation of the training rows. Every estimator is as it comes; "budget" names
+the tables for which chains are shorter.
+"""
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.mixture import BayesianGaussianMixture
+from torch import Tensor
+
+from fathomless.data import datasets
+from fathomless.experiments.parts import repeated, run_parts
+from fathomless.experiments.results import Request, Result, Value, paired
+from fathomless.families.graph.estimator import IndianChefsDensity
+from fathomless.families.graph.state import Floats
+from fathomless.nn.flows import Flow
+from fathomless.posterior.kernel_density import KernelDensity, hellinger_samples
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
+
+__all__ = ["TABLES", "figure", "run", "table"]
+
+#: Tables, the small ones first.
+TABLES = ("geyser", "iris", "moons", "ring", "pinwheel", "yeast", "cloud", "wine", "abalone")
+_DRAWN: dict[str, Callable[..., tuple[Floats, Any]]] = {
+    "moons": datasets.moons,
+    "ring": partial(datasets.rings, classes=1),
+    "pinwheel": datasets.pinwheel,
+}
+_FILES = {"geyser": "faithful", "iris": "iris", "yeast": "yeast", "cloud": "cloud", "abalone": "abalone"}
+_SUBSETS = 6  # of fantasies
+_STEPS, _RATE, _PATIENCE = 3000, 2e-3, 300  # of the training of a flow
+
+
+def table(name: str, rows: int, seed: int, data: Any = None) -> tuple[Floats, Floats]:
+    """Return training and test rows of equal size, scaled by the training rows.
+
+    Parameters
+    ----------
+    name : str
+        One of :data:`TABLES`.
+    rows : int
+        Training rows of a table that is drawn; at most so many of another.
+    seed : int
+        Of the split.
+    data : path, optional
+        Folder with the data sets.
+    """
+    if name in _DRAWN:
+        X = _DRAWN[name](2 * rows, fold_in(seed, name))[0]
+    else:
+        X = _read(name, data)
+        X = X[np.random.default_rng(fold_in(seed, name)).permutation(len(X))[: 2 * rows]]
+    half = len(X) // 2
+    scale = X[:half].std(0)
+    return X[:half] / scale, X[half : 2 * half] / scale
+
+
+def _read(name: str, data: Any) -> Floats:
+    if name == "wine":
+        wine = datasets.load("wine_red", data)
+        return np.column_stack([wine.X, np.asarray(wine.y)])
+    return np.asarray(datasets.load(_FILES[name], data).X, dtype=np.float64)
+
+
+def run(request: Request) -> Result:
+    """Fit every table; see :class:`fathomless.experiments.Module`.
+
+    "paper" compares priors over graphs too: cascading buffets, as in the paper's table.
+    """
+    full, paper = request.mode == "full", request.preset == "paper"
+    small, large = ("geyser", "iris", "moons", "ring", "pinwheel"), ("yeast", "cloud", "wine", "abalone")
+    settings: dict[str, Any] = {
+        "seed": request.seed,
+        "priors": ["icp", "cibp", "ecibp"] if paper else ["icp"],
+        "splits": (dict.fromkeys(small, 5) | dict.fromkeys(large, 1)) if full else {"ring": 1},
+        "rows": 10_000 if full else 120,
+        "drawn": 500 if full else 120,
+        "budget": {name: {"chains": 4, "sweeps": 2000} for name in large} if full else {},
+        "options": {} if full else {"chains": 2, "sweeps": 600, "states": 100},
+    }
+    if full and paper:  # three priors for one: fewer splits, and tables on which chains are long
+        settings["splits"] = dict.fromkeys(small, 2)
+    parts = {
+        f"{name}/{prior}/{s}": partial(_part, settings, request.data, name, prior, s)
+        for name, splits in settings["splits"].items()
+        for prior in settings["priors"]
+        for s in range(splits)
+    }
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    values: dict[str, Value] = {}
+    for name, splits in settings["splits"].items():
+        for prior in settings["priors"]:
+            own = f"{name}/{prior}"
+            values |= repeated(found, own, splits)
+            for other in ("kernel", "mixture", "flow"):
+                pairs = ([found[f"{own}/{s}"][key] for s in range(splits)] for key in ("log_density", other))
+                values[f"{own}/beats_{other}"] = paired(*pairs)
+    return Result("densities", request.mode, request.preset, request.seed, values, settings, seconds)
+
+
+def _part(settings: Mapping[str, Any], data: Any, name: str, prior: str, s: int) -> dict[str, Any]:
+    """Fit one split of one table."""
+    seed = fold_in(settings["seed"], "densities", s)
+    train, test = table(name, settings["drawn"] if name in _DRAWN else settings["rows"], seed, data)
+    options = {**settings["options"], **settings["budget"].get(name, {})}
+    begun = time.perf_counter()
+    with warnings.catch_warnings(action="ignore"):  # the record tells of the chains
+        density = IndianChefsDensity(prior=prior, random_state=seed, **options).fit(train)
+        taken = time.perf_counter() - begun
+        every = density.weighed_by("all")
+        log_density, error = density.score_samples(test, return_error=True)
+        of_all = every.score_samples(test)
+    inside = np.isfinite(log_density)
+    baseline = hellinger_samples(train, test, seed=seed).square
+    distances = {kind: _fantasies(one, test, seed) for kind, one in (("selected", density), ("all", every))}
+    fits = [chain["log_likelihood"] for chain in density.chains_ if chain["states"]]
+    hidden = density.diagnostics_of_all_["hidden"]
+    return {
+        "baseline": baseline,
+        "distance": distances["selected"],
+        "ratio": distances["selected"] / baseline,
+        "ratio_all": distances["all"] / baseline,
+        "log_density": float(log_density[inside].mean()),
+        "log_density_all": float(of_all[np.isfinite(of_all)].mean()),
+        "monte_carlo_error": float(np.mean(error[inside])),
+        "outside": float((~inside).mean()),
+        **{kind: float(_ROUNDS[kind](train, test, seed)[inside].mean()) for kind in _ROUNDS},
+        "hidden": density.structure_.statistics["mean_hidden"],
+        "edges": density.structure_.statistics["mean_edges"],
+        "used": float(sum(chain.get("weight", 0.0) > 0.0 for chain in density.chains_)),
+        "apart": max(fits) - min(fits),
+        "rhat_of_all": hidden.rhat,
+        "seconds": taken,
+    }
+
+
+def _fantasies(density: IndianChefsDensity, test: Floats, seed: int) -> float:
+    """Return the mean squared distance of several samples from the test rows."""
+    drawn = [density.sample(len(test), random_state=fold_in(seed, "fantasies", k)) for k in range(_SUBSETS)]
+    return float(np.mean([hellinger_samples(one, test, seed=seed).square for one in drawn]))
+
+
+def _kernel(train: Floats, test: Floats, seed: int) -> Floats:
+    return KernelDensity.of(train, seed=seed).log_prob(test)
+
+
+def _mixture(train: Floats, test: Floats, seed: int) -> Floats:
+    """Fit a mixture of at most 20 Gaussians, as scikit-learn's variational one has it."""
+    with warnings.catch_warnings(action="ignore"):
+        most = min(20, len(train) // 5)
+        fitted = BayesianGaussianMixture(n_components=most, max_iter=1000, random_state=seed % 2**32).fit(train)
+    return np.asarray(fitted.score_samples(test))
+
+
+def _flow(train: Floats, test: Floats, seed: int) -> Floats:
+    """Train a masked autoregressive flow of five steps, stopped by a fifth of the rows."""
+    noise = as_generator(fold_in(seed, "flow"))
+    x = torch.from_numpy(train).float()
+    shift, scale = x.mean(0), x.std(0)
+    order = torch.randperm(len(x), generator=noise)
+    held, own = (((x - shift) / scale)[rows] for rows in (order[: len(x) // 5], order[len(x) // 5 :]))
+    with seeded_globals(fold_in(seed, "weights")):
+        flow = Flow(x.shape[1], "iaf", steps=5, hidden=(50, 50))
+    optimiser = torch.optim.Adam(flow.parameters(), lr=_RATE)
+    best, state, since = -torch.inf, copy.deepcopy(flow.state_dict()), 0
+    for _ in range(_STEPS):
+        rows = own[torch.randint(len(own), (256,), generator=noise)]
+        optimiser.zero_grad()
+        (-_of_flow(flow, rows).mean()).backward()
+        torch.nn.utils.clip_grad_norm_(flow.parameters(), 5.0)
+        optimiser.step()
+        with torch.no_grad():
+            score = float(_of_flow(flow, held).mean())
+        since += 1
+        if score > best:
+            best, state, since = score, copy.deepcopy(flow.state_dict()), 0
+        if since > _PATIENCE:
+            break
+    flow.load_state_dict(state)
+    with torch.no_grad():
+        log_p = _of_flow(flow, (torch.from_numpy(test).float() - shift) / scale) - scale.log().sum()
+    return np.asarray(log_p.double().numpy())
+
+
+def _of_flow(flow: Flow, x: Tensor) -> Tensor:
+    z, log_det = flow(x)
+    log_p: Tensor = torch.distributions.Normal(0.0, 1.0).log_prob(z).sum(-1) + log_det
+    return log_p
+
+
+_ROUNDS = {"kernel": _kernel, "mixture": _mixture, "flow": _flow}
+
+
+def figure(result: Result) -> Any:
+    """Draw the ratios to the baseline, and what held-out rows gain over other estimators, by table."""
+    from fathomless.experiments.pictures import dots, panels
+    from fathomless.plots.canvas import legend, start
+
+    names, priors = list(result.settings["splits"]), result.settings["priors"]
+    page, axes = panels(2, across=2, width=5.0, height=3.4)
+    start(axes[0], "Squared Hellinger distance, over that of training rows", "table", "ratio")
+    shown = {prior: [result.values[f"{name}/{prior}/ratio"] for name in names] for prior in priors}
+    shown["all chains"] = [result.values[f"{name}/{priors[0]}/ratio_all"] for name in names]
+    dots(axes[0], names, shown)
+    legend(axes[0])
+    start(axes[1], "Held-out log density, ours less theirs", "table", "nats per row")
+    others = {kind: [result.values[f"{name}/{priors[0]}/beats_{kind}"] for name in names] for kind in _ROUNDS}
+    dots(axes[1], names, others)
+    legend(axes[1])
+    return page

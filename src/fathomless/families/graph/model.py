@@ -1,0 +1,254 @@
+r"""A posterior over infinite networks as a model: the networks that chains have kept, each drawn forward from a row.
+
+Inputs are covariates: of a row x they have u = x, and no law of their own. Hidden units are drawn from above to below,
+
+.. math:: a_k \sim N\Big(b_k + \sum_c W_{ck} u_c,\ 1/\rho_k\Big), \qquad u_k = 1 / (1 + e^{-a_k}),
+
+and what the outputs say follows from their means \mu and precisions: of numbers a normal law, of two classes
+:math:`\Phi(\mu)`, of more classes the probability that a unit's latent activation is the largest,
+
+.. math:: p_c = \int N(t; \mu_c, 1) \prod_{j \ne c} \Phi(t - \mu_j)\, dt .
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fathomless.families.graph.graphs import Graph
+from fathomless.inference.mcmc.chains import Arrays
+from fathomless.posterior.capabilities import Resizable
+from fathomless.posterior.model import Draws
+from fathomless.posterior.structure import GraphPosterior, credible_interval
+
+__all__ = ["OUTPUTS", "IndianChefs", "graph_of", "largest", "units_of"]
+
+#: What outputs are: numbers with a precision each; classes, by the sign of one unit or the largest of several.
+OUTPUTS = ("numbers", "classes")
+
+_NODES = 32  # of Gauss and Hermite
+_OF_UNITS, _OF_LINKS = ("orders", "biases", "precisions"), ("parents", "children", "weights")
+_WHOLE = ("units", "links", "link_parents", "link_children", "chain", "graph")
+
+
+def units_of(outputs: int, kind: str) -> int:
+    """Return how many units have so many outputs: T of 2 T numbers, centres and log scales; 1 of 2 classes; K of K."""
+    return outputs // 2 if kind == "numbers" else 1 if outputs == 2 else outputs
+
+
+class IndianChefs(Resizable):
+    """Sampled networks, each with a graph of its own.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        Columns D, and parameters K of the likelihood.
+    kind : {"numbers", "classes"}
+        What outputs are.
+    networks : int
+        How many of the networks a draw takes, evenly spaced.
+
+    Attributes
+    ----------
+    units, links : Tensor of int64, shape (S,)
+        Units and edges of each network.
+    unit_orders, unit_biases, unit_precisions : Tensor, shape (sum of units,)
+        Of inputs, outputs and hidden units, in this order, of one network after the other.
+    link_parents, link_children, link_weights : Tensor, shape (sum of links,)
+        Edges and their weights, likewise.
+    laws : Tensor, shape (S, 3)
+        Concentration, mass and popularity.
+    chain, graph : Tensor of int64, shape (S,)
+        Which chain a network is of; equal numbers of graphs are equal graphs.
+    log_weight : Tensor, shape (S,)
+        Log weight of each network; -inf for those of chains that are not used.
+    """
+
+    units: Tensor
+    links: Tensor
+    unit_orders: Tensor
+    unit_biases: Tensor
+    unit_precisions: Tensor
+    link_parents: Tensor
+    link_children: Tensor
+    link_weights: Tensor
+    laws: Tensor
+    chain: Tensor
+    graph: Tensor
+    log_weight: Tensor
+
+    def __init__(self, inputs: int, outputs: int, *, kind: str, networks: int = 250) -> None:
+        super().__init__()
+        self.inputs, self.outputs, self.kind, self.networks = inputs, outputs, kind, networks
+        self.rebuild({"networks": 0, "units": 0, "links": 0})
+
+    @property
+    def observed(self) -> int:
+        """Inputs and outputs, as units."""
+        return self.inputs + units_of(self.outputs, self.kind)
+
+    @property
+    def stochastic(self) -> bool:
+        """Hidden units are drawn."""
+        return True
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return the numbers of networks, units and edges."""
+        return {"networks": len(self.units), "units": len(self.unit_orders), "links": len(self.link_parents)}
+
+    def rebuild(self, blueprint: dict[str, Any]) -> None:
+        """Make room for as many."""
+        networks, units, links = (blueprint[name] for name in ("networks", "units", "links"))
+        sizes: dict[str, tuple[int, ...]] = {"log_weight": (networks,), "laws": (networks, 3)}
+        sizes |= dict.fromkeys(("units", "links", "chain", "graph"), (networks,))
+        sizes |= {f"unit_{name}": (units,) for name in _OF_UNITS}
+        sizes |= {f"link_{name}": (links,) for name in _OF_LINKS}
+        for name, size in sizes.items():
+            self.register_buffer(name, torch.zeros(size, dtype=torch.int64 if name in _WHOLE else torch.float64))
+
+    def fill(self, states: Sequence[Arrays], chain: Sequence[int], log_weight: Sequence[float]) -> None:
+        """Take over networks, as :class:`~fathomless.families.graph.sampler.GraphSampler` keeps them."""
+        self.rebuild(
+            {
+                "networks": len(states),
+                "units": sum(len(state["orders"]) for state in states),
+                "links": sum(len(state["parents"]) for state in states),
+            }
+        )
+        joined = {f"unit_{name}": np.concatenate([state[name] for state in states]) for name in _OF_UNITS}
+        joined |= {f"link_{name}": np.concatenate([state[name] for state in states]) for name in _OF_LINKS}
+        joined |= {"laws": np.stack([state["law"] for state in states])}
+        joined |= {"units": np.array([len(state["orders"]) for state in states])}
+        joined |= {"links": np.array([len(state["parents"]) for state in states])}
+        joined |= {"chain": np.array(chain), "log_weight": np.array(log_weight)}
+        keys = [graph_of(state, self.observed).key for state in states]
+        first = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        joined["graph"] = np.array([first[key] for key in keys])
+        for name, values in joined.items():
+            getattr(self, name).copy_(torch.from_numpy(values))
+
+    def states(self) -> list[dict[str, NDArray[Any]]]:
+        """Return the networks, one mapping of arrays for each; undoes :meth:`fill`."""
+        return [
+            {name: values.cpu().numpy() for name, values in self._state(number).items()}
+            for number in range(len(self.units))
+        ]
+
+    def graphs(self) -> Iterator[tuple[Graph, float]]:
+        """Yield the graph and the weight of every network that has weight."""
+        weight = self.log_weight.exp().tolist()
+        for number, state in enumerate(self.states()):
+            if weight[number] > 0.0:
+                yield graph_of(state, self.observed), weight[number]
+
+    def _state(self, number: int) -> dict[str, Tensor]:
+        found = {"law": self.laws[number]}
+        for prefix, sizes, names in (("unit", self.units, _OF_UNITS), ("link", self.links, _OF_LINKS)):
+            begin = int(sizes[:number].sum())
+            own = slice(begin, begin + int(sizes[number]))
+            found |= {name: getattr(self, f"{prefix}_{name}")[own] for name in names}
+        return found
+
+    def thinned(self, most: int) -> tuple[Tensor, Tensor]:
+        """Return the numbers of at most so many networks of positive weight, evenly spaced, and log weights, (S,)."""
+        used = torch.nonzero(self.log_weight > -math.inf)[:, 0]
+        count = min(most, len(used))
+        chosen = used[((torch.arange(count, device=used.device) + 1) * len(used)) // count - 1]
+        return chosen, self.log_weight[chosen].log_softmax(0)
+
+    def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+        """Draw the hidden units of at most `networks` networks `n` times, the same draws for all rows.
+
+        So what is said of a row does not depend on the others, and a draw is a smooth function. What drawing hidden
+        units adds counts under weights, since it varies within a graph.
+        """
+        chosen, log_weight = self.thinned(self.networks)
+        f = torch.cat([self._forward(self._state(number), x, n, generator) for number in chosen.tolist()])
+        return Draws(
+            f=f,
+            log_weight=log_weight.repeat_interleave(n) - math.log(n),
+            structure=self.graph[chosen].repeat_interleave(n),
+            divergence={},
+            tempered=frozenset(),
+            sampled=True,
+            network=torch.arange(len(chosen), device=chosen.device).repeat_interleave(n),
+        )
+
+    def _forward(self, state: Mapping[str, Tensor], x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+        """Return the likelihood's parameters under one network, (n, B, K)."""
+        means, precisions = self.means(state, x, n, generator)
+        if self.kind == "numbers":
+            return torch.cat([means, (-0.5 * precisions.log()).expand_as(means)], -1)
+        if means.shape[-1] == 1:
+            log_p: Tensor = torch.special.log_ndtr(torch.cat([-means, means], -1))
+            return log_p
+        return largest(means)
+
+    def means(
+        self, state: Mapping[str, Tensor], x: Tensor, n: int, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Draw hidden units forward; return means (n, B, T) and precisions (T,) of the output units."""
+        units, inputs = len(state["orders"]), self.inputs
+        weights = x.new_zeros(units, units)
+        weights[state["parents"], state["children"]] = state["weights"]
+        of_inputs = state["biases"] + x @ weights[:inputs]  # (B, K)
+        hidden = self.observed + torch.argsort(-state["orders"][self.observed :], stable=True)
+        noise = torch.randn(len(hidden), n, 1, generator=generator, dtype=x.dtype, device=x.device)
+        noise = noise / state["precisions"][hidden].sqrt()[:, None, None]
+        u = x.new_zeros(len(hidden), n, len(x))
+        for place, unit in enumerate(hidden.tolist()):
+            above = weights[hidden[:place], unit]
+            u[place] = (of_inputs[:, unit] + torch.tensordot(above, u[:place], 1) + noise[place]).sigmoid()
+        own = slice(inputs, self.observed)
+        means = of_inputs[:, own] + torch.einsum("ht,hnb->nbt", weights[hidden, own], u)
+        return means, state["precisions"][own]
+
+    def structure(self) -> GraphPosterior:
+        """Return the posterior over numbers of hidden units, edges and layers."""
+        used = self.log_weight > -math.inf
+        counts: dict[str, dict[int, float]] = {"hidden units": {}, "edges": {}, "depth": {}}
+        for graph, weight in self.graphs():
+            for law, value in zip(counts.values(), (graph.hidden, graph.links, graph.depth), strict=True):
+                law[value] = law.get(value, 0.0) + weight
+        counts = {name: dict(sorted(law.items())) for name, law in counts.items()}
+        means = {name: sum(value * p for value, p in law.items()) for name, law in counts.items()}
+        low, high = credible_interval(counts["hidden units"], 0.9) if counts["hidden units"] else (0, 0)
+        graphs = len(self.graph[used].unique())
+        chains, kept = len(self.chain.unique()), len(self.chain[used].unique())
+        return GraphPosterior(
+            kind="graph",
+            summary=f"{means['hidden units']:.1f} hidden units (90 %: {low}–{high}), {means['edges']:.0f} edges, "
+            f"depth {means['depth']:.1f}; {chains} chains, {kept} used",
+            statistics={
+                "mean_hidden": means["hidden units"],
+                "mean_edges": means["edges"],
+                "mean_depth": means["depth"],
+                "graphs": float(graphs),
+            },
+            counts=counts,
+        )
+
+
+def graph_of(state: Arrays, observed: int) -> Graph:
+    """Return the graph of a kept network."""
+    edges = np.zeros((len(state["orders"]),) * 2, dtype=bool)
+    edges[state["parents"], state["children"]] = True
+    return Graph(np.asarray(state["orders"]), edges, observed)
+
+
+def largest(means: Tensor) -> Tensor:
+    """Return log probabilities that each of K normal variables of variance 1 is the largest, from (..., K)."""
+    nodes, weights = np.polynomial.hermite.hermgauss(_NODES)
+    t = torch.as_tensor(math.sqrt(2.0) * nodes, dtype=means.dtype, device=means.device)
+    log_w = torch.as_tensor(np.log(weights / math.sqrt(math.pi)), dtype=means.dtype, device=means.device)
+    each = []
+    for own in range(means.shape[-1]):
+        apart = means[..., own : own + 1] - means  # (..., K)
+        rivals = torch.special.log_ndtr(t[:, None] + apart[..., None, :])  # (..., Q, K)
+        each.append(torch.logsumexp(log_w + rivals.sum(-1) - rivals[..., own], -1))
+    log_p: Tensor = torch.stack(each, -1)
+    return log_p.log_softmax(-1)

@@ -86,6 +86,13 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _run_argument(evaluate)
     _data_arguments(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print JSON")
+    sample = _command(names, "sample", commands["sample"], "draw rows from a density", "RUN [--rows N] [--out FILE]")
+    _run_argument(sample)
+    sample.add_argument("--rows", type=_rows, default=1000, metavar="N", help="how many (default: 1000)")
+    sample.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the draws (default: 0)")
+    sample.add_argument(
+        "--out", type=_filled, default="-", metavar="FILE", help=".csv, .csv.gz or .parquet; - writes CSV (default: -)"
+    )
     report = _command(names, "report", commands["report"], "write the page of a run", "RUN [--out FILE] [--open]")
     _run_argument(report)
     report.add_argument("--out", type=_filled, metavar="FILE", help="where to (default: RUN/report.html)")
@@ -166,15 +173,15 @@ def _table_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_argument(
         "--target",
         action="append",
-        required=True,
+        default=[],
         metavar="COLUMN",
-        help="what to predict; repeat it for several numbers at once",
+        help="what to predict; repeat it for several numbers at once; a density has none",
     )
     table.add_argument(
         "--task",
         default="auto",
-        choices=("auto", "classification", "regression"),
-        help="auto looks at the target (default: auto)",
+        choices=("auto", "classification", "regression", "density"),
+        help="auto looks at the target; density models all columns, with --structure graph (default: auto)",
     )
     table.add_argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be repeated"
@@ -197,7 +204,9 @@ def _fit_parser(names: Any, run: Command) -> None:
     _data_arguments(parser, threads="1 for a width below 256, else all")
     _table_arguments(parser)
     place = parser.add_argument_group("the run")
-    place.add_argument("--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET)")
+    place.add_argument(
+        "--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET, of a density runs/DATA)"
+    )
     again = place.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="go on with an interrupted run; start it if there is none")
     again.add_argument("--overwrite", action="store_true", help="replace a run")
@@ -299,6 +308,12 @@ def _whole(text: str) -> int:
         value = -1
     if not 0 <= value < 2**63:
         raise argparse.ArgumentTypeError(f"{text!r} was given; a whole number, 0 or more, is allowed")
+    return value
+
+
+def _rows(text: str) -> int:
+    if not (value := _whole(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more rows are allowed")
     return value
 
 

@@ -30,6 +30,7 @@ from fathomless.system.errors import DataError, FathomlessError, FileError, Paus
 if TYPE_CHECKING:
     from fathomless.app.inputs import Input
     from fathomless.app.runs import RunManifest
+    from fathomless.estimators.base import Predictor
     from fathomless.estimators.evaluation import Evaluation
     from fathomless.inference.distributed import Ranks
     from fathomless.inference.run import Run
@@ -74,6 +75,7 @@ def _command(words: list[str]) -> int:
             "fit": _fit,
             "predict": _predict,
             "evaluate": _evaluate,
+            "sample": _sample,
             "report": _report,
             "cite": _cite,
             "reproduce": _reproduce,
@@ -176,7 +178,8 @@ def _fit(given: argparse.Namespace) -> int:
 
 
 def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
-    out = Path(given.out if given.out is not None else Path("runs") / _file_name(given.target[0]))
+    named = given.target[0] if given.target else Path(given.data).name.partition(".")[0]
+    out = Path(given.out if given.out is not None else Path("runs") / _file_name(named))
     from fathomless.app import inputs, runs
     from fathomless.system.io import writable
 
@@ -246,7 +249,7 @@ class _Fit:
             bytes=table.bytes,
             rows=table.rows,
             columns=table.columns,
-            targets=tuple(given.target),
+            targets=tuple(given.target) or table.columns,
             seed=given.seed,
             threads=threads,
             options=self.options,
@@ -254,7 +257,8 @@ class _Fit:
             weight=given.weight,
             notes=table.notes,
         )
-        self.headline = f"{', '.join(given.target)}: {table.task} on {len(table.columns)} columns, {table.rows:,} rows"
+        what = ", ".join(given.target) or table.name
+        self.headline = f"{what}: {table.task} on {len(table.columns)} columns, {table.rows:,} rows"
 
     def estimator(self, checkpoint: Path) -> Any:
         """Build the estimator, with what watches its training."""
@@ -350,9 +354,12 @@ def _predict(given: argparse.Namespace) -> int:
     from fathomless.app import columns, runs
     from fathomless.data import files as tables
     from fathomless.data.targets import ClassLabels
+    from fathomless.estimators.tasks import Density
 
     estimator, manifest = runs.load(given.folder)
     _set_threads(given.threads or (manifest.threads if manifest else None))
+    if given.interval and isinstance(estimator, Density):
+        raise DataError("--interval was given, and a density has no target; leave it out")
     if given.interval and isinstance(estimator.target_, ClassLabels):
         raise DataError("--interval was given, which is for numbers; the target is a class")
     if given.unseen:
@@ -373,7 +380,12 @@ def _predict(given: argparse.Namespace) -> int:
                 raise DataError(f"{given.data} has column names and no rows; give rows to predict")
             names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
             X = piece if estimator.schema_.named else piece.drop_columns(list(names))
-            found = columns.predictions(estimator.predict_dist(columns.features(X, estimator.schema_)), targets, levels)
+            X = columns.features(X, estimator.schema_)
+            if isinstance(estimator, Density):
+                log_density, error = estimator.score_samples(X, return_error=True)
+                found = {"log_density": log_density, "monte_carlo_error": error}
+            else:
+                found = columns.predictions(cast("Predictor", estimator).predict_dist(X), targets, levels)
             if key in found:
                 raise DataError(f"the key column {key!r} is called like one of predictions; give it another name")
             write(columns.tabled({**names, **found}))
@@ -397,24 +409,28 @@ def _evaluate(given: argparse.Namespace) -> int:
     from fathomless.app import columns, runs
     from fathomless.data import files as tables
     from fathomless.data.targets import ClassLabels
-    from fathomless.estimators.evaluation import evaluate
+    from fathomless.estimators.tasks import Density
 
     estimator, manifest = runs.load(given.folder)
     _set_threads(given.threads or (manifest.threads if manifest else None))
     if manifest is None:
         raise DataError(f"{given.folder} was saved from Python, which keeps no name of its target; evaluate it there")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
-    kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(manifest.targets, labels)}
+    targets = () if isinstance(estimator, Density) else manifest.targets
+    kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
     pieces = tables.batches(given.data, kinds, delimiter=given.delimiter, decimal=given.decimal)
-    frame, notes = columns.answered(columns.joined(pieces), manifest.targets)
+    frame, notes = columns.joined(pieces), list[str]()
+    if targets:
+        frame, notes = columns.answered(frame, targets)
     for note in notes:
         _note(note)
     name = "standard input" if given.data == "-" else Path(given.data).name
     if name in runs.OWN:  # and not in their place
         name = f"./{name}"
     X = columns.features(frame, estimator.schema_)
-    y = columns.answers(frame.select(manifest.targets), "regression" if labels is None else "classification")
-    found = evaluate(estimator, X, y, name=name, targets=manifest.targets)
+    task = "regression" if labels is None else "classification"
+    y = columns.answers(frame.select(targets), task) if targets else None
+    found = runs.scored(estimator, X, y, name=name, targets=manifest.targets)
     runs.keep_evaluation(given.folder, found)
     if given.json:
         _json(
@@ -427,6 +443,23 @@ def _evaluate(given: argparse.Namespace) -> int:
     else:
         print(_table(found))
         _note(f"kept in {given.folder}; fathomless report {shlex.quote(given.folder)} shows it")
+    return 0
+
+
+def _sample(given: argparse.Namespace) -> int:
+    from fathomless.app import columns, runs
+    from fathomless.data import files as tables
+    from fathomless.estimators.tasks import Density
+
+    estimator, _ = runs.load(given.folder)
+    if not isinstance(estimator, Density):
+        raise DataError(f"{given.folder} predicts a target; rows are drawn from a density (fit --task density)")
+    drawn = estimator.sample(given.rows, random_state=given.seed)
+    names = [column.name for column in estimator.schema_.columns]
+    with tables.writer(given.out) as write:
+        write(columns.tabled(dict(zip(names, drawn.T, strict=True))))
+    if given.out != "-":
+        print(f"{given.rows:,} rows are in {given.out}")
     return 0
 
 

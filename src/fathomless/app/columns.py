@@ -42,7 +42,7 @@ class Parts:
     X : pyarrow.Table
         Columns that predict.
     targets : pyarrow.Table
-        Columns that are predicted, without gaps.
+        Columns that are predicted, without gaps; none of a density.
     weight : ndarray of float64, shape (N,), or None
         How often each row counts.
     notes : tuple of str
@@ -73,7 +73,7 @@ def divide(
         For columns that are not there or have two roles, and if nothing is left.
     """
     left = roles(frame.column_names, targets, key=key, weight=weight, drop=drop)
-    frame, notes = answered(frame, targets)
+    frame, notes = answered(frame, targets) if targets else (frame, [])
     counts = None if weight is None else _counts(frame[weight], weight)
     if counts is not None and not counts.all():
         notes.append(f"{_rows(int((counts == 0.0).sum()), 'of the weight 0')} left out")
@@ -84,7 +84,8 @@ def divide(
         notes.append(f"left out, since they hold no value: {some(empty)}")
         X = X.drop_columns(empty)
     if not X.num_columns:
-        raise DataError(f"no column is left to predict {some(targets)} from; the table has {some(frame.column_names)}")
+        what = f"to predict {some(targets)} from" if targets else "to model"
+        raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
     notes += [
         f"column {name!r} has another text in nearly every row; if it only names the rows, give it as key"
         for name in X.column_names

@@ -80,7 +80,8 @@ def examine(
     case = Case(estimator, tuple(evaluations), training, rows, classes or {}, estimator.get_params(deep=False))
     family = family_of(estimator)
     own = [] if family.findings is None else [family.find(family.findings)]
-    found = [finding for rule in (*_RULES, *own) for finding in rule(case)]
+    rules = (*_RULES, *(_OF_TRAINING if case.trained else ()), *own)
+    found = [finding for rule in rules for finding in rule(case)]
     return tuple(sorted(found, key=lambda finding: finding.severity != "problem"))
 
 
@@ -177,7 +178,8 @@ def _no_better_than_constant(case: Case) -> Iterator[Finding]:
         gain = ours.value - theirs.value
         if gain > math.hypot(ours.error or 0.0, theirs.error or 0.0):
             continue
-        what = "class frequencies" if found.labels else "mean and standard deviation"
+        of_task = {"classification": "class frequencies", "density": "means and covariances, as a normal law"}
+        what = of_task.get(found.task, "mean and standard deviation")
         yield Finding(
             "advice" if gain > 0.0 else "problem",
             f"{'Hardly' if gain > 0.0 else 'No'} better than a constant prediction on {found.name}",
@@ -216,6 +218,8 @@ def _of_the_same_kind(case: Case, found: Evaluation) -> bool:
 
 
 def _against_overfitting(case: Case) -> str:
+    if not case.trained:
+        return f"raise {case.now('sweeps')}, or collect more rows."
     steps = []
     if case.estimator.validation_score_ is None:
         steps.append(f"raise {case.now('validation_fraction')}")
@@ -227,6 +231,8 @@ def _against_overfitting(case: Case) -> str:
 
 def _miscalibrated(case: Case) -> Iterator[Finding]:
     for found in case.evaluations:
+        if not found.calibration:  # of a density
+            continue
         off = _class_calibration(found) if found.labels else _interval_calibration(found)
         if off is None:
             continue
@@ -283,6 +289,8 @@ def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
 def _for_calibration(case: Case, found: Evaluation) -> str:
     if not _of_the_same_kind(case, found):
         return _OTHER_KIND
+    if not case.trained:
+        return f"Raise {case.now('sweeps')}, and see whether the chains agree; or collect more rows."
     if case.estimator.validation_score_ is None:
         return f"Raise {case.now('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
     if not case.given["calibrate"] and not found.labels:
@@ -332,10 +340,7 @@ _RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _overfitted,
     _miscalibrated,
     _noise_at_its_floor,
-    _short,
-    _rising,
-    _hasty,
-    _nothing_held_out,
     _few_for_the_columns,
     _few_in_a_class,
 )
+_OF_TRAINING: tuple[Callable[[Case], Iterator[Finding]], ...] = (_short, _rising, _hasty, _nothing_held_out)

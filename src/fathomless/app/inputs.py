@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from fathomless.data import files as tables
 from fathomless.data import streams
 from fathomless.data.readers import fingerprint
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.tasks import Density, Supervised
 from fathomless.system import memory
 from fathomless.system.errors import DataError
 
@@ -34,7 +35,7 @@ class FitRequest:
     targets : sequence of str
         Columns that are predicted.
     task : str
-        "classification", "regression", or "auto".
+        "classification", "regression", "density" (then there are no targets), or "auto".
     key, weight : str or None
         Columns that name the rows, and that say how often each counts.
     drop : sequence of str
@@ -67,13 +68,13 @@ class Input:
     rows, columns
         Rows with a target, and the columns that predict it.
     task : str
-        "classification" or "regression".
+        "classification", "regression" or "density".
     notes : tuple of str
         What was done to the table, for the reader.
     train : callable
         Fits an estimator to it.
     take : callable
-        Returns X and y of some rows, whose numbers are given in ascending order.
+        Returns X and y of some rows, whose numbers are given in ascending order; the y of a density is None.
     """
 
     name: str
@@ -95,6 +96,10 @@ def read(request: FitRequest) -> Input:
     FileError, DataError
         For files that cannot be read and columns that do not fit; the message says what to do.
     """
+    if request.task == "density":
+        return _of_density(request)
+    if not request.targets:
+        raise DataError("no --target was given; name the column to predict, or give --task density, which has none")
     why = "as asked" if request.stream else _too_large(request)
     return _whole(request) if why is None else _streamed(request, why)
 
@@ -112,8 +117,29 @@ def _whole(request: FitRequest) -> Input:
         columns=tuple(parts.X.column_names),
         task=task,
         notes=(*notes, *parts.notes),
-        train=lambda estimator: estimator.fit(parts.X, y, sample_weight=parts.weight),
+        train=lambda estimator: cast(Supervised, estimator).fit(parts.X, y, sample_weight=parts.weight),
         take=lambda rows: (parts.X.take(rows), y[rows]),
+    )
+
+
+def _of_density(request: FitRequest) -> Input:
+    """Look at a table of which no column is predicted."""
+    if request.targets:
+        raise DataError(f"--target {request.targets[0]} was given, and a density has no target; leave it out")
+    if request.stream:
+        raise DataError("--stream was given, and a density needs all rows at once; leave it out")
+    table = tables.read(request.data, delimiter=request.delimiter, decimal=request.decimal)
+    parts = columns.divide(table.frame, (), key=request.key, weight=request.weight, drop=request.drop)
+    return Input(
+        name=_name(request, table.name),
+        sha256=table.sha256,
+        bytes=table.bytes,
+        rows=len(parts.X),
+        columns=tuple(parts.X.column_names),
+        task="density",
+        notes=parts.notes,
+        train=lambda estimator: cast(Density, estimator).fit(parts.X, sample_weight=parts.weight),
+        take=lambda rows: (parts.X.take(rows), None),
     )
 
 
@@ -136,7 +162,7 @@ def _streamed(request: FitRequest, why: str) -> Input:
         columns=source.columns,
         task=task,
         notes=(f"read in {len(source.sizes):,} parts and not at once, {why}", *notes),
-        train=lambda estimator: estimator.fit_stream(source),
+        train=lambda estimator: cast(Supervised, estimator).fit_stream(source),
         take=source.take,
     )
 

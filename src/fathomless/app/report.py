@@ -100,7 +100,12 @@ class Page:
     def calibrated(self) -> bool:
         """Whether the held-out rows also set parameters of the likelihood."""
         parameters = list(self.estimator.likelihood_.parameters())
-        return self.estimator.validation_score_ is not None and bool(self.options["calibrate"] and parameters)
+        return self.estimator.validation_score_ is not None and bool(self.options.get("calibrate") and parameters)
+
+    @property
+    def trained(self) -> bool:
+        """Whether the posterior was found by gradients, not by chains."""
+        return "elbo" in self.estimator.history_[-1]
 
 
 def render(page: Page) -> str:
@@ -140,11 +145,11 @@ def render(page: Page) -> str:
         point=not model.stochastic and not isinstance(model, Ensemble),
         folded=page.estimator.fold_ is not None and not model.stochastic,
         kept=_kept(page),
-        learning=[*_learning(page), *section.learning],
+        learning=[*(_learning(page) if page.trained else ()), *section.learning],
         score=_score,
-        calibration=_calibration(first) if first else None,
-        predictions=_predictions(first) if first else None,
-        uncertainty=_uncertainty(first) if first else None,
+        calibration=_calibration(first) if first and first.calibration else None,
+        predictions=_predictions(first) if first and first.arrays else None,
+        uncertainty=_uncertainty(first) if first and first.arrays else None,
         left_out=max(0, len(first.targets) - _TARGETS) if first else 0,
         targets=_targets(page),
         columns=_columns(page.estimator.schema_.columns),
@@ -180,6 +185,13 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
         "training rows": "the very rows that it was trained on",
     }
     where = f"On {own.get(first.name, f'the rows of {first.name}')}"
+    if first.task == "density":
+        found, normal = (one["log_likelihood"].value for one in (first.scores, first.baseline))
+        return [
+            f"A density of {source}.",
+            f"{where}, the mean log density is {number(found)} nats, where a normal law with their means and "
+            f"covariances has {number(normal)}.",
+        ]
     ours, constant = first.scores, first.baseline
     if first.task == "classification":
         right, luck = percent(ours["accuracy"].value), percent(constant["accuracy"].value)
@@ -202,6 +214,10 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
 
 def _kept(page: Page) -> str:
     """Say which epoch's network this is."""
+    if not page.trained:
+        return (
+            f"Chains were run for {page.estimator.n_iter_:,} sweeps each; predictions average the networks they kept."
+        )
     scored = [row for row in page.estimator.history_ if "validation_log_likelihood" in row]
     if not scored:
         return f"No rows were held out: the network is that of the last epoch, {page.estimator.n_iter_:,}."
@@ -498,7 +514,9 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
             f"Fit again with another seed and another first depth, {other} and {start}. What stays comes from the "
             "data; what moves, from chance or from the training."
         )
-    if page.command:
+    if page.command and first is not None and first.task == "density":
+        steps.append("Draw rows: `fathomless sample RUN --rows 1000`; score others: `fathomless predict RUN new.csv`.")
+    elif page.command:
         steps.append("Predict new rows, with intervals: `fathomless predict RUN new.csv --interval 0.9`.")
     return steps
 

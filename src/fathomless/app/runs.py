@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,9 +32,11 @@ import torch
 
 import fathomless
 from fathomless.app.doctor import examine
-from fathomless.estimators.base import Estimator
+from fathomless.estimators.base import Estimator, Predictor
+from fathomless.estimators.densities import evaluate_density
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
+from fathomless.estimators.tasks import Density
 from fathomless.families import registry
 from fathomless.inference.callbacks import write_history
 from fathomless.inference.distributed import ranks
@@ -53,6 +55,7 @@ __all__ = [
     "log",
     "page",
     "read_manifest",
+    "scored",
     "state",
 ]
 
@@ -255,15 +258,15 @@ def finish(
     trained = np.arange(0, count, max(1, count // _COMPARED))  # among those that were not held out
     if fold is None:
         trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
-    training = evaluate(estimator, *take(trained), name="training rows", targets=manifest.targets)
+    training = scored(estimator, *take(trained), name="training rows", targets=manifest.targets)
     main = training
     if fold is not None:
         seen = np.flatnonzero((fold >= 0).all(0))
         seen = seen[:: max(1, len(seen) // (5 * _COMPARED))]
         names = manifest.targets
-        main = evaluate(estimator, *take(seen), name="out-of-fold rows", targets=names, fold=fold[:, seen])
+        main = scored(estimator, *take(seen), name="out-of-fold rows", targets=names, fold=fold[:, seen])
     elif len(held):
-        main = evaluate(estimator, *take(held), name="held-out rows", targets=manifest.targets)
+        main = scored(estimator, *take(held), name="held-out rows", targets=manifest.targets)
     estimator.save(folder)
     io.write_text(folder / _ASKED, manifest.to_json())
     write_history(folder, estimator.history_)
@@ -277,6 +280,13 @@ def finish(
     io.remove_file(folder / _UNFINISHED)
     log(folder, "finished")
     return main, findings
+
+
+def scored(estimator: Estimator, X: Any, y: Any, **named: Any) -> Evaluation:
+    """Score an estimator of any task; a density has no y."""
+    if isinstance(estimator, Density):
+        return evaluate_density(estimator, X, **named)
+    return evaluate(cast(Predictor, estimator), X, y, **named)
 
 
 def fail(folder: Path_, reason: str) -> None:

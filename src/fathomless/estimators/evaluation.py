@@ -46,6 +46,7 @@ _COVERAGES = {"coverage_50": 0.5, "coverage_90": 0.9, "coverage_95": 0.95}
 _SCORES = {
     "classification": ("log_likelihood", "accuracy", "brier", "ece", "auroc"),
     "regression": ("log_likelihood", "rmse", "mae", "r2", "crps", *_COVERAGES),
+    "density": ("log_likelihood",),
 }
 
 
@@ -74,7 +75,7 @@ class Evaluation:
     name : str
         Which rows: "held-out rows", "training rows" or the name of a file.
     task : str
-        "classification" or "regression".
+        "classification", "regression" or "density".
     rows : int
         How many rows the scores are of.
     scores : mapping of str to Score
@@ -559,6 +560,8 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
             "confusion": ("int64", (classes, classes)),
         }
         counts = [arrays["calibration/count"], arrays["confusion"]]
+    elif meta["task"] == "density":
+        expected, counts = {}, []
     else:
         keys = ("y", "mean", "std", "low", "high", "pit", "noise", "weights", "structure", *divided)
         expected = {f"arrays/{key}": ("float64", (shown, targets)) for key in keys}

@@ -69,6 +69,11 @@ class Case:
         return self.estimator.history_
 
     @property
+    def trained(self) -> bool:
+        """Whether the posterior was found by gradients, not by chains."""
+        return "step" in self.history[-1]
+
+    @property
     def steps_per_epoch(self) -> int:
         """Steps of an epoch."""
         return round(self.history[-1]["step"] / self.history[-1]["epoch"])

@@ -253,8 +253,16 @@ class Density(_Scaled, DensityMixin, Estimator, ABC):  # type: ignore[misc]
     """
 
     @abstractmethod
-    def score_samples(self, X: Any) -> Array:
-        """Return the log density of every row in nats, in the units of the table; shape (N,)."""
+    def score_samples(self, X: Any, return_error: bool = False) -> Any:
+        """Return the log density of every row in nats, in the units of the table; shape (N,).
+
+        Parameters
+        ----------
+        X : array or data frame of numbers, shape (N, T)
+            Rows.
+        return_error : bool
+            Return the Monte Carlo error of each too, shape (N,).
+        """
 
     @abstractmethod
     def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
@@ -286,7 +294,7 @@ class Density(_Scaled, DensityMixin, Estimator, ABC):  # type: ignore[misc]
 
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean log density of the rows, in nats."""
-        return float(self.score_samples(X).mean())
+        return float(np.mean(self.score_samples(X)))
 
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return replace(fit_target(y, weight), ndim=2)
@@ -303,8 +311,8 @@ def _check_numbers(X: Any) -> None:
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         return
-    for name in frame.columns:
-        column = frame[name]
+    for column in frame.iter_columns():
+        name = column.name
         if not column.dtype.is_numeric():
             raise DataError(
                 f"column {name!r} holds {column.dtype}; a density is of numbers: encode the column, or drop it"
@@ -321,14 +329,16 @@ def _check_numbers(X: Any) -> None:
 class PredictedDensity(_NamedNoise, Density, Predictor):
     """A density that is the predictive distribution of a row without columns."""
 
-    def score_samples(self, X: Any) -> Array:
-        """Return the log density of every row in nats, in the units of the table; shape (N,)."""
+    def score_samples(self, X: Any, return_error: bool = False) -> Any:
+        """Return the log density of every row in nats, and if asked its Monte Carlo error; shape (N,) each."""
         starts = itertools.count(0, PREDICTED_AT_ONCE)
         parts = (
             (p, take(X, slice(start, start + PREDICTED_AT_ONCE)))
             for p, start in zip(self._predictives(X), starts, strict=False)
         )
-        return np.concatenate([p.log_prob(read_target(rows).reshape(len(p), -1)).numpy() for p, rows in parts])
+        each = [cast(ContinuousPredictive, p).scored(read_target(rows).reshape(len(p), -1)) for p, rows in parts]
+        log_p, errors = (np.concatenate([pair[i].numpy() for pair in each]) for i in range(2))
+        return (log_p, errors) if return_error else log_p
 
     def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw rows, shape (n_samples, T); each comes from a network of its own."""

@@ -212,8 +212,13 @@ class ContinuousPredictive(Predictive):
                 f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {tuple(shape)}: "
                 "one value for each row and column of the prediction"
             )
+        return self.scored(y)[0]
+
+    def scored(self, y: Values) -> tuple[Tensor, Tensor]:
+        """Return the log density of each row's targets, and its Monte Carlo error; both (N,), in nats."""
         each = self.component.log_prob(self._taken(y)).sum(-1)  # (S, N)
-        return torch.logsumexp(self.log_weight[:, None] + each, 0)  # (N,)
+        log_p = torch.logsumexp(self.log_weight[:, None] + each, 0)
+        return log_p, self._error((each - log_p).exp())
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw from the joint law, shape (n, N, T) or (n, N).

@@ -16,6 +16,8 @@ FAMILY = Family(
     classifier=f"{_ESTIMATOR}:IndianChefsClassifier",
     regressor=f"{_ESTIMATOR}:IndianChefsRegressor",
     density=f"{_ESTIMATOR}:IndianChefsDensity",
+    report="fathomless.families.graph.report:page",
+    findings="fathomless.families.graph.report:findings",
     noise=False,
     papers=(
         Reference(

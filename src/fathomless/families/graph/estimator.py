@@ -24,7 +24,7 @@ from fathomless.families.graph.density import LogitScale, Mixture, components, l
 from fathomless.families.graph.engine import engine
 from fathomless.families.graph.model import IndianChefs, units_of
 from fathomless.families.graph.options import GraphOptions
-from fathomless.families.graph.priors import GraphPrior
+from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.sampler import GraphSampler
 from fathomless.families.graph.state import COVARIATE, FIXED, FREE
 from fathomless.inference.mcmc.chains import Chain, Plan
@@ -106,6 +106,7 @@ class _InfiniteGraph(GraphOptions, ChainEstimator, ABC):
         return sampler
 
     def _check_priors(self, inputs: int) -> None:
+        checks.choice("prior", self.prior, PRIORS)
         for name in ("weight_scale", "bias_scale"):
             checks.positive(name, getattr(self, name))
         for name in ("precision_prior", "mass_prior", "concentration_prior", "popularity_prior"):
@@ -128,21 +129,16 @@ class _InfiniteGraph(GraphOptions, ChainEstimator, ABC):
     def weighed_by(self, chains_by: str) -> Self:
         """Return the estimator with its chains weighed in another way: "selected" or "all"."""
         check_is_fitted(self, "model_")
+        checks.choice("chains_by", chains_by, ("selected", "all"))
         fits = {one["chain"]: one["log_likelihood"] for one in self.chains_ if one["states"]}
-        weights = dict(
-            zip(
-                fits,
-                chain_weights(checks.choice("chains_by", chains_by, ("selected", "all")), list(fits.values())),
-                strict=True,
-            )
-        )
+        weights = dict(zip(fits, chain_weights(chains_by, list(fits.values())), strict=True))
         other = self._with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
         told = [{**one, "weight": weights[one["chain"]]} if one["states"] else one for one in self.chains_]
         other.weighing_ = {**self.weighing_, "chains": told}
-        each = torch.tensor(
-            [weights[number] / self.model_.chain.eq(number).sum().item() for number in self.model_.chain.tolist()]
-        )
-        other.model_.log_weight.copy_(each.log())
+        states = {one["chain"]: one["states"] for one in told}
+        shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]
+        logs = [math.log(share) if share > 0.0 else -math.inf for share in shares]
+        other.model_.log_weight.copy_(torch.tensor(logs, dtype=torch.float64))
         other._describe()
         return other
 
@@ -304,8 +300,8 @@ class IndianChefsDensity(_InfiniteGraph, Density):
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         if y.shape[1] > _COLUMNS or len(y) < _FEW_ROWS:
             raise DataError(
-                f"{len(y)} rows of {y.shape[1]} columns were given; a density needs {_FEW_ROWS} rows or more, and "
-                f"{_COLUMNS} columns at most: give more rows, or drop columns"
+                f"{len(y)} sample{'s' * (len(y) > 1)} of {y.shape[1]} columns were given; a density needs {_FEW_ROWS} "
+                f"rows or more, and {_COLUMNS} columns at most: give more rows, or drop columns"
             )
         constant = np.flatnonzero(np.ptp(y, axis=0) == 0.0)
         if len(constant):

@@ -184,8 +184,9 @@ def test_an_option_without_its_value_is_refused(capsys: pytest.CaptureFixture[st
     [
         ([], "fathomless: error: the following arguments are required: COMMAND (see fathomless --help)"),
         (["fot"], "fathomless: error: argument COMMAND: invalid choice: 'fot' (choose from "),
-        (["fit"], "fathomless fit: error: the following arguments are required: DATA, --target (see fathomless fit -"),
-        (["fit", "data.csv"], "fathomless fit: error: the following arguments are required: --target"),
+        (["fit"], "fathomless fit: error: the following arguments are required: DATA (see fathomless fit -"),
+        (["sample"], "fathomless sample: error: the following arguments are required: RUN"),
+        (["sample", "run", "--rows", "0"], "argument --rows: '0' was given; 1 or more rows are allowed"),
         (["predict", "run"], "fathomless predict: error: the following arguments are required: DATA"),
         (["evaluate"], "fathomless evaluate: error: the following arguments are required: RUN, DATA"),
         (["report"], "fathomless report: error: the following arguments are required: RUN"),
@@ -250,6 +251,7 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
         "fit": ["data", "--target", "y"],
         "predict": ["run", "data"],
         "evaluate": ["run", "data"],
+        "sample": ["run"],
         "report": ["r"],
     }
     given = parser(commands).parse_args([command, *needed.get(command, [])])

@@ -445,4 +445,4 @@ def test_a_gain_over_the_constant_prediction_must_be_beyond_its_error(value: flo
 def test_every_rule_is_asked() -> None:
     source = inspect.getsource(doctor)
     written = set(re.findall(r"^def (_\w+)\(case: Case\) -> Iterator\[Finding\]", source, re.M))
-    assert written == {rule.__name__ for rule in doctor._RULES}
+    assert written == {rule.__name__ for rule in (*doctor._RULES, *doctor._OF_TRAINING)}

@@ -220,6 +220,7 @@ def _fit_parser(names: Any, run: Command) -> None:
         "--structure",
         default="depth",
         choices=tuple(families()),
+        metavar="NAME",
         help="; ".join(f"{family.name}: {family.title}" for family in families().values()) + " (default: depth)",
     )
     network = parser.add_argument_group("the network")

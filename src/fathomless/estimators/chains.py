@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
+from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import ChainOptions
@@ -32,9 +33,9 @@ from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
-__all__ = ["APART", "ChainEstimator", "chain_weights", "convergence"]
+__all__ = ["APART", "ChainEstimator", "chain_weights", "convergence", "modes_apart"]
 
-APART = 0.08  #: nats per row: chains that differ by more are in different modes
+APART = 0.08  #: nats per row: chains that differ by more are in different modes; half of it per column beyond two
 _JUDGED = 2000  # rows by which chains are compared
 _RHAT, _ESS = 1.1, 100.0  # beyond which a warning is due
 _LEAST = 4  # draws of each chain that can be diagnosed
@@ -117,7 +118,8 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         given = torch.from_numpy(x[some]), torch.from_numpy(y[some])
         fits = [float(self._log_density(prepared, chain, *given).mean()) for chain in chains]
         held = [] if prepared.valid is None else [self._of_held_out(prepared, chain) for chain in chains]
-        weights = chain_weights(self.chains_by, fits, held)
+        apart = modes_apart(prepared.target)
+        weights = chain_weights(self.chains_by, fits, held, apart=apart)
         score = None
         if held:
             score = float(torch.logsumexp(torch.stack(held, 1) + torch.tensor(weights).log(), 1).mean())
@@ -126,6 +128,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         for chain, fit, weight in zip(chains, fits, weights, strict=True):
             records[chain.number] |= {"states": len(chain.kept), "log_likelihood": fit, "weight": weight}
         told = {
+            "apart": apart,
             "chains": records,
             "diagnostics": _diagnosed(run, used),
             "diagnostics_of_all": _diagnosed(run, [chain.number for chain in chains]),
@@ -187,15 +190,15 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
 
 def convergence(weighing: dict[str, Any], chains_by: str) -> list[str]:
     """Return what is to be warned of in a run of chains, a sentence each."""
-    told, found = weighing["chains"], []
+    told, found, apart_by = weighing["chains"], [], weighing["apart"]
     fits = {record["chain"]: record["log_likelihood"] for record in told if "log_likelihood" in record}
     best, worst = max(fits.values()), min(fits.values())
-    if best - worst >= APART:
-        near = sum(best - fit < APART for fit in fits.values())
+    if best - worst >= apart_by:
+        near = sum(best - fit < apart_by for fit in fits.values())
         used = sum(record.get("weight", 0.0) > 0.0 for record in told)
         found.append(
-            f"chains are in different modes: {near} of {len(fits)} are within {APART} nats per row of the best, the "
-            f"last is {best - worst:.2g} behind; {used} have weight (chains_by={chains_by!r}). What is said of the "
+            f"chains are in different modes: {near} of {len(fits)} are within {apart_by:g} nats per row of the best, "
+            f"the last is {best - worst:.2g} behind; {used} have weight (chains_by={chains_by!r}). What is said of the "
             "structure is conditional on the modes that were found"
         )
     stopped = [record["error"] for record in told if record["error"]]
@@ -233,7 +236,16 @@ def _counted(rows: Rows, seed: int) -> tuple[Array, Array]:
     return x[order], y[order]
 
 
-def chain_weights(by: str, fits: Sequence[float], held: Sequence[Tensor] = ()) -> list[float]:
+def modes_apart(target: ClassLabels | TargetScale) -> float:
+    """Return by how many nats per row the log-likelihoods of chains in different modes differ, at least.
+
+    0.08, as it was measured with two columns, and in proportion for more of them: log densities add up over columns.
+    """
+    columns = len(target.mean) if isinstance(target, TargetScale) else 1
+    return APART * max(1.0, 0.5 * columns)
+
+
+def chain_weights(by: str, fits: Sequence[float], held: Sequence[Tensor] = (), *, apart: float = APART) -> list[float]:
     """Return the weight of each chain; they sum to 1.
 
     Parameters
@@ -244,11 +256,13 @@ def chain_weights(by: str, fits: Sequence[float], held: Sequence[Tensor] = ()) -
         Mean log-likelihood of the training rows under each chain, in nats per row.
     held : sequence of C Tensors, shape (N,)
         Log densities of held-out rows under each chain, for "stacked".
+    apart : float
+        Within how many nats per row of the best one a chain is selected.
     """
     if by == "stacked":
         even = torch.full((len(fits),), -math.log(len(fits)), dtype=torch.float64)
         return cast(list[float], stacking.refit(torch.stack(list(held), 1), even).tolist())
-    kept = [by == "all" or max(fits) - fit < APART for fit in fits]
+    kept = [by == "all" or max(fits) - fit < apart for fit in fits]
     return [float(one) / sum(kept) for one in kept]
 
 

@@ -238,8 +238,8 @@ class ChainOptions:
         States that are kept of each chain, evenly spaced.
     chains_by : {"selected", "all", "stacked"}
         How chains are weighed. "selected" takes those whose log-likelihood of the training rows is within 0.08 nats per
-        row of the best one, and weighs them alike; "all" weighs all alike; "stacked" maximises the log score of rows
-        that were held out.
+        row of the best one (0.04 for each column of a density that has more than two), and weighs them alike; "all"
+        weighs all alike; "stacked" maximises the log score of rows that were held out.
     validation_fraction : float
         Share of the rows that is held out, for "stacked" and for a score of rows that no chain has seen.
     n_jobs : int

@@ -85,6 +85,8 @@ EXPERIMENTS = (
     Experiment("digits", "Digits by paths of weights, against the number of steps", "beyond the paper"),
     Experiment("continuous_images", "MNIST by paths of weights", "Xu and others (2022), Table 1"),
     Experiment("continuous_uci", "Nine tables by paths of weights, against other families", "beyond the papers"),
+    Experiment("chefs", "Graphs drawn from the Indian chefs process and its relatives", "Dallaire and others (2016)"),
+    Experiment("conditional", "Six tables by infinite graphs, against other families", "beyond the papers"),
     Experiment("densities", "Densities of nine tables by infinite graphs", "Dallaire and others (2016), Table 1"),
     Experiment("horizon", "A random horizon: does it follow the rotation of spirals", "beyond the papers"),
 )

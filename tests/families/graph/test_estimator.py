@@ -21,7 +21,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import fathomless
 from fathomless import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.data import datasets
-from fathomless.estimators.chains import chain_weights, convergence
+from fathomless.data.targets import TargetScale
+from fathomless.estimators.chains import chain_weights, convergence, modes_apart
 from fathomless.families.graph.model import IndianChefs, largest
 from fathomless.posterior.kernel_density import hellinger_samples
 from fathomless.system.errors import DataError, DataWarning, PausedError
@@ -243,7 +244,10 @@ def test_rings_recovers_reference() -> None:
 
 def test_chains_are_weighed() -> None:
     assert chain_weights("selected", [-1.0, -1.05, -1.2]) == [0.5, 0.5, 0.0]
+    assert chain_weights("selected", [-1.0, -1.05, -1.2], apart=0.3) == [1 / 3] * 3
     assert chain_weights("all", [-1.0, -3.0]) == [0.5, 0.5]
+    assert modes_apart(TargetScale((0.0,), (1.0,), 1)) == modes_apart(TargetScale((0.0,) * 2, (1.0,) * 2, 2)) == 0.08
+    assert modes_apart(TargetScale((0.0,) * 8, (1.0,) * 8, 2)) == pytest.approx(0.32)
     held = [torch.full((500,), -1.0, dtype=torch.float64), torch.full((500,), -4.0, dtype=torch.float64)]
     first, second = chain_weights("stacked", [-1.0, -1.0], held)
     assert first > 0.95
@@ -252,7 +256,8 @@ def test_chains_are_weighed() -> None:
 
 def test_chains_in_different_modes_are_told() -> None:
     record = {"states": 10, "error": ""}
-    told = {
+    told: dict[str, Any] = {
+        "apart": 0.08,
         "chains": [
             {"chain": 0, "log_likelihood": -1.0, "weight": 1.0, **record},
             {"chain": 1, "log_likelihood": -1.3, "weight": 0.0, **record},

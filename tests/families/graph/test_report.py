@@ -76,7 +76,7 @@ def test_findings_tell_of_modes_and_bounds(density: IndianChefsDensity) -> None:
     apart.weighing_["chains"] = [{**chain, "log_likelihood": -2.0 * place} for place, chain in enumerate(apart.chains_)]
     found = {finding.title: finding for finding in examine(apart, [])}
     assert found["Chains are in different modes"].severity == "advice"
-    assert "1 of 2 are within 0.08" in found["Chains are in different modes"].detail
+    assert "1 of 2 are within 0.16" in found["Chains are in different modes"].detail
 
 
 def test_a_density_is_evaluated_beside_a_normal_law(density: IndianChefsDensity, tmp_path: Path) -> None:

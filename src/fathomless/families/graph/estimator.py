@@ -131,7 +131,9 @@ class _InfiniteGraph(GraphOptions, ChainEstimator, ABC):
         check_is_fitted(self, "model_")
         checks.choice("chains_by", chains_by, ("selected", "all"))
         fits = {one["chain"]: one["log_likelihood"] for one in self.chains_ if one["states"]}
-        weights = dict(zip(fits, chain_weights(chains_by, list(fits.values())), strict=True))
+        weights = dict(
+            zip(fits, chain_weights(chains_by, list(fits.values()), apart=self.weighing_["apart"]), strict=True)
+        )
         other = self._with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
         told = [{**one, "weight": weights[one["chain"]]} if one["states"] else one for one in self.chains_]
         other.weighing_ = {**self.weighing_, "chains": told}

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from fathomless.data.targets import ClassLabels
-from fathomless.estimators.chains import APART, convergence
+from fathomless.estimators.chains import convergence
 from fathomless.estimators.findings import Case, Finding
 from fathomless.families.graph import plots
 from fathomless.families.graph.estimator import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
@@ -19,7 +19,7 @@ __all__ = ["findings", "page"]
 Estimator = IndianChefsClassifier | IndianChefsRegressor | IndianChefsDensity
 
 _SELECTED = {
-    "selected": f"those within {APART} nats per row of the best one on the rows that they were given",
+    "selected": "those near the best one, by the rows that they were given",
     "all": "all of them, alike",
     "stacked": "weighed by rows that were held out",
 }

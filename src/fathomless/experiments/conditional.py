@@ -1,0 +1,107 @@
+"""Six tables by infinite graphs that are given their columns, beside unbounded depth and mean-field weights.
+
+Three regressions and three classifications, each estimator as it comes; split s shuffles the rows with seed s and keeps
+a tenth for the test, as in ``uci``.
+"""
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fathomless.data import datasets
+from fathomless.experiments.parts import repeated, run_parts
+from fathomless.experiments.results import Request, Result, Value, paired
+from fathomless.experiments.uci import split
+from fathomless.families.registry import estimator_class, families
+
+__all__ = ["MODELS", "TABLES", "figure", "run"]
+
+#: Families that are compared, the first with the others.
+MODELS = ("graph", "depth", "meanfield")
+#: Tables and their tasks.
+TABLES = {
+    "yacht": "regression",
+    "boston": "regression",
+    "energy": "regression",
+    "iris": "classification",
+    "wine_recognition": "classification",
+    "breast_cancer": "classification",
+}
+_SMOKE = {"graph": {"chains": 2, "sweeps": 200, "states": 40}, "depth": {"epochs": 40}, "meanfield": {"epochs": 40}}
+
+
+def run(request: Request) -> Result:
+    """Score every family on every table; see :class:`fathomless.experiments.Module`.
+
+    There is no paper to follow: both presets are the same. The smoke run takes a table that comes with scikit-learn.
+    """
+    full = request.mode == "full"
+    settings: dict[str, Any] = {
+        "seed": request.seed,
+        "tables": TABLES if full else {"breast_cancer": "classification"},
+        "splits": 3 if full else 1,
+        "options": {key: {} for key in MODELS} if full else _SMOKE,
+    }
+    splits = settings["splits"]
+    cells = [(table, name, s) for table in settings["tables"] for name in MODELS for s in range(splits)]
+    parts = {f"{t}/{name}/{s}": partial(_part, settings, t, name, s, request.data) for t, name, s in cells}
+    found, seconds = run_parts(parts, settings=settings, out=request.out, progress=request.progress)
+    values: dict[str, Value] = {}
+    for table in settings["tables"]:
+        for name in MODELS:
+            values |= repeated(found, f"{table}/{name}", splits)
+        scores = {m: [found[f"{table}/{m}/{s}"]["log_likelihood"] for s in range(splits)] for m in MODELS}
+        for name in MODELS[1:]:
+            values[f"{table}/gained_over_{name}"] = paired(scores["graph"], scores[name])
+    notes: tuple[str, ...] = ("RMSE and log-likelihood (nats per row) of numbers are of the standardised target.",)
+    if request.preset == "paper":
+        notes += ("both presets are the same: this experiment is in no paper",)
+    return Result("conditional", request.mode, request.preset, request.seed, values, settings, seconds, notes=notes)
+
+
+def _part(settings: Mapping[str, Any], table: str, name: str, s: int, data: Any) -> dict[str, Any]:
+    """Fit one family to one split; return its scores on the other rows."""
+    task, seed = TABLES[table], settings["seed"] + s
+    found = datasets.load(table, data)
+    X, y = np.asarray(found.X, dtype=np.float64), np.asarray(found.y)
+    train, test = split(len(X), seed)
+    kind: Any = estimator_class(families()[name].tasks[task])
+    begun = time.perf_counter()
+    with warnings.catch_warnings(action="ignore"):  # of convergence: the values tell
+        estimator = kind(random_state=seed, **settings["options"][name]).fit(X[train], y[train])
+    seconds = time.perf_counter() - begun
+    forecast = estimator.predict_dist(X[test])
+    log_p = np.asarray(forecast.log_prob(y[test]))
+    scores = {"seconds": seconds, "worst": float(log_p.min())}
+    if name == "graph":
+        scores |= {"hidden": estimator.structure_.statistics["mean_hidden"]}
+        scores |= {"used": float(sum(chain.get("weight", 0.0) > 0.0 for chain in estimator.chains_))}
+    if task == "classification":
+        return {**scores, "log_likelihood": float(log_p.mean()), "accuracy": float(estimator.score(X[test], y[test]))}
+    scale = float(y[train].std())
+    low, high = estimator.predict_interval(X[test])
+    return {
+        **scores,
+        "log_likelihood": float(log_p.mean()) + math.log(scale),
+        "rmse": float(np.sqrt(np.mean((estimator.predict(X[test]) - y[test]) ** 2))) / scale,
+        "coverage": float(np.mean((low <= y[test]) & (y[test] <= high))),
+    }
+
+
+def figure(result: Result) -> Any:
+    """Draw what the graphs gain over the others on every table."""
+    from fathomless.experiments.pictures import dots, panels
+    from fathomless.plots.canvas import legend, start
+
+    tables = list(result.settings["tables"])
+    page, axes = panels(1, across=1, width=max(4.4, 0.95 * len(tables)))
+    start(axes[0], "Log-likelihood of infinite graphs, less that of others", "", "nats per row")
+    gains = {name: [result.values[f"{t}/gained_over_{name}"] for t in tables] for name in MODELS[1:]}
+    dots(axes[0], tables, gains)
+    legend(axes[0])
+    return page

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -337,6 +338,16 @@ def test_a_run_that_is_killed_at_random_moments_ends_in_the_same_bytes(tmp_path:
     ours, theirs = (fathomless.load(tmp_path / name) for name in ("resumed", "whole"))
     assert all(torch.equal(ours.model_.state_dict()[k], v) for k, v in theirs.model_.state_dict().items())
     assert kills
+
+
+@pytest.mark.slow
+def test_chains_in_processes_give_the_same_bytes(iris: tuple[np.ndarray, np.ndarray]) -> None:
+    """As on a cluster: the sampler, with its compiled moves, travels."""
+    options = {**SHORT, "engine": "auto"}
+    alone = IndianChefsDensity(**options).fit(iris[0])
+    with joblib.parallel_config(backend="loky"):
+        apart = IndianChefsDensity(**{**options, "n_jobs": 2}).fit(iris[0])
+    assert np.array_equal(apart.score_samples(iris[0]), alone.score_samples(iris[0]))
 
 
 def test_saved_predictions_are_bit_equal(density: IndianChefsDensity, tmp_path: Path) -> None:

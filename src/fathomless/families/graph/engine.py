@@ -47,6 +47,9 @@ class Engine:
     orders: Callable[..., Any]
     hyperparameters: Callable[..., Any]
 
+    def __reduce__(self) -> tuple[Callable[[str], "Engine"], tuple[str]]:
+        return engine, (self.name,)  # another process compiles its own, from the cache
+
 
 def engine(name: str = "auto") -> Engine:
     """Return the moves, compiled if that is asked for or possible.

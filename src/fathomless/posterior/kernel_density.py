@@ -40,7 +40,7 @@ class KernelDensity:
     Examples
     --------
     >>> KernelDensity.of(np.array([[0.0], [1.0], [3.0]]), "scott").log_prob(np.zeros((1, 1))).round(3)
-    array([-1.715])
+    array([-1.652])
     """
 
     points: Floats

@@ -32,7 +32,18 @@ from fathomless.families.graph.state import (
     State,
 )
 
-__all__ = ["Change", "bear", "birth_or_death", "bury", "delete", "introduce", "log_insertion", "removable", "weigh"]
+__all__ = [
+    "Change",
+    "bear",
+    "birth_or_death",
+    "births_and_deaths",
+    "bury",
+    "delete",
+    "introduce",
+    "log_insertion",
+    "removable",
+    "weigh",
+]
 
 _LEAST_VARIANCE, _LEAST_PRECISION = 1e-12, 1e-8  # of a newborn; below them neither births nor deaths
 
@@ -97,6 +108,12 @@ def _degree(state: State, unit: int) -> int:
     for lower in range(state.size[UNITS]):
         total += state.edge[unit, lower]
     return total
+
+
+def births_and_deaths(state: State, tries: int, cells: int, most: int, generator: np.random.Generator) -> None:
+    """Try births and deaths of a sweep, in one call; with the Indian chefs every other newborn may have parents."""
+    for attempt in range(tries):
+        birth_or_death(state, attempt % 2 == 1 and state.size[KIND] == ICP, cells, most, generator)
 
 
 def birth_or_death(state: State, with_parents: bool, cells: int, most: int, generator: np.random.Generator) -> int:

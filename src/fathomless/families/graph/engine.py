@@ -26,6 +26,7 @@ _MOVES = (
     (edges, "edges"),
     (edges, "precisions"),
     (births, "birth_or_death"),
+    (births, "births_and_deaths"),
     (passes, "slice_pass"),
     (passes, "elliptical_pass"),
     (hyper, "orders"),
@@ -42,6 +43,7 @@ class Engine:
     edges: Callable[..., Any]
     precisions: Callable[..., Any]
     birth_or_death: Callable[..., Any]
+    births_and_deaths: Callable[..., Any]
     slice_pass: Callable[..., Any]
     elliptical_pass: Callable[..., Any]
     orders: Callable[..., Any]

@@ -14,8 +14,6 @@ from fathomless.families.graph.probit import latent_pass
 from fathomless.families.graph.state import (
     COVARIATE,
     HIDDEN,
-    ICP,
-    KIND,
     OBSERVED,
     PHI,
     UNITS,
@@ -85,14 +83,11 @@ class GraphSampler(Sampler[State]):
     growing: int = 0
     labels: NDArray[np.int64] | None = None
     cells: int = field(init=False)
+    popular: bool = field(init=False)  #: whether phi matters: an observed unit may have children
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cells", cells_for(self.values.shape[1]))
-
-    @property
-    def popular(self) -> bool:
-        """Whether phi matters: an observed unit may have children."""
-        return bool(self.prior.kind == "icp" and (self.orders > 0).any())
+        object.__setattr__(self, "popular", bool(self.prior.kind == "icp" and (self.orders > 0).any()))
 
     def rows(self, done: int) -> int:
         """Return how many rows a sweep sees, after so many."""
@@ -123,9 +118,7 @@ class GraphSampler(Sampler[State]):
         gram, cross = moves.products(state)
         moves.edges(state, gram, cross, generator)
         moves.precisions(state, generator)
-        for attempt in range(self.births):
-            with_parents = bool(attempt % 2 and state.size[KIND] == ICP)
-            moves.birth_or_death(state, with_parents, self.cells, self.most, generator)
+        moves.births_and_deaths(state, self.births, self.cells, self.most, generator)
         moves.slice_pass(state, generator)
         moves.elliptical_pass(state, generator)
         if self.labels is not None:

@@ -34,6 +34,7 @@ OWNERS = {
         "inference.mcmc.joint",
         "families.graph.density",
         "families.graph.probit",
+        "families.manifold.matching",
     },
     "numba": {"families.graph.engine"},
     "joblib": {"inference.mcmc.chains"},

@@ -1,0 +1,155 @@
+r"""A network whose weights are one vector: what a point of weight space says of rows.
+
+With layers :math:`i = 1, \dots, L` of weights :math:`W_i` (out × in) and biases :math:`b_i`,
+
+.. math:: f_w(x) = W_L\, a(\cdots a(W_1 x + b_1) \cdots) + b_L, \qquad
+          w = (\mathrm{vec}\, W_1, b_1, \dots, \mathrm{vec}\, W_L, b_L),
+
+in the order in which torch lists the parameters of an ``nn.Sequential`` of linear maps. Many vectors are evaluated at
+once, by batched products. Weights with independent Gaussian laws are drawn through what they do: the pre-activations
+of a layer with inputs u are :math:`N(u M^\top + m_b,\ u^2 V^\top + v_b)`, independently over rows (local
+reparameterisation). That is right for sums over rows, and for them alone: rows of one drawn function are dependent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fathomless.nn.layers import WeightPrior
+from fathomless.system import checks
+from fathomless.system.errors import DataError
+
+__all__ = ["ACTIVATIONS", "Affine", "FlatNetwork"]
+
+
+def _bump(a: Tensor) -> Tensor:
+    return torch.exp(-a.square())
+
+
+_FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "relu": (torch.relu, "positive"),
+    "tanh": (torch.tanh, "odd"),
+    "rbf": (_bump, "even"),
+    "silu": (torch.nn.functional.silu, "none"),
+}
+#: Names of the activations; "rbf" is exp(−a²).
+ACTIVATIONS = tuple(_FUNCTIONS)
+
+
+class Affine(NamedTuple):
+    """Weights (…, out, in) and biases (…, out) of one layer."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True)
+class FlatNetwork:
+    """A multilayer perceptron as a function of its weights.
+
+    Parameters
+    ----------
+    inputs, outputs : int
+        D and K.
+    widths : tuple of int
+        Units of the hidden layers; none is a linear model.
+    activation : str
+        One of :data:`ACTIVATIONS`.
+
+    Examples
+    --------
+    >>> net = FlatNetwork(2, 1, (3,), "tanh")
+    >>> net.size, net(torch.zeros(7, net.size), torch.zeros(5, 2)).shape
+    (13, torch.Size([7, 5, 1]))
+    """
+
+    inputs: int
+    outputs: int
+    widths: tuple[int, ...] = (50,)
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        checks.choice("activation", self.activation, ACTIVATIONS)
+        if min(self.inputs, self.outputs, *self.widths) < 1:
+            raise DataError(
+                f"a network of {self.inputs} inputs, {self.outputs} outputs and hidden layers of {self.widths} was "
+                "asked for; every number must be 1 or more"
+            )
+
+    @cached_property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Return (out, in) of every layer."""
+        sizes = (self.inputs, *self.widths, self.outputs)
+        return tuple((b, a) for a, b in pairwise(sizes))
+
+    @property
+    def size(self) -> int:
+        """Return P."""
+        return sum(out * (fan_in + 1) for out, fan_in in self.shapes)
+
+    @property
+    def symmetry(self) -> str:
+        """Return which sign or scale of a hidden unit the function does not depend on.
+
+        "positive": incoming weights times c > 0, outgoing ones divided by it; "odd": the sign of both; "even": the
+        sign of the incoming ones; "none".
+        """
+        return _FUNCTIONS[self.activation][1]
+
+    def layers(self, w: Tensor) -> list[Affine]:
+        """Return weights (…, out, in) and biases (…, out) of every layer, views of w (…, P)."""
+        sizes = [size for out, fan_in in self.shapes for size in (out * fan_in, out)]
+        parts = iter(w.split(sizes, -1))
+        return [Affine(next(parts).unflatten(-1, shape), next(parts)) for shape in self.shapes]
+
+    def flat(self, layers: list[Affine]) -> Tensor:
+        """Return the vectors (…, P) of layers; undoes :meth:`layers`."""
+        return torch.cat([part for layer in layers for part in (layer.weight.flatten(-2), layer.bias)], -1)
+
+    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
+        """Evaluate networks.
+
+        Parameters
+        ----------
+        w : Tensor, shape (S, P)
+            Weights.
+        x : Tensor, shape (B, D) or (S, B, D)
+            Rows, the same for all networks or each network's own.
+
+        Returns
+        -------
+        Tensor, shape (S, B, K)
+        """
+        act, hidden = _FUNCTIONS[self.activation][0], _of_each(x, len(w))
+        *inner, last = self.layers(w)
+        for layer in inner:
+            hidden = act(_applied(layer, hidden))
+        return _applied(last, hidden)
+
+    def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Evaluate networks with weights N(mean, variance), drawn for every row anew; shapes as for a call."""
+        act, hidden = _FUNCTIONS[self.activation][0], _of_each(x, len(mean))
+        pairs = list(zip(self.layers(mean), self.layers(variance), strict=True))
+        for place, (centre, spread) in enumerate(pairs):
+            moved, scale = _applied(centre, hidden), _applied(spread, hidden.square()).sqrt()
+            hidden = moved + scale * torch.empty_like(moved).normal_(generator=generator)
+            hidden = hidden if place + 1 == len(pairs) else act(hidden)
+        return hidden
+
+    def prior_scale(self, prior: WeightPrior) -> Tensor:
+        """Return the standard deviation of the prior of every weight, shape (P,)."""
+        each = self.layers(torch.zeros(self.size))
+        return self.flat([Affine(*(part + prior.scale_of(part) for part in layer)) for layer in each])
+
+
+def _of_each(x: Tensor, count: int) -> Tensor:
+    return x if x.ndim == 3 else x.expand(count, *x.shape)  # (S, B, D)
+
+
+def _applied(layer: Affine, hidden: Tensor) -> Tensor:
+    return torch.baddbmm(layer.bias[:, None], hidden, layer.weight.mT)  # (S, B, out)

@@ -1,0 +1,271 @@
+r"""Stage 2: a decoder from a latent space of few dimensions to weights, whose networks predict well.
+
+Weights are standardised over the R candidates, :math:`\tilde w = (w - m)/s`. Encoder e and decoder g minimise
+
+.. math:: \frac{1}{RP} \sum_r \big\lVert \tilde w_r - \tilde g(e(\tilde w_r + \eta \gamma_r)) \big\rVert^2
+          - \beta_t \frac{1}{RN} \sum_{r,n} \log p(y_n \mid f_{g(e(\cdot))}(x_n))
+          + \rho\, \frac1R \sum_r \lVert z_r \rVert^2, \qquad \gamma \sim N(0, I).
+
+The log-likelihood enters with a minus sign (the paper prints a plus, with which the minimum is −∞); noise is added
+where the encoder reads (on the decoder's side it would change the loss by a constant); and all three terms are means,
+so that β does not depend on P, N and R. β is 0 in the first half of the steps and rises to its value by 70 %: a decoder
+that meets the data with averaged weights switches units off and never finds them again.
+
+Afterwards the codes of the candidates are shifted and scaled to mean 0 and standard deviation 1 in each dimension, so
+that N(0, I) is where they are, and the decoder absorbs it. The mean square that it leaves of each weight,
+:math:`\psi_p`, is what the manifold does not explain.
+
+Without hidden layers both maps are affine, and start from principal components, the optimum of the first term.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.data.rows import Rows
+from fathomless.families.manifold.candidates import BATCH, WHOLE
+from fathomless.families.manifold.network import FlatNetwork
+from fathomless.inference.run import under
+from fathomless.inference.stages import Stage
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.system.errors import DivergenceError
+from fathomless.system.rng import seeded_globals
+
+__all__ = ["AutoencoderOptions", "AutoencoderStage", "Decoder", "Gate"]
+
+_LEAST = 1e-3  # of the standard deviation of a weight over candidates
+_LEAST_CODE = 1e-6  # of that of a code
+_FROM, _RISE = 0.5, 0.2  # where β begins to rise, and for how long, in shares of the steps
+_MEMBERS = 12  # networks whose predictions are looked at in a step
+
+
+@dataclass(frozen=True)
+class AutoencoderOptions:
+    """How a decoder is learned.
+
+    Attributes
+    ----------
+    dimensions : int
+        Of the latent space.
+    hidden : tuple of int
+        Hidden units of the decoder, from the latent space upwards; the encoder has them in the other order. None: both
+        are affine.
+    noise, beta, rho : float
+        η, β and ρ.
+    steps : int
+        Of Adam.
+    rate : float
+        Of Adam.
+    """
+
+    dimensions: int = 10
+    hidden: tuple[int, ...] = (50,)
+    noise: float = 0.05
+    beta: float = 1.0
+    rho: float = 1e-3
+    steps: int = 1200
+    rate: float = 3e-3
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a decoder keeps of the candidates.
+
+    Attributes
+    ----------
+    reconstruction : float
+        Mean square, in standardised units, of what it leaves of a weight: 1 is all. Beyond 0.3 it has made one function
+        of several.
+    log_likelihood, of_candidates : float
+        Nats per row of the training, mean over networks: decoded, and as they were.
+    apart : float
+        Root mean square of the difference between their outputs.
+    """
+
+    reconstruction: float
+    log_likelihood: float
+    of_candidates: float
+    apart: float
+
+
+class Decoder(nn.Module):
+    """From points of the latent space to weights.
+
+    Parameters
+    ----------
+    dimensions : int
+        D of the latent space.
+    hidden : tuple of int
+        Hidden units, of hyperbolic tangents.
+    size : int
+        P.
+
+    Attributes
+    ----------
+    mean, scale : Tensor, shape (P,)
+        m and s.
+    shift, spread : Tensor, shape (D,)
+        Mean and standard deviation of the codes, as the first layer sees them.
+    residual : Tensor, shape (P,)
+        ψ.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    shift: Tensor
+    spread: Tensor
+    residual: Tensor
+
+    def __init__(self, dimensions: int, hidden: tuple[int, ...], size: int) -> None:
+        super().__init__()
+        self.hidden = _tanh_layers((dimensions, *hidden))
+        self.last = nn.Linear((dimensions, *hidden)[-1], size)
+        for name, value in (("mean", torch.zeros(size)), ("scale", torch.ones(size)), ("residual", torch.zeros(size))):
+            self.register_buffer(name, value)
+        self.register_buffer("shift", torch.zeros(dimensions))
+        self.register_buffer("spread", torch.ones(dimensions))
+
+    def features(self, z: Tensor) -> Tensor:
+        """Return what the last layer sees of points (S, D): (S, h)."""
+        h: Tensor = self.hidden(self.shift + self.spread * z)
+        return h
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Decode points (S, D) into weights (S, P)."""
+        w: Tensor = self.mean + self.scale * self.last(self.features(z))
+        return w
+
+
+class AutoencoderStage(Stage):
+    """Learn a decoder of candidates.
+
+    Parameters
+    ----------
+    network : FlatNetwork
+        What weights are of.
+    likelihood : Likelihood
+        p(y | f), held as it is.
+    rows : Rows
+        The table.
+    weights : Tensor, shape (R, P)
+        Candidates, their units in one order.
+    options : AutoencoderOptions
+        How.
+    seed : int
+        Of the initial maps.
+    """
+
+    def __init__(
+        self,
+        network: FlatNetwork,
+        likelihood: Likelihood,
+        rows: Rows,
+        weights: Tensor,
+        options: AutoencoderOptions,
+        seed: int,
+    ) -> None:
+        super().__init__(options.steps, clip_norm=10.0)
+        self.network, self.likelihood, self.rows = network, likelihood.requires_grad_(False), rows
+        self.options, self.weights = options, weights
+        sizes = (options.dimensions, *options.hidden)
+        with seeded_globals(seed):
+            self.decoder = Decoder(options.dimensions, options.hidden, network.size).to(weights)
+            self.code = nn.Linear((*sizes, network.size)[1], sizes[0]).to(weights)
+            self.encoder = nn.Sequential(_tanh_layers((network.size, *sizes[:0:-1])), self.code).to(weights)
+        self.decoder.mean.copy_(weights.mean(0))
+        self.decoder.scale.copy_(weights.std(0, correction=0).clamp(min=_LEAST))
+        self.tilde = (weights - self.decoder.mean) / self.decoder.scale  # (R, P)
+        if not options.hidden:
+            self._principal_components()
+
+    @torch.no_grad()
+    def _principal_components(self) -> None:
+        """Start affine maps where the reconstruction is best, with codes of unit variance."""
+        _, sizes, axes = torch.linalg.svd(self.tilde, full_matrices=False)
+        count = min(self.options.dimensions, int((sizes > sizes[0] * 1e-6).sum()))
+        loads = sizes[:count, None] / len(self.tilde) ** 0.5  # (d, 1)
+        for part in (self.code, self.decoder.last):
+            nn.init.zeros_(part.weight)
+            nn.init.zeros_(part.bias)
+        self.code.weight[:count] = axes[:count] / loads
+        self.decoder.last.weight[:, :count] = (loads * axes[:count]).T
+
+    def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
+        """Both maps, at one rate."""
+        return [([*self.encoder.parameters(), *self.decoder.parameters()], self.options.rate)]
+
+    def loss(self, share: float, generator: torch.Generator) -> Tensor:
+        """Return the objective at a share t/T of the steps."""
+        noise = torch.randn(self.tilde.shape, generator=generator, dtype=self.tilde.dtype, device=self.tilde.device)
+        z = self.encoder(self.tilde + self.options.noise * noise)  # (R, D)
+        decoded = self.decoder.last(self.decoder.features(z))  # (R, P)
+        value = (self.tilde - decoded).square().mean() + self.options.rho * z.square().sum(1).mean()
+        beta = self.options.beta * min(max((share - _FROM) / _RISE, 0.0), 1.0)
+        if beta == 0.0:
+            return value
+        chosen = torch.randperm(len(z), generator=generator, device=generator.device)[:_MEMBERS].to(z.device)
+        rows = self.rows
+        if len(rows) > WHOLE:
+            rows = rows.take(torch.randint(len(rows), (2 * BATCH,), generator=generator, device=generator.device))
+        return value - beta * self._log_likelihood(self.decoder.mean + self.decoder.scale * decoded[chosen], rows)
+
+    def _log_likelihood(self, weights: Tensor, rows: Rows) -> Tensor:
+        """Return the mean log density of a row under each network, averaged over networks."""
+        log_p = self.likelihood.log_prob(self.network(weights, rows.x), rows.y)  # (R, B)
+        mean: Tensor = log_p.mean() if rows.weight is None else (log_p @ rows.weight).mean() / rows.weight.sum()
+        return mean
+
+    @torch.no_grad()
+    def gate(self) -> Gate:
+        """Return what the decoder keeps of the candidates, on at most 1,000 rows."""
+        own = self.decoder(self.codes())
+        some = self.rows.take(slice(0, WHOLE))
+        apart = self.network(own, some.x) - self.network(self.weights, some.x)
+        return Gate(
+            float((self.tilde - (own - self.decoder.mean) / self.decoder.scale).square().mean()),
+            float(self._log_likelihood(own, some)),
+            float(self._log_likelihood(self.weights, some)),
+            float(apart.square().mean().sqrt()),
+        )
+
+    @torch.no_grad()
+    def codes(self) -> Tensor:
+        """Return the codes of the candidates, (R, D)."""
+        z: Tensor = (self.encoder(self.tilde) - self.decoder.shift) / self.decoder.spread
+        return z
+
+    def told(self) -> dict[str, float]:
+        """Return the reconstruction error and the log-likelihood; refuse what is not finite."""
+        gate = self.gate()
+        told = {"reconstruction": gate.reconstruction, "decoded_log_likelihood": gate.log_likelihood}
+        if not all(map(torch.isfinite, map(torch.tensor, told.values()))):
+            raise DivergenceError(f"the decoder of weights is not finite ({gate}); lower decoder_rate")
+        return told
+
+    @torch.no_grad()
+    def finish(self) -> dict[str, Tensor]:
+        """Give codes their unit, measure what is left; return the decoder's state, the codes and the gate."""
+        decoder, raw = self.decoder, self.codes()
+        decoder.shift.copy_(raw.mean(0))
+        decoder.spread.copy_(raw.std(0, correction=0).clamp(min=_LEAST_CODE))
+        codes, gate = self.codes(), self.gate()
+        decoder.residual.copy_((self.tilde - decoder.last(decoder.features(codes))).square().mean(0))
+        told = torch.tensor([gate.reconstruction, gate.log_likelihood, gate.of_candidates, gate.apart])
+        state = {f"decoder/{name}": value for name, value in decoder.state_dict().items()}
+        return {**state, "codes": codes, "gate": told.double()}
+
+    @staticmethod
+    def decoder_of(found: Mapping[str, Tensor], options: AutoencoderOptions) -> Decoder:
+        """Return the decoder that :meth:`finish` returned the state of."""
+        state = under("decoder", found)
+        decoder = Decoder(options.dimensions, options.hidden, len(state["mean"])).to(state["mean"])
+        decoder.load_state_dict(state)
+        return decoder
+
+
+def _tanh_layers(sizes: tuple[int, ...]) -> nn.Sequential:
+    parts = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.Tanh())]
+    return nn.Sequential(*parts)

@@ -202,7 +202,7 @@ class AutoencoderStage(Stage):
         noise = torch.randn(self.tilde.shape, generator=generator, dtype=self.tilde.dtype, device=self.tilde.device)
         z = self.encoder(self.tilde + self.options.noise * noise)  # (R, D)
         decoded = self.decoder.last(self.decoder.features(z))  # (R, P)
-        value = (self.tilde - decoded).square().mean() + self.options.rho * z.square().sum(1).mean()
+        value: Tensor = (self.tilde - decoded).square().mean() + self.options.rho * z.square().sum(1).mean()
         beta = self.options.beta * min(max((share - _FROM) / _RISE, 0.0), 1.0)
         if beta == 0.0:
             return value

@@ -1,0 +1,154 @@
+r"""The variational posterior over the latent space, and over the decoder's last layer.
+
+q(z) is a mixture of K normal laws, :math:`\sum_k \pi_k N(m_k, L_k L_k^\top)`, with L diagonal or triangular, and the
+prior N(0, I). One component has a divergence in closed form,
+
+.. math:: \mathrm{KL} = \tfrac12 \big(\lVert L \rVert_F^2 + \lVert m \rVert^2 - D\big) - \sum_d \log L_{dd};
+
+of several it is estimated from draws of every component, :math:`\sum_k \pi_k \overline{(\log q - \log p)(z_{k\cdot})}`,
+so that the weights get exact gradients.
+
+Of the decoder, the last layer may be random, :math:`M_{pj} \sim N(\hat M_{pj} + o_{pj}, \varsigma_{pj}^2)` in
+standardised units, with a prior centred at what stage 2 has found and the variance that it has left,
+:math:`\psi_p + 10^{-4}`. Given z and its features h, with :math:`\bar h = (h, 1)`,
+
+.. math:: \tilde w_p \mid z \sim N\Big(\sum_j M_{pj} \bar h_j,\ \sum_j \varsigma_{pj}^2 \bar h_j^2\Big)
+
+independently over p, so that M need not be drawn: "bias" lets the constant of each weight alone be random, "last" all
+of M, with the prior's variance divided among its columns.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from fathomless.families.manifold.autoencoder import Decoder
+from fathomless.nn.layers import gaussian_divergence
+from fathomless.system import checks
+
+__all__ = ["COVARIANCES", "RANDOM", "DecoderLaw", "LatentLaw", "farthest"]
+
+#: Covariances of a component of q(z).
+COVARIANCES = ("diagonal", "full")
+#: What of the decoder's last layer is random.
+RANDOM = ("none", "bias", "last")
+
+_FLOOR = 1e-4  # added to ψ
+_START = 0.3  # initial ς, times the standard deviation of the prior
+
+
+class LatentLaw(nn.Module):
+    """A mixture of normal laws over the latent space.
+
+    Parameters
+    ----------
+    means : Tensor, shape (K, D)
+        Initial centres.
+    log_scale : float
+        Log of the initial standard deviations.
+    covariance : {"diagonal", "full"}
+        Of each component.
+    """
+
+    def __init__(self, means: Tensor, log_scale: float = -1.5, covariance: str = "diagonal") -> None:
+        super().__init__()
+        checks.choice("covariance", covariance, COVARIANCES)
+        count, dimensions = means.shape
+        self.logits = nn.Parameter(means.new_zeros(count))
+        self.means = nn.Parameter(means.clone())
+        self.log_scale = nn.Parameter(torch.full_like(means, log_scale))
+        full = covariance == "full"
+        self.below = nn.Parameter(means.new_zeros(count, dimensions, dimensions)) if full else None
+
+    @property
+    def log_weight(self) -> Tensor:
+        """Log of the weights of the components, (K,)."""
+        return self.logits.log_softmax(0)
+
+    def factors(self) -> Tensor:
+        """Return L of every component, (K, D, D), lower triangular."""
+        diagonal = torch.diag_embed(self.log_scale.exp())
+        return diagonal if self.below is None else diagonal + self.below.tril(-1)
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw n points of every component, (K, n, D)."""
+        count, dimensions = self.means.shape
+        noise = self.means.new_empty(count, n, dimensions).normal_(generator=generator)
+        return self.means[:, None] + noise @ self.factors().mT
+
+    def log_prob(self, z: Tensor) -> Tensor:
+        """Log density of points (..., D): (...)."""
+        apart = z[..., None, :] - self.means  # (..., K, D)
+        white = torch.linalg.solve_triangular(self.factors(), apart[..., None], upper=False)[..., 0]
+        each = -0.5 * white.square().sum(-1) - self.log_scale.sum(-1) - 0.5 * z.shape[-1] * math.log(2.0 * math.pi)
+        return torch.logsumexp(self.log_weight + each, -1)
+
+    def divergence(self, z: Tensor) -> Tensor:
+        """KL(q(z) ‖ N(0, I)) in nats, by points (K, n, D) that were drawn if there are several components."""
+        if len(self.means) == 1:
+            squares = self.factors().square().sum() + self.means.square().sum()
+            return 0.5 * (squares - self.means.shape[1]) - self.log_scale.sum()
+        log_prior = -0.5 * z.square().sum(-1) - 0.5 * z.shape[-1] * math.log(2.0 * math.pi)  # (K, n)
+        return self.log_weight.exp() @ (self.log_prob(z) - log_prior).mean(1)
+
+
+class DecoderLaw(nn.Module):
+    """Independent normal laws over the decoder's last layer, or over its constants alone.
+
+    Parameters
+    ----------
+    decoder : Decoder
+        As stage 2 has left it.
+    random : {"bias", "last"}
+        What is random.
+
+    Attributes
+    ----------
+    offset, log_scale : Parameter, shape (P, 1) or (P, h + 1)
+        o and log ς.
+    prior_scale : Tensor, shape (P, 1)
+        Standard deviation of the prior.
+    """
+
+    prior_scale: Tensor
+
+    def __init__(self, decoder: Decoder, random: str) -> None:
+        super().__init__()
+        checks.choice("random", random, RANDOM[1:])
+        columns = decoder.last.in_features + 1 if random == "last" else 1
+        scale = ((decoder.residual + _FLOOR) / columns).sqrt()[:, None]
+        self.register_buffer("prior_scale", scale)
+        self.offset = nn.Parameter(torch.zeros(len(scale), columns).to(scale))
+        self.log_scale = nn.Parameter((_START * scale).log().repeat(1, columns))
+
+    def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the law adds to the mean of standardised weights, and their variance, (S, P) each."""
+        columns = self.offset.shape[1]
+        bar = torch.cat([features, torch.ones_like(features[:, :1])], 1)[:, -columns:]  # (S, columns)
+        return bar @ self.offset.mT, bar.square() @ self.log_scale.mul(2.0).exp().mT
+
+    def divergence(self) -> Tensor:
+        """KL(q ‖ p) in nats, summed."""
+        return gaussian_divergence(self.offset / self.prior_scale, self.log_scale.exp() / self.prior_scale)
+
+
+def farthest(f: Tensor, count: int) -> Tensor:
+    """Return the numbers of networks that are far from each other in what they say, the first one first.
+
+    Each next one is that whose least mean squared distance from those chosen is the greatest.
+
+    Parameters
+    ----------
+    f : Tensor, shape (R, N, K)
+        Outputs.
+    count : int
+        How many, at most R.
+    """
+    flat = f.flatten(1)
+    apart = torch.full_like(flat[:, 0], math.inf)
+    chosen = [0]
+    for _ in range(1, min(count, len(f))):
+        apart = torch.minimum(apart, (flat - flat[chosen[-1]]).square().mean(1))
+        chosen.append(int(apart.argmax()))
+    return torch.tensor(chosen, device=f.device)

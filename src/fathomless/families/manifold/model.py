@@ -1,0 +1,215 @@
+r"""A posterior over networks on a weight manifold, and stage 3, which finds it.
+
+.. math:: z \sim N(0, I), \qquad \phi \sim p(\phi), \qquad w = g_\phi(z), \qquad y_n \sim p(y \mid f_w(x_n)),
+
+with a mixture q(z) and independent normal laws q(φ), see :mod:`~fathomless.families.manifold.latent`. The objective is
+
+.. math:: \mathrm{E}_{q(z) q(\phi)} \Big[\sum_n \log p(y_n \mid f_{g_\phi(z)}(x_n))\Big]
+          - \mathrm{KL}(q(z) \,\|\, p(z)) - \mathrm{KL}(q(\phi) \,\|\, p(\phi)),
+
+the expectation over components being exact. There is no other prior over weights than what z and φ push forward, and
+the decoder was learned from networks of the same data: the bound is one given the decoder, and must not be compared
+with those of other families. With φ a point the posterior of w lives on a surface, and has no density.
+
+The components of q(z) are the structures: which of the modes of weights a network belongs to.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fathomless.data.rows import Rows
+from fathomless.families.manifold.autoencoder import Decoder
+from fathomless.families.manifold.candidates import BATCH, WHOLE
+from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
+from fathomless.families.manifold.network import FlatNetwork
+from fathomless.inference.objective import elbo
+from fathomless.inference.stages import Stage
+from fathomless.posterior.capabilities import Resizable
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Draws
+from fathomless.posterior.structure import LatentPosterior
+from fathomless.system.errors import DivergenceError
+
+__all__ = ["LatentStage", "ProjectedNetwork"]
+
+_AT_ONCE = 1 << 24  # numbers of hidden units that are evaluated at once
+
+
+class ProjectedNetwork(Resizable):
+    """Networks decoded from points of a latent space.
+
+    Parameters
+    ----------
+    network : FlatNetwork
+        What weights are of.
+    decoder : Decoder
+        From points to weights.
+    law : LatentLaw
+        q(z).
+    decoder_law : DecoderLaw, optional
+        q(φ); without it the decoder is a point.
+    """
+
+    def __init__(
+        self, network: FlatNetwork, decoder: Decoder, law: LatentLaw, decoder_law: DecoderLaw | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.decoder, self.law, self.decoder_law = network, decoder, law, decoder_law
+
+    @property
+    def stochastic(self) -> bool:
+        """Points are drawn."""
+        return True
+
+    def moments(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return means and variances (S, P) of the weights given points (S, D); None without q(φ)."""
+        features, decoder = self.decoder.features(z), self.decoder
+        mean = decoder.mean + decoder.scale * decoder.last(features)
+        if self.decoder_law is None:
+            return mean, None
+        offset, variance = self.decoder_law.moments(features)
+        return mean + decoder.scale * offset, decoder.scale.square() * variance
+
+    def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+        """Draw `n` points of every component of q(z), and weights given each.
+
+        In training the weights given a point are drawn for every row anew, which leaves the expectation of a sum over
+        rows as it is and averages out more noise; in evaluation one draw serves all rows.
+        """
+        drawn = self.law.sample(n, generator)  # (K, n, D)
+        z = drawn.flatten(0, 1)
+        mean, variance = self.moments(z)
+        if variance is not None and self.training:
+            f = self.network.drawn_per_row(mean, variance, x, generator)
+        else:
+            if variance is not None:
+                mean = mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator)
+            most = max(1, _AT_ONCE // max(1, len(x) * max((*self.network.widths, 1))))
+            f = torch.cat([self.network(part, x) for part in mean.split(most)])
+        divergence = {"latent": self.law.divergence(drawn)}
+        if self.decoder_law is not None:
+            divergence["decoder"] = self.decoder_law.divergence()
+        return Draws(
+            f=f,
+            log_weight=(self.law.logits.double().log_softmax(0) - math.log(n)).repeat_interleave(n),
+            structure=torch.arange(len(drawn), device=f.device).repeat_interleave(n),
+            divergence=divergence,
+            tempered=frozenset(),
+        )
+
+    def sample_weights(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Draw weights (S, P), `n` of every component, and the log weight of each, (S,)."""
+        mean, variance = self.moments(self.law.sample(n, generator).flatten(0, 1))
+        if variance is not None:
+            mean = mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator)
+        return mean, (self.law.log_weight - math.log(n)).repeat_interleave(n)
+
+    @torch.no_grad()
+    def structure(self) -> LatentPosterior:
+        """Return q(z): weights, centres and standard deviations of its components."""
+        weights = self.law.logits.double().softmax(0)
+        modes = float(torch.exp(torch.special.entr(weights).sum()))
+        scales = self.law.factors().double().square().sum(-1).sqrt()
+        count, dimensions = self.law.means.shape
+        return LatentPosterior(
+            kind="latent",
+            summary=f"{count} component{'s' * (count > 1)} in {dimensions} dimension{'s' * (dimensions > 1)}, the "
+            f"largest with {100.0 * float(weights.max()):.0f} %",
+            statistics={"modes": modes},
+            weights=tuple(weights.tolist()),
+            means=tuple(map(tuple, self.law.means.double().tolist())),
+            scales=tuple(map(tuple, scales.tolist())),
+        )
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return the number of components, and what of the decoder is random."""
+        columns = 0 if self.decoder_law is None else self.decoder_law.offset.shape[1]
+        return {"components": len(self.law.means), "random_columns": columns}
+
+    def rebuild(self, blueprint: dict[str, Any]) -> None:
+        """Have as many components, and the same random part of the decoder."""
+        like, covariance = self.law.means, "diagonal" if self.law.below is None else "full"
+        if self.blueprint()["components"] != blueprint["components"]:
+            centres = like.new_zeros(blueprint["components"], like.shape[1])
+            self.law = LatentLaw(centres, covariance=covariance).to(like)
+        if self.blueprint()["random_columns"] != blueprint["random_columns"]:
+            random = {0: None, 1: "bias"}.get(blueprint["random_columns"], "last")
+            self.decoder_law = None if random is None else DecoderLaw(self.decoder, random).to(like)
+
+
+class LatentStage(Stage):
+    """Maximise the bound over q(z), and q(φ) if there is one.
+
+    Parameters
+    ----------
+    model : ProjectedNetwork
+        At its start; the maps of its decoder are held.
+    likelihood : Likelihood
+        p(y | f), held.
+    rows : Rows
+        The table.
+    steps : int
+        Of Adam.
+    draws : int
+        Points in each step, over all components; one of each at least.
+    rate, decoder_rate : float
+        Of q(z) and all scales; of the means of q(φ).
+    """
+
+    def __init__(
+        self,
+        model: ProjectedNetwork,
+        likelihood: Likelihood,
+        rows: Rows,
+        *,
+        steps: int = 800,
+        draws: int = 8,
+        rate: float = 1e-2,
+        decoder_rate: float = 1e-3,
+    ) -> None:
+        super().__init__(steps, clip_norm=None)
+        self.model, self.likelihood, self.rows = model.train(), likelihood.requires_grad_(False), rows
+        self.model.decoder.requires_grad_(False)
+        self.each = max(1, draws // len(model.law.means))
+        self.rates = rate, decoder_rate
+        self._last: dict[str, Tensor] = {}
+
+    def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
+        """Return the parameters of the laws."""
+        (rate, decoder_rate), own = self.rates, self.model.decoder_law
+        law: list[Tensor] = list(self.model.law.parameters())
+        return [(law, rate)] if own is None else [([*law, own.log_scale], rate), ([own.offset], decoder_rate)]
+
+    def loss(self, share: float, generator: torch.Generator) -> Tensor:
+        """Return −ELBO / N; of many rows by a batch."""
+        rows, count = self.rows, self.rows.count
+        if len(rows) > WHOLE:
+            index = torch.randint(len(rows), (2 * BATCH,), generator=generator, device=generator.device)
+            rows = rows.take(index.to(rows.x.device))
+        draws = self.model.draw(rows.x, self.each, generator)
+        draws = replace(draws, log_weight=draws.log_weight.to(draws.f.dtype))
+        bound = elbo(draws, self.likelihood, rows.y, size=len(self.rows), weight=rows.weight)
+        self._last = {
+            "elbo": bound.value.detach(),
+            "log_likelihood": bound.log_likelihood.detach(),
+            **{f"divergence_{name}": term.detach() for name, term in bound.divergence.items()},
+        }
+        return -bound.value / count
+
+    def told(self) -> dict[str, float]:
+        """Return the bound of the last step, its parts, and the statistics of q(z)."""
+        told = {name: float(value) for name, value in self._last.items()}
+        if not all(map(math.isfinite, told.values())):
+            raise DivergenceError(
+                f"the bound of the latent posterior is not finite ({told}); look for huge values in the table"
+            )
+        return {**told, **self.model.structure().statistics}
+
+    def finish(self) -> dict[str, Tensor]:
+        """Return the state of the model."""
+        return {name: value.clone() for name, value in self.model.state_dict().items()}

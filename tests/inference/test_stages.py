@@ -39,7 +39,6 @@ def plan(noise: float = 0.5, steps: int = 40) -> dict[str, Any]:
 
     return {
         "first": lambda found: Bowl(torch.tensor([1.0, -2.0]), noise, steps),
-        "none": lambda found: None,
         "second": second,
     }
 
@@ -49,7 +48,7 @@ def test_a_stage_starts_from_what_was_found_before() -> None:
     torch.testing.assert_close(run.found["first/at"], torch.tensor([1.0, -2.0]), atol=0.05, rtol=0)
     torch.testing.assert_close(run.found["second/at"], 2.0 * run.found["first/at"], atol=0.1, rtol=0)
     assert set(run.found) == {"first/at", "second/at"}
-    assert [row["stage"] for row in run.history] == [0] * 4 + [1] * 4 + [2] * 4
+    assert [row["stage"] for row in run.history] == [0] * 4 + [1] * 4
     assert run.step == 400
     assert all(math.isfinite(value) for row in run.history for value in row.values())
 
@@ -66,7 +65,7 @@ def test_the_rate_falls_as_a_cosine_and_adam_starts_anew() -> None:
         assert float(run.found[f"{name}/at"]) == pytest.approx(-0.3 * 41 / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("at", [1, 4, 6, 8, 11])
+@pytest.mark.parametrize("at", [1, 4, 6, 8])
 def test_a_run_that_is_taken_up_again_ends_in_the_same_bytes(at: int) -> None:
     """In each stage, and between two of them."""
     whole = run_stages(plan(), 7, rounds=4)
@@ -77,7 +76,7 @@ def test_a_run_that_is_taken_up_again_ends_in_the_same_bytes(at: int) -> None:
             kept["state"] = {name: value.clone() for name, value in run.tensors().items()}, run.meta()
             run.pause = True
 
-    with pytest.raises(PausedError, match=f"after epoch {at} of 12"):
+    with pytest.raises(PausedError, match=f"after epoch {at} of 8"):
         run_stages(plan(), 7, rounds=4, callbacks=[pause])
     again = run_stages(plan(), 7, rounds=4, resume=kept["state"])
     assert all(torch.equal(again.found[name], value) for name, value in whole.found.items())
@@ -93,8 +92,8 @@ def test_a_run_is_stopped_in_its_last_stage_alone() -> None:
 
         return callback
 
-    early = run_stages(plan(), 0, rounds=4, callbacks=[stop(10)])
-    assert early.epoch == 10
+    early = run_stages(plan(), 0, rounds=4, callbacks=[stop(6)])
+    assert early.epoch == 6
     assert early.found["second/at"].isfinite().all()
     with pytest.raises(DataError, match="stage 'first', before the last"):
         run_stages(plan(), 0, rounds=4, callbacks=[stop(4)])

@@ -29,7 +29,7 @@ class Stage(ABC):
     Parameters
     ----------
     steps : int
-        T.
+        T; at least as many as there are rounds, so that every round has one.
     clip_norm : float, optional
         Longest gradient.
     """
@@ -54,8 +54,8 @@ class Stage(ABC):
         """Return what was found."""
 
 
-#: Builds a stage from what was found before, named "stage/tensor"; None passes over it.
-Begin = Callable[[Mapping[str, Tensor]], Stage | None]
+#: Builds a stage from what was found before, named "stage/tensor".
+Begin = Callable[[Mapping[str, Tensor]], Stage]
 
 
 class StagedRun:
@@ -104,14 +104,12 @@ class StagedRun:
         place, done = divmod(self.epoch, self.rounds)
         if done == 0:
             self._begin(place)
-        told: dict[str, float] = {}
-        if self._stage is not None:
-            last = self._stage.steps * (done + 1) // self.rounds
-            for step in range(self._stage.steps * done // self.rounds, last):
-                self._move(self._stage, step)
-            told = self._stage.told()
+        assert self._stage is not None
+        steps = self._stage.steps
+        for step in range(steps * done // self.rounds, steps * (done + 1) // self.rounds):
+            self._move(self._stage, step)
         self.epoch += 1
-        self.history.append({"epoch": self.epoch, "step": self.step, "stage": place, **told})
+        self.history.append({"epoch": self.epoch, "step": self.step, "stage": place, **self._stage.told()})
         if done + 1 == self.rounds:
             self.conclude()
 
@@ -119,10 +117,9 @@ class StagedRun:
         name, begin = list(self.plan.items())[place]
         self._generator = as_generator(fold_in(self.seed, name), device=self.device)
         self._stage = begin(self.found)
-        if self._stage is not None:
-            groups = [{"params": list(leaves), "lr": rate} for leaves, rate in self._stage.groups()]
-            self._optimizer = torch.optim.Adam(groups, eps=_EPSILON, fused=True)
-            self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        groups = [{"params": list(leaves), "lr": rate} for leaves, rate in self._stage.groups()]
+        self._optimizer = torch.optim.Adam(groups, eps=_EPSILON, fused=True)
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
 
     def _move(self, stage: Stage, step: int) -> None:
         share = step / stage.steps

@@ -302,9 +302,8 @@ def test_batches_of_rows_are_unbiased() -> None:
     stage, whole = LatentStage(one, likelihood, rows), one.train().draw(rows.x, 1, noise())
     true = -elbo(whole, likelihood, rows.y, size=1500).value / 1500
     (gradient,) = torch.autograd.grad(true, one.law.means)
-    g, found = noise(1), []
-    for _ in range(300):
-        found.append(torch.autograd.grad(stage.loss(0.0, g), one.law.means)[0])
+    g = noise(1)
+    found = [torch.autograd.grad(stage.loss(0.0, g), one.law.means)[0] for _ in range(300)]
     each = torch.stack(found)
     assert ((each.mean(0) - gradient).abs() < 5.0 * each.std(0) / math.sqrt(300)).all()
 

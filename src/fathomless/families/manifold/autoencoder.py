@@ -156,6 +156,8 @@ class AutoencoderStage(Stage):
         How.
     seed : int
         Of the initial maps.
+    beside : mapping of str to Tensor, optional
+        What was found about the candidates, to be handed on with what is found here.
     """
 
     def __init__(
@@ -166,10 +168,11 @@ class AutoencoderStage(Stage):
         weights: Tensor,
         options: AutoencoderOptions,
         seed: int,
+        beside: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__(options.steps, clip_norm=10.0)
         self.network, self.likelihood, self.rows = network, likelihood.requires_grad_(False), rows
-        self.options, self.weights = options, weights
+        self.options, self.weights, self.beside = options, weights, dict(beside or {})
         sizes = (options.dimensions, *options.hidden)
         with seeded_globals(seed):
             self.decoder = Decoder(options.dimensions, options.hidden, network.size).to(weights)
@@ -247,7 +250,7 @@ class AutoencoderStage(Stage):
 
     @torch.no_grad()
     def finish(self) -> dict[str, Tensor]:
-        """Give codes their unit, measure what is left; return the decoder's state, the codes and the gate."""
+        """Give codes their unit, measure what is left; return the decoder's state, codes and gate."""
         decoder, raw = self.decoder, self.codes()
         decoder.shift.copy_(raw.mean(0))
         decoder.spread.copy_(raw.std(0, correction=0).clamp(min=_LEAST_CODE))
@@ -255,7 +258,7 @@ class AutoencoderStage(Stage):
         decoder.residual.copy_((self.tilde - decoder.last(decoder.features(codes))).square().mean(0))
         told = torch.tensor([gate.reconstruction, gate.log_likelihood, gate.of_candidates, gate.apart])
         state = {f"decoder/{name}": value for name, value in decoder.state_dict().items()}
-        return {**state, "codes": codes, "gate": told.double()}
+        return {**self.beside, **state, "codes": codes, "gate": told.double()}
 
     @staticmethod
     def decoder_of(found: Mapping[str, Tensor], options: AutoencoderOptions) -> Decoder:

@@ -1,0 +1,267 @@
+r"""A weight manifold from rows: candidates, one order of their units, a decoder, and the posterior over its codes.
+
+The stages are those of :mod:`~fathomless.inference.stages`: "candidates", "decoder", "latent" (q(z) with the decoder a
+point) and "joint" (q(z) and q(φ), from there on; q(z) alone where the decoder leaves so much of the weights that
+:math:`\psi` is no local doubt). Between the first two, rows that candidates have not seen say which of them are kept,
+and how large the noise is.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fathomless.data.rows import Rows
+from fathomless.estimators.crossfitting import settled
+from fathomless.families.manifold.autoencoder import AutoencoderOptions, AutoencoderStage, Decoder, Gate
+from fathomless.families.manifold.candidates import (
+    CandidateStage,
+    kept_from,
+    out_of_fold,
+    squared_errors,
+    worth_keeping,
+)
+from fathomless.families.manifold.latent import DecoderLaw, LatentLaw, farthest
+from fathomless.families.manifold.matching import balance, match
+from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
+from fathomless.families.manifold.network import FlatNetwork
+from fathomless.inference.noise import KAPPA, heavy_tailed, total
+from fathomless.inference.run import under
+from fathomless.inference.stages import Begin, Stage
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
+from fathomless.system.rng import as_generator, fold_in
+
+__all__ = ["Manifold", "Recipe"]
+
+_LEAST = 10  # candidates that are kept, and two for each latent dimension
+_UNEXPLAINED = 0.1  # reconstruction error beyond which the decoder stays a point
+_JUDGED = 20_000  # rows by which noise is fitted
+_COMPARED = 500  # rows by which candidates are compared
+_CHUNK = 4096  # rows evaluated at once
+_ALONE, _AMONG = -2.0, -1.5  # log of the initial scales of one component, and of several
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a weight manifold is found.
+
+    Attributes
+    ----------
+    prior : WeightPrior
+        Of the weights of candidates.
+    candidates : int
+        R.
+    anchored : bool
+        Whether each candidate is drawn towards a draw from the prior, or towards 0.
+    candidate_steps, candidate_rate
+        Of stage 1.
+    matching : bool
+        Whether hidden units are brought into one order.
+    autoencoder : AutoencoderOptions
+        Of stage 2.
+    components : int
+        Of q(z), at most.
+    covariance : {"diagonal", "full"}
+        Of each component.
+    random : {"bias", "last", "none"}
+        What of the decoder's last layer is random.
+    latent_steps, draws : int
+        Steps of each phase of stage 3, and points in each of them.
+    """
+
+    prior: WeightPrior = field(default_factory=lambda: WeightPrior(0.5**0.5, fan_in=True))
+    candidates: int = 40
+    anchored: bool = False
+    candidate_steps: int = 1200
+    candidate_rate: float = 1e-2
+    matching: bool = True
+    autoencoder: AutoencoderOptions = field(default_factory=AutoencoderOptions)
+    components: int = 10
+    covariance: str = "diagonal"
+    random: str = "bias"
+    latent_steps: int = 800
+    draws: int = 8
+
+
+class Manifold:
+    """The stages of one fit.
+
+    Parameters
+    ----------
+    network : FlatNetwork
+        What weights are of.
+    likelihood : Likelihood
+        p(y | f), before it has seen rows.
+    rows : Rows
+        The table.
+    folds : Tensor of int64, shape (Q, N), optional
+        Folds of the rows in as many partitions as candidates need; without them every candidate sees all rows, and the
+        noise is that of the training.
+    recipe : Recipe
+        How.
+    seed : int
+        Of everything that is drawn.
+    free_noise : bool
+        Whether Student's law may take the place of Gauss's.
+    start : Tensor, shape (R, P), optional
+        Initial weights; drawn from the prior by default.
+    """
+
+    def __init__(
+        self,
+        network: FlatNetwork,
+        likelihood: Likelihood,
+        rows: Rows,
+        folds: Tensor | None,
+        recipe: Recipe,
+        seed: int,
+        *,
+        free_noise: bool = False,
+        start: Tensor | None = None,
+    ) -> None:
+        self.network, self.likelihood, self.rows, self.recipe, self.seed = network, likelihood, rows, recipe, seed
+        self.free_noise, self.start = free_noise, start
+        none = torch.zeros(recipe.candidates, len(rows), dtype=torch.bool, device=rows.x.device)
+        self.unseen = none if folds is None else kept_from(folds.to(rows.x.device), recipe.candidates)
+
+    def plan(self) -> dict[str, Begin]:
+        """Return the stages by name."""
+        joint: dict[str, Begin] = {} if self.recipe.random == "none" else {"joint": self._joint}
+        return {"candidates": self._candidates, "decoder": self._decoder, "latent": self._latent, **joint}
+
+    # ---- stage 1
+
+    def _candidates(self, found: Mapping[str, Tensor]) -> Stage:
+        scale = self.network.prior_scale(self.recipe.prior).to(self.rows.x)
+        start, anchor = (self._from_prior(name, scale) for name in ("start", "anchor"))
+        if self.recipe.anchored:
+            start = anchor
+        start = start if self.start is None else self.start.to(start)
+        law, log_noise = self.likelihood, None
+        noise = self._learned()
+        if noise is not None:
+            law = copy.deepcopy(law)
+            law.noise = StatedNoise(len(noise.raw))
+            log_noise = noise.log_scale().detach().to(start).expand(len(start), -1)
+        return CandidateStage(
+            self.network,
+            law,
+            self.rows,
+            self.unseen,
+            start,
+            anchor if self.recipe.anchored else torch.zeros_like(anchor),
+            scale,
+            log_noise,
+            steps=self.recipe.candidate_steps,
+            rate=self.recipe.candidate_rate,
+        )
+
+    def _from_prior(self, name: str, scale: Tensor) -> Tensor:
+        noise = as_generator(fold_in(self.seed, "candidates", name), device=scale.device)
+        shape = (self.recipe.candidates, len(scale))
+        return scale * torch.randn(shape, generator=noise, dtype=scale.dtype, device=scale.device)
+
+    def _learned(self) -> LearnedNoise | None:
+        """Return the scale of the noise if it is one that is learned."""
+        learned = isinstance(self.likelihood, LocationScale) and isinstance(self.likelihood.noise, LearnedNoise)
+        return self.likelihood.noise if learned else None  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def _outputs(self, weights: Tensor, most: int) -> Tensor:
+        """Evaluate networks on the first rows, (R, N, K)."""
+        parts = self.rows.take(slice(0, most)).parts(_CHUNK)
+        return torch.cat([self.network(weights, part.x) for part in parts], 1)
+
+    def selected(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Keep candidates, bring their units into one order, fit the noise.
+
+        Returns
+        -------
+        dict of str to Tensor
+            "weights" (R', P), the best first; "kept" (R',), their numbers; "score", nats per unseen row under the
+            candidates, NaN if there are none; and the state of the likelihood under "likelihood/".
+        """
+        recipe, own = self.recipe, under("candidates", found)
+        rows = self.rows.take(slice(0, _JUDGED))
+        f, unseen = self._outputs(own["weights"], _JUDGED), self.unseen[:, :_JUDGED]
+        centre = f.softmax(-1) if self.likelihood.discrete else f[..., : rows.y.shape[-1]]
+        errors = squared_errors(centre, rows.y, unseen, rows.weight)
+        least = max(_LEAST, 2 * recipe.autoencoder.dimensions)
+        kept = worth_keeping(own["log_joint"], errors, self.rows.count, least)
+        ordered = balance(self.network, own["weights"][kept])
+        if recipe.matching:
+            ordered = match(self.network, ordered)
+        likelihood, score = copy.deepcopy(self.likelihood), float("nan")
+        noise = likelihood.noise if self._learned() is not None else None
+        if isinstance(noise, LearnedNoise):
+            noise.rescale((own["log_noise"][kept].mean(0) - noise.log_scale()).exp())  # the geometric mean
+        if bool(unseen[kept].any()):
+            held = out_of_fold(f[kept], unseen[kept], rows)
+            _, likelihood = settled(held, likelihood, KAPPA, free_noise=self.free_noise and noise is not None)
+            summed, count = total(held, likelihood)
+            score = summed / count
+        state = {f"likelihood/{name}": value.detach() for name, value in likelihood.state_dict().items()}
+        return {"weights": ordered, "kept": kept, "score": torch.tensor(score, dtype=torch.float64), **state}
+
+    def likelihood_of(self, found: Mapping[str, Tensor]) -> Likelihood:
+        """Return the likelihood that unseen rows have chosen, from what was found."""
+        state = under("decoder/likelihood", found)
+        likelihood = copy.deepcopy(self.likelihood)
+        if "log_temperature" in state and isinstance(likelihood, Categorical):
+            likelihood = Categorical(likelihood.classes, temperature=True).to(self.rows.x)
+        if "raw_df" in state and isinstance(likelihood, LocationScale):
+            likelihood = heavy_tailed(likelihood)
+        likelihood.load_state_dict(state)
+        return likelihood.eval()
+
+    # ---- stages 2 and 3
+
+    def _decoder(self, found: Mapping[str, Tensor]) -> Stage:
+        chosen = self.selected(found)
+        likelihood = self.likelihood_of({f"decoder/{name}": value for name, value in chosen.items()})
+        seed = fold_in(self.seed, "decoder", "maps")
+        options = self.recipe.autoencoder
+        return AutoencoderStage(self.network, likelihood, self.rows, chosen["weights"], options, seed, beside=chosen)
+
+    def decoder_of(self, found: Mapping[str, Tensor]) -> Decoder:
+        """Return the decoder, from what was found."""
+        return AutoencoderStage.decoder_of(under("decoder", found), self.recipe.autoencoder)
+
+    @staticmethod
+    def gate_of(found: Mapping[str, Tensor]) -> Gate:
+        """Return what the decoder keeps of the candidates, from what was found."""
+        return Gate(*found["decoder/gate"].tolist())
+
+    def _latent(self, found: Mapping[str, Tensor]) -> Stage:
+        far = farthest(self._outputs(found["decoder/weights"], _COMPARED), self.recipe.components)
+        scale = _ALONE if len(far) == 1 else _AMONG
+        law = LatentLaw(found["decoder/codes"][far], scale, self.recipe.covariance)
+        return self._stage(ProjectedNetwork(self.network, self.decoder_of(found), law), found)
+
+    def _joint(self, found: Mapping[str, Tensor]) -> Stage:
+        model = self._untrained(found)
+        model.load_state_dict(under("latent", found))
+        if self.gate_of(found).reconstruction <= _UNEXPLAINED:
+            model.decoder_law = DecoderLaw(model.decoder, self.recipe.random)
+        return self._stage(model, found)
+
+    def _stage(self, model: ProjectedNetwork, found: Mapping[str, Tensor]) -> Stage:
+        likelihood = self.likelihood_of(found)
+        return LatentStage(model, likelihood, self.rows, steps=self.recipe.latent_steps, draws=self.recipe.draws)
+
+    def _untrained(self, found: Mapping[str, Tensor]) -> ProjectedNetwork:
+        centres = torch.zeros_like(found["latent/law.means"])
+        law = LatentLaw(centres, covariance=self.recipe.covariance)
+        return ProjectedNetwork(self.network, self.decoder_of(found), law)
+
+    def model_of(self, found: Mapping[str, Tensor], phase: str = "") -> ProjectedNetwork:
+        """Return the posterior after a phase of stage 3, "latent" or "joint"; by default after the last one."""
+        phase = phase or ("joint" if "joint/law.means" in found else "latent")
+        model, state = self._untrained(found), under(phase, found)
+        if "decoder_law.offset" in state:
+            model.decoder_law = DecoderLaw(model.decoder, self.recipe.random)
+        model.load_state_dict(state)
+        return model.eval()

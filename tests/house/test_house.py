@@ -24,6 +24,7 @@ OWNERS = {
         "experiments.densities",
         "families.continuous.estimator",
         "families.graph.estimator",
+        "families.manifold.estimator",
         "families.sparse.estimator",
     },
     "narwhals": {"data.frames", "estimators.preparation", "estimators.tasks"},

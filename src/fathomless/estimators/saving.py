@@ -12,8 +12,6 @@ import numpy as np
 from torch import Tensor
 
 from fathomless.data.rows import Rows, Stream
-from fathomless.inference.mcmc.chains import Plan
-from fathomless.inference.training import Training
 from fathomless.system.errors import DataError, FileError
 
 __all__ = [
@@ -40,10 +38,13 @@ def fingerprint(
     train: Rows | Stream,
     valid: Rows | None,
     start: Iterable[Tensor],
-    training: Training | Plan,
+    training: Any,
     options: dict[str, Any],
 ) -> str:
-    """Name the data, the start and the options of a fit, so that a checkpoint of another one is not taken up."""
+    """Name the data, the start and the options of a fit, so that a checkpoint of another one is not taken up.
+
+    `training` is a dataclass: how the inference goes.
+    """
     digest = hashlib.sha256(json.dumps([asdict(training), options], sort_keys=True, default=str).encode())
     if isinstance(train, Stream):
         digest.update(train.digest.encode())

@@ -59,6 +59,7 @@ def test_every_row_is_unseen_by_one_network_of_each_partition() -> None:
     assert unseen.shape == (6, 30)
     assert (unseen.sum(0) == 2).all()
     assert torch.equal(unseen[4], FOLDS[1] == 1)
+    assert torch.equal(kept_from(FOLDS, 9)[6:], unseen[:3])  # partitions come in turn
     some = FOLDS.clone()
     some[:, 3] = -1  # a row that all networks see
     assert not kept_from(some, 6)[:, 3].any()

@@ -43,13 +43,13 @@ def kept_from(folds: Tensor, candidates: int) -> Tensor:
     Parameters
     ----------
     folds : Tensor of int64, shape (Q, N)
-        The fold 0 … K − 1 of each row in Q partitions, Q K >= R; −1 for rows that all networks see.
+        The fold 0 … K − 1 of each row in Q partitions; −1 for rows that all networks see.
     candidates : int
-        R. Network r is kept from fold r mod K of partition r // K.
+        R. Network r is kept from fold r mod K of partition r // K mod Q.
     """
     number = torch.arange(candidates, device=folds.device)
     count = int(folds.max()) + 1
-    return folds[number // count] == (number % count)[:, None]
+    return folds[number // count % len(folds)] == (number % count)[:, None]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,292 @@
+"""Estimators whose networks lie on a manifold of weights."""
+
+import math
+import warnings
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from fathomless.data.folds import can_be_folded, fold_rows
+from fathomless.data.rows import Rows
+from fathomless.estimators import saving
+from fathomless.estimators.base import Estimator
+from fathomless.estimators.options import documented
+from fathomless.estimators.preparation import Array, Prepared
+from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
+from fathomless.families.manifold.fit import Manifold, Recipe
+from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
+from fathomless.families.manifold.model import ProjectedNetwork
+from fathomless.families.manifold.network import FlatNetwork
+from fathomless.families.manifold.options import ManifoldOptions
+from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.distributed import ranks
+from fathomless.inference.run import Fitted
+from fathomless.inference.stages import run_stages
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.model import Draws
+from fathomless.posterior.predictive import predictive
+from fathomless.posterior.structure import LatentPosterior
+from fathomless.system import checks, memory
+from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.progress import Silent, Terminal
+from fathomless.system.rng import fold_in
+
+__all__ = ["ProjectedBayesClassifier", "ProjectedBayesRegressor"]
+
+_FEW = 12  # rows below which every candidate sees all
+_COLLAPSED = 0.3  # reconstruction error beyond which the decoder has made one function of several
+_OF_A_RUN = ("progress", "checkpoint_seconds")  # that the bytes do not depend on
+
+
+class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
+    """How the options of the family become stages, and what they find a model.
+
+    Attributes
+    ----------
+    latent_posterior_ : LatentPosterior
+        Weights, centres and standard deviations of the laws over the latent space.
+    decoder_gate_ : dict of str to float
+        What the decoder keeps of the candidates: see :class:`~fathomless.families.manifold.autoencoder.Gate`.
+    candidates_ : dict
+        "kept": numbers of the candidates that the latent space was learned from, the best first; "score": mean log
+        density of rows that candidates have not seen, under those that have not, which is `validation_score_` in
+        standardised units. It is a score of the first stage.
+    """
+
+    saved_values: ClassVar[dict[str, type]] = {"WeightPrior": WeightPrior}
+    shown: ClassVar[Mapping[str, str]] = {"modes": "modes"}
+
+    model_: ProjectedNetwork
+    structure_: LatentPosterior
+
+    def _network(self, inputs: int, outputs: int) -> FlatNetwork:
+        return FlatNetwork(inputs, outputs, _widths("width", self.width, least=1), self.activation)
+
+    def _recipe(self) -> Recipe:
+        prior = Recipe().prior
+        if isinstance(self.weight_prior, WeightPrior):
+            prior = self.weight_prior
+        elif self.weight_prior != "auto":
+            prior = WeightPrior(checks.positive("weight_prior", self.weight_prior, "auto"))
+        return Recipe(
+            prior=prior,
+            candidates=self.candidates,
+            anchored=self.anchored,
+            candidate_steps=self.candidate_steps,
+            candidate_rate=checks.positive("candidate_rate", self.candidate_rate),
+            matching=self.matching,
+            autoencoder=AutoencoderOptions(
+                dimensions=self.latent_dim, hidden=self._decoder_hidden(), steps=self.decoder_steps
+            ),
+            components=self.components,
+            covariance=self.covariance,
+            random=checks.choice("decoder_law", self.decoder_law, ("bias", "last", "none")),
+            latent_steps=self.latent_steps,
+            draws=self.training_draws,
+        )
+
+    def _decoder_hidden(self) -> tuple[int, ...]:
+        return () if self.decoder_width == 0 else _widths("decoder_width", self.decoder_width, least=0)
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ProjectedNetwork:
+        network = self._network(inputs, outputs)
+        decoder = Decoder(self.latent_dim, self._decoder_hidden(), network.size).to(dtype)
+        law = LatentLaw(torch.zeros(1, self.latent_dim, dtype=dtype), covariance=self.covariance)
+        of_decoder = DecoderLaw(decoder, self.decoder_law) if self.decoder_law != "none" else None
+        return ProjectedNetwork(network, decoder, law, of_decoder).eval()
+
+    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        if set(blueprint) != {"components", "random_columns"}:
+            raise DataError(f"its layout is {sorted(blueprint)}, not that of a weight manifold")
+        dimensions = shapes["model/law.means"][1]
+        if dimensions != self.latent_dim:
+            raise DataError(f"its latent space has {dimensions} dimensions, and latent_dim={self.latent_dim}")
+
+    def _infer(self, prepared: Prepared) -> Fitted:
+        """Run the stages."""
+        assert isinstance(prepared.train, Rows)
+        if ranks().count > 1:
+            raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one")
+        likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
+        network, recipe = self._network(prepared.inputs, likelihood.outputs), self._recipe()
+        self._require_memory(network, recipe, prepared)
+        manifold = Manifold(
+            network,
+            likelihood,
+            prepared.train,
+            prepared.folds,
+            recipe,
+            prepared.seed,
+            free_noise=getattr(self, "likelihood", "") == "auto",
+        )
+        callbacks, resume = list(self.callbacks or ()), None
+        if self.checkpoint is not None:
+            own = {name: value for name, value in self._options().items() if name not in _OF_A_RUN}
+            dealt = None if prepared.folds is None else prepared.folds.tolist()
+            facts = {**own, "seed": prepared.seed, "dealt": dealt}
+            name = saving.fingerprint(prepared.train, None, (), recipe, facts)
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
+            resume = keeper.found()
+            callbacks.append(keeper)
+        run = run_stages(
+            manifold.plan(),
+            fold_in(prepared.seed, "stages"),
+            device=prepared.device,
+            callbacks=callbacks,
+            progress=Terminal("round", self.shown) if self.progress else Silent(),
+            resume=resume,
+        )
+        found_score = float(run.found["decoder/score"])
+        score = None if math.isnan(found_score) else found_score
+        kept, gate = run.found["decoder/kept"].tolist(), vars(manifold.gate_of(run.found))
+        return Fitted(
+            model=manifold.model_of(run.found),
+            likelihood=manifold.likelihood_of(run.found),
+            history=run.history,
+            n_iter=run.epoch,
+            score=score,
+            seed=prepared.seed,
+            weighing={"kept": kept, "score": score, "gate": gate},
+        )
+
+    def _require_memory(self, network: FlatNetwork, recipe: Recipe, prepared: Prepared) -> None:
+        """Refuse a decoder, or candidates, that do not fit: weights, gradients and two moments of each."""
+        hidden = max((1, *recipe.autoencoder.hidden))
+        numbers = 4.0 * network.size * (recipe.candidates + 2.0 * hidden)
+        memory.require(
+            numbers * torch.empty((), dtype=prepared.dtype).element_size(),
+            f"a manifold of {network.size:,} weights, learned from {recipe.candidates} candidates",
+            lambda share: f"networks of about {int(share * network.size):,} weights fit: lower width",
+        )
+
+    def _describe(self) -> None:
+        told = self.weighing_
+        self.structure_ = self.latent_posterior_ = self.model_.structure()
+        self.decoder_gate_ = dict(told["gate"])
+        self.candidates_ = {"kept": list(told["kept"]), "score": told["score"]}
+
+    def _warn(self, fitted: Fitted) -> None:
+        """Warn of a decoder that has collapsed."""
+        error = fitted.weighing["gate"]["reconstruction"]
+        if error > _COLLAPSED:
+            warnings.warn(
+                f"the decoder leaves {100.0 * error:.0f} % of the variance of the candidates' weights, and may have "
+                "made one function of several: what is not seen looks too sure. Raise latent_dim, decoder_width or "
+                "decoder_steps",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    def modes(self, X: Any) -> Array:
+        """Return what the centre of each law over the latent space says of rows: the modes of functions.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+
+        Returns
+        -------
+        ndarray, shape (M, N) or (M, N, T)
+            Predicted means; of classes (M, N, K), probabilities. The weights of the modes are in
+            ``latent_posterior_.weights``.
+        """
+        check_is_fitted(self, "model_")
+        encoded = self._predictors(self.schema_, self._table(X, reset=False))
+        x = torch.as_tensor(encoded, dtype=self.model_.dtype).to(self.model_.device)
+        with torch.no_grad():
+            weights, _ = self.model_.moments(self.model_.law.means)
+            each = self.model_.network(weights, x)
+        none = torch.zeros(1, dtype=torch.int64, device=each.device)
+        shown = [self._shown(Draws(f[None], none.double(), none, {})) for f in each]
+        return np.stack(shown)
+
+    def _shown(self, draws: Draws) -> Array:
+        p: Any = predictive(draws, self.likelihood_, **self._units())
+        found = p.probs if self.likelihood_.discrete else p.mean
+        return cast(Array, found.numpy())
+
+    # ---- reading
+
+    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
+        if self.holdout and not 0.01 <= self.holdout <= 0.5:
+            raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
+        if not self.holdout or count < _FEW or (groups is None and not can_be_folded(x, y)):
+            return None
+        folds = round(1.0 / self.holdout)
+        return fold_rows(x, y, folds, math.ceil(self.candidates / folds), seed, groups=groups)
+
+    def _share_held_out(self, count: float) -> float:
+        return 0.0  # candidates are kept from folds, the posterior sees all rows
+
+    def _keeps_order(self) -> bool:
+        return False
+
+    def _against_streams(self) -> str:
+        return "a stream was given; a weight manifold compares networks on all rows: give fit a table"
+
+    def _fitted_before(self) -> torch.dtype | None:
+        return None
+
+
+def _widths(name: str, given: Any, least: int) -> tuple[int, ...]:
+    """Return units of hidden layers."""
+    each = given if isinstance(given, list | tuple) else (given,)
+    return tuple(checks.whole(name, one, least=max(1, least)) for one in each)
+
+
+@documented
+class ProjectedBayesClassifier(_ProjectedBayes, Classifier):
+    """Classifier whose networks lie on a manifold of weights, with a posterior over its latent space.
+
+    Notes
+    -----
+    The manifold is learned from networks that were trained on the same rows, so the bound is one given the decoder, and
+    cannot be compared with those of other families.
+
+    References
+    ----------
+    M. F. Pradier, W. Pan, J. Yao, S. Ghosh and F. Doshi-Velez, "Projected BNNs: Avoiding weight-space pathologies by
+    learning latent representations of neural network weights", 2018.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> quick = {"candidates": 12, "candidate_steps": 100, "decoder_steps": 200, "latent_steps": 50}
+    >>> clf = ProjectedBayesClassifier(width=8, latent_dim=6, components=2, random_state=0, **quick).fit(X, y)
+    >>> clf.predict_proba(X[:2]).shape, clf.modes(X[:2]).shape
+    ((2, 3), (2, 2, 3))
+    """
+
+
+@documented
+class ProjectedBayesRegressor(_ProjectedBayes, Regressor):
+    """Regressor, for one target or several, whose networks lie on a manifold of weights.
+
+    Notes
+    -----
+    The manifold is learned from networks that were trained on the same rows, so the bound is one given the decoder, and
+    cannot be compared with those of other families.
+
+    References
+    ----------
+    M. F. Pradier, W. Pan, J. Yao, S. Ghosh and F. Doshi-Velez, "Projected BNNs: Avoiding weight-space pathologies by
+    learning latent representations of neural network weights", 2018.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> quick = {"candidates": 12, "candidate_steps": 100, "decoder_steps": 200, "latent_steps": 50}
+    >>> reg = ProjectedBayesRegressor(width=8, latent_dim=6, components=2, random_state=0, **quick).fit(X, y)
+    >>> mean, std = reg.predict(X[:3], return_std=True)
+    >>> mean.shape, std.shape, reg.modes(X[:3]).shape
+    ((3,), (3,), (2, 3))
+    """

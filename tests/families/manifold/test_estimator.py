@@ -1,0 +1,178 @@
+"""Estimators of weight manifolds: scikit-learn's rules, files, pauses, refusals, and what they say of their modes."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fathomless.families.manifold.estimator import ProjectedBayesClassifier, ProjectedBayesRegressor
+from fathomless.nn.layers import WeightPrior
+from fathomless.system import io
+from fathomless.system.errors import ConvergenceWarning, DataError, FileError, PausedError
+from quick_fits import Array, classes, problem
+
+# fits are short on purpose
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning"),
+    pytest.mark.filterwarnings("ignore::fathomless.system.errors.DataWarning"),
+]
+
+QUICK: dict[str, Any] = {
+    "width": 8,
+    "candidates": 20,
+    "candidate_steps": 120,
+    "latent_dim": 4,
+    "decoder_width": 16,
+    "decoder_steps": 150,
+    "components": 4,
+    "latent_steps": 60,
+    "random_state": 0,
+}
+CHECKED = {**QUICK, "candidates": 10, "candidate_steps": 150, "decoder_steps": 80, "latent_steps": 20, "latent_dim": 2}
+KINDS = [ProjectedBayesClassifier, ProjectedBayesRegressor]
+
+
+def task(kind: type) -> tuple[Array, Array]:
+    return classes() if kind is ProjectedBayesClassifier else problem()
+
+
+def said(estimator: Any, X: Array) -> Array:
+    if isinstance(estimator, ProjectedBayesClassifier):
+        return estimator.predict_proba(X)
+    return np.stack(estimator.predict(X, return_std=True))
+
+
+@parametrize_with_checks([kind(**CHECKED) for kind in KINDS])
+def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_and_says_what_its_modes_are(kind: type) -> None:
+    X, y = task(kind)
+    fitted = kind(**QUICK).fit(X, y)
+    assert fitted.score(X, y) > 0.6
+    modes, posterior = fitted.modes(X), fitted.latent_posterior_
+    assert modes.shape == (len(posterior.weights), *((len(X), 3) if kind is ProjectedBayesClassifier else (len(X),)))
+    assert sum(posterior.weights) == pytest.approx(1.0)
+    assert len(posterior.means[0]) == 4
+    assert fitted.structure_ == posterior
+    assert set(fitted.decoder_gate_) == {"reconstruction", "log_likelihood", "of_candidates", "apart"}
+    unit = fitted.target_.log_unit
+    assert fitted.validation_score_ == pytest.approx(fitted.candidates_["score"] - unit)
+    assert [row["stage"] for row in fitted.history_] == [stage for stage in range(4) for _ in range(10)]
+    assert fitted.n_iter_ == 40
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("law", ["bias", "last", "none"])
+def test_what_is_loaded_is_bit_equal(kind: type, law: str, tmp_path: Path) -> None:
+    X, y = task(kind)
+    fitted = kind(**{**QUICK, "decoder_law": law, "weight_prior": WeightPrior(0.8)}).fit(X, y)
+    loaded = kind.load(fitted.save(tmp_path / "saved"))
+    assert np.array_equal(said(loaded, X), said(fitted, X))
+    assert np.array_equal(loaded.modes(X), fitted.modes(X))
+    assert loaded.structure_ == fitted.structure_
+    assert loaded.decoder_gate_ == fitted.decoder_gate_
+    assert loaded.get_params()["weight_prior"] == WeightPrior(0.8)
+    assert np.array_equal(loaded.fold_, fitted.fold_)
+
+
+def test_a_folder_of_another_latent_space_is_refused(tmp_path: Path) -> None:
+    folder = ProjectedBayesRegressor(**QUICK).fit(*problem()).save(tmp_path / "saved")
+    saved = io.load(folder, kinds={"ProjectedBayesRegressor"})
+    meta = {**saved.meta, "options": {**saved.meta["options"], "latent_dim": 7}}
+    io.save(folder, kind="ProjectedBayesRegressor", tensors=saved.tensors, meta=meta)
+    with pytest.raises(FileError, match="4 dimensions, and latent_dim=7"):
+        ProjectedBayesRegressor.load(folder)
+
+
+@pytest.mark.parametrize("at", [5, 10, 17, 33])
+def test_a_fit_that_was_paused_ends_in_the_same_bytes(at: int, tmp_path: Path) -> None:
+    X, y = problem()
+
+    def pause(run: Any) -> None:
+        run.pause = run.epoch == at
+
+    with pytest.raises(PausedError, match=f"after epoch {at} of 40"):
+        ProjectedBayesRegressor(**QUICK, checkpoint=tmp_path, callbacks=[pause]).fit(X, y)
+    with pytest.raises(DataError, match="belongs to a fit of other data or other options"):
+        ProjectedBayesRegressor(**{**QUICK, "latent_steps": 61}, checkpoint=tmp_path).fit(X, y)
+    again = ProjectedBayesRegressor(**QUICK, checkpoint=tmp_path).fit(X, y)
+    whole = ProjectedBayesRegressor(**QUICK).fit(X, y)
+    assert again.history_ == whole.history_
+    assert np.array_equal(said(again, X), said(whole, X))
+
+
+def test_several_targets_and_weights_of_rows_are_taken() -> None:
+    X, y = problem()
+    both = np.stack([y, -2.0 * y], 1)
+    fitted = ProjectedBayesRegressor(**QUICK).fit(X, both, sample_weight=np.arange(len(y)) % 3)
+    assert fitted.predict(X).shape == both.shape
+    assert fitted.modes(X).shape == (4, *both.shape)
+    assert (fitted.fold_[:, np.arange(len(y)) % 3 == 0] == -1).all()
+
+
+@pytest.mark.parametrize("options", [
+    {"decoder_width": 0},
+    {"decoder_width": (12, 12), "width": (6, 5), "activation": "tanh"},
+    {"components": 1, "covariance": "full"},
+    {"holdout": 0.0},
+    {"anchored": True, "matching": False, "activation": "rbf"},
+    {"noise": "input"},
+    {"noise": 0.4, "likelihood": "laplace"},
+])  # fmt: skip
+def test_variants_find_a_posterior(options: dict[str, Any]) -> None:
+    X, y = problem()
+    fitted = ProjectedBayesRegressor(**{**QUICK, **options}).fit(X, y)
+    assert fitted.score(X, y) > 0.3
+    assert (fitted.validation_score_ is None) == (options.get("holdout") == 0.0)
+
+
+def test_groups_share_a_fold() -> None:
+    X, y = problem()
+    groups = np.arange(len(y)) // 4
+    fitted = ProjectedBayesRegressor(**QUICK).fit(X, y, groups=groups)
+    assert fitted.fold_ is not None
+    for fold in fitted.fold_:
+        assert all(len(set(fold[groups == group])) == 1 for group in set(groups))
+
+
+def test_a_decoder_that_has_collapsed_is_told() -> None:
+    X, y = problem()
+    with pytest.warns(ConvergenceWarning, match="made one function of several"):
+        ProjectedBayesRegressor(**{**QUICK, "latent_dim": 1, "decoder_width": 1}).fit(X, y)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"holdout": 0.9}, "holdout=0.9 was given"),
+    ({"candidate_rate": 0.0}, "candidate_rate=0.0 was given"),
+    ({"weight_prior": -1.0}, "weight_prior=-1.0 was given"),
+    ({"decoder_law": "first"}, "decoder_law='first' was given"),
+    ({"activation": "cos"}, "activation='cos' was given"),
+    ({"width": (3, 0)}, "width=0 was given"),
+    ({"candidates": 1}, "candidates=1 was given"),
+])  # fmt: skip
+def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ProjectedBayesRegressor(**{**QUICK, **options}).fit(*problem())
+
+
+def test_a_manifold_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fathomless.system.memory.available", lambda: 1 << 30)
+    with pytest.raises(DataError, match=r"a manifold of .* weights, learned from 20 candidates"):
+        ProjectedBayesRegressor(**{**QUICK, "width": (3000, 3000)}).fit(*problem())
+
+
+def test_doubt_is_split_into_modes_and_weights() -> None:
+    X, y = problem()
+    p = ProjectedBayesRegressor(**QUICK).fit(X, y).predict_dist(X)
+    parts = p.uncertainty()
+    torch.testing.assert_close(parts.noise + parts.weights + parts.structure, p.variance)
+    assert parts.structure.mean() > 0.0
+    assert parts.weights.mean() > 0.0
+    assert math.isfinite(float(p.log_prob(y).mean()))

@@ -152,6 +152,13 @@ def test_candidates_may_be_drawn_towards_the_prior() -> None:
     assert spread[1] > spread[0]
 
 
+def test_weights_of_components_stay_equal_unless_they_are_learned() -> None:
+    for equal in (True, False):
+        one, found = fitted(recipe=replace(QUICK, equal_weights=equal))
+        logits = one.model_of(found).law.logits
+        assert bool((logits == 0.0).all()) == equal
+
+
 @pytest.mark.parametrize("at", [3, 5, 8, 12, 17])
 def test_a_fit_that_is_taken_up_again_ends_in_the_same_bytes(at: int) -> None:
     _, whole = fitted()

@@ -86,6 +86,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             ),
             components=self.components,
             covariance=self.covariance,
+            equal_weights=checks.choice("component_weights", self.component_weights, ("equal", "learned")) == "equal",
             random=checks.choice("decoder_law", self.decoder_law, ("bias", "last", "none")),
             latent_steps=self.latent_steps,
             draws=self.training_draws,

@@ -66,6 +66,8 @@ class Recipe:
         Of q(z), at most.
     covariance : {"diagonal", "full"}
         Of each component.
+    equal_weights : bool
+        Whether components weigh the same.
     random : {"bias", "last", "none"}
         What of the decoder's last layer is random.
     latent_steps, draws : int
@@ -81,6 +83,7 @@ class Recipe:
     autoencoder: AutoencoderOptions = field(default_factory=AutoencoderOptions)
     components: int = 10
     covariance: str = "diagonal"
+    equal_weights: bool = True
     random: str = "bias"
     latent_steps: int = 800
     draws: int = 8
@@ -238,7 +241,7 @@ class Manifold:
     def _latent(self, found: Mapping[str, Tensor]) -> Stage:
         far = farthest(self._outputs(found["decoder/weights"], _COMPARED), self.recipe.components)
         scale = _ALONE if len(far) == 1 else _AMONG
-        law = LatentLaw(found["decoder/codes"][far], scale, self.recipe.covariance)
+        law = LatentLaw(found["decoder/codes"][far], scale, self.recipe.covariance, equal=self.recipe.equal_weights)
         return self._stage(ProjectedNetwork(self.network, self.decoder_of(found), law), found)
 
     def _joint(self, found: Mapping[str, Tensor]) -> Stage:
@@ -254,7 +257,7 @@ class Manifold:
 
     def _untrained(self, found: Mapping[str, Tensor]) -> ProjectedNetwork:
         centres = torch.zeros_like(found["latent/law.means"])
-        law = LatentLaw(centres, covariance=self.recipe.covariance)
+        law = LatentLaw(centres, covariance=self.recipe.covariance, equal=self.recipe.equal_weights)
         return ProjectedNetwork(self.network, self.decoder_of(found), law)
 
     def model_of(self, found: Mapping[str, Tensor], phase: str = "") -> ProjectedNetwork:

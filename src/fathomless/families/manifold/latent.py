@@ -49,13 +49,17 @@ class LatentLaw(nn.Module):
         Log of the initial standard deviations.
     covariance : {"diagonal", "full"}
         Of each component.
+    equal : bool
+        Whether the weights of the components stay equal; else they are learned, from equal ones.
     """
 
-    def __init__(self, means: Tensor, log_scale: float = -1.5, covariance: str = "diagonal") -> None:
+    def __init__(
+        self, means: Tensor, log_scale: float = -1.5, covariance: str = "diagonal", *, equal: bool = False
+    ) -> None:
         super().__init__()
         checks.choice("covariance", covariance, COVARIANCES)
         count, dimensions = means.shape
-        self.logits = nn.Parameter(means.new_zeros(count))
+        self.logits = nn.Parameter(means.new_zeros(count), requires_grad=not equal)
         self.means = nn.Parameter(means.clone())
         self.log_scale = nn.Parameter(torch.full_like(means, log_scale))
         full = covariance == "full"

@@ -182,7 +182,7 @@ class LatentStage(Stage):
     def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
         """Return the parameters of the laws."""
         (rate, decoder_rate), own = self.rates, self.model.decoder_law
-        law: list[Tensor] = list(self.model.law.parameters())
+        law: list[Tensor] = [p for p in self.model.law.parameters() if p.requires_grad]
         return [(law, rate)] if own is None else [([*law, own.log_scale], rate), ([own.offset], decoder_rate)]
 
     def loss(self, share: float, generator: torch.Generator) -> Tensor:

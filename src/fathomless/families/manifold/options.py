@@ -48,6 +48,9 @@ class ManifoldOptions(DrawnTrainingOptions, DrawnWeightsOptions, TableOptions):
         Normal laws in the posterior over the latent space, at most.
     covariance : {"diagonal", "full"}
         Of each.
+    component_weights : {"equal", "learned"}
+        Theirs. Learned ones maximise the bound: on small tables most of the mass goes to the network that fits best,
+        and unseen rows are predicted worse.
     latent_steps : int
         Steps of the variational inference, once with the decoder held, once with its law.
     callbacks : sequence of callables, optional
@@ -69,6 +72,7 @@ class ManifoldOptions(DrawnTrainingOptions, DrawnWeightsOptions, TableOptions):
     decoder_law: str = option("bias", "choice", names=("bias", "last", "none"))
     components: int = option(10, "whole", least=1)
     covariance: str = option("diagonal", "choice", names=("diagonal", "full"))
+    component_weights: str = option("equal", "choice", names=("equal", "learned"))
     latent_steps: int = option(800, "whole", least=10)
     training_draws: int = option(10, "whole", least=1)
     weight_draws: int = option(32, "whole", least=1)

@@ -175,6 +175,7 @@ def test_bad_optima_are_left_out_and_the_best_comes_first() -> None:
     errors = torch.tensor([1.0, 1.0, 1.2, 4.0, 1.0, 9.0])
     assert worth_keeping(joint, errors, 100, least=2).tolist() == [1, 5, 0, 2]  # bad by both measures alone
     assert worth_keeping(joint, errors, 100, least=5).tolist() == [1, 5, 0, 2, 3]
+    assert worth_keeping(joint, errors, 100, least=2, strict=True).tolist() == [1, 5, 0]
     assert worth_keeping(joint, errors, 1000, least=2).tolist() == [1, 5, 0, 2, 3]  # N/50 nats
 
 

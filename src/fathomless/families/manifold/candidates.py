@@ -185,7 +185,7 @@ def squared_errors(centre: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | N
     return torch.where(counts > 0.0, counts * errors, counts).sum(1) / counts.sum(1).clamp(min=1e-12)
 
 
-def worth_keeping(log_joint: Tensor, errors: Tensor, count: float, least: int) -> Tensor:
+def worth_keeping(log_joint: Tensor, errors: Tensor, count: float, least: int, *, strict: bool = False) -> Tensor:
     """Return the numbers of the networks that are no bad local optima, the best log joint first.
 
     One is left out if it is not finite; or if its log joint is more than max(5, N/50) nats below the best, and its
@@ -199,11 +199,14 @@ def worth_keeping(log_joint: Tensor, errors: Tensor, count: float, least: int) -
         N.
     least : int
         Of the finite ones, so many are kept, those of the least error.
+    strict : bool
+        Whether the log joint alone leaves one out.
     """
     finite = log_joint.isfinite() & errors.isfinite()
     joint = torch.where(finite, log_joint, torch.full_like(log_joint, -math.inf))
     bad = joint < joint.max() - max(_NATS, _NATS_PER_ROW * count)
-    bad &= errors > _WORSE * errors[finite].median()
+    if not strict:
+        bad &= errors > _WORSE * errors[finite].median()
     rank = torch.where(finite, errors, torch.full_like(errors, math.inf)).argsort(stable=True)
     among = torch.zeros_like(finite)
     among[rank[:least]] = True

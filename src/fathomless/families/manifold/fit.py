@@ -58,6 +58,8 @@ class Recipe:
         Whether each candidate is drawn towards a draw from the prior, or towards 0.
     candidate_steps, candidate_rate
         Of stage 1.
+    strict : bool
+        Whether candidates with a log joint far below the best are left out whatever their errors on unseen rows.
     matching : bool
         Whether hidden units are brought into one order.
     autoencoder : AutoencoderOptions
@@ -79,6 +81,7 @@ class Recipe:
     anchored: bool = False
     candidate_steps: int = 1200
     candidate_rate: float = 1e-2
+    strict: bool = False
     matching: bool = True
     autoencoder: AutoencoderOptions = field(default_factory=AutoencoderOptions)
     components: int = 10
@@ -193,7 +196,7 @@ class Manifold:
         centre = f.softmax(-1) if self.likelihood.discrete else f[..., : rows.y.shape[-1]]
         errors = squared_errors(centre, rows.y, unseen, rows.weight)
         least = max(_LEAST, 2 * recipe.autoencoder.dimensions)
-        kept = worth_keeping(own["log_joint"], errors, self.rows.count, least)
+        kept = worth_keeping(own["log_joint"], errors, self.rows.count, least, strict=recipe.strict)
         ordered = balance(self.network, own["weights"][kept])
         if recipe.matching:
             ordered = match(self.network, ordered)

@@ -16,6 +16,7 @@ from fathomless.system.errors import DataError
 
 __all__ = [
     "Growing",
+    "HasLogJoint",
     "HasStructureLaw",
     "ListedStructure",
     "NaturalGradient",
@@ -104,6 +105,17 @@ class ListedStructure(Resizable, ABC):
         """
 
 
+class HasLogJoint(Model, ABC):
+    """A model whose networks, given their structure, are functions of finitely many weights with a log joint density.
+
+    A position is the parameters of such a network; a chain moves them, and hands back what it has kept.
+    """
+
+    @abstractmethod
+    def network(self, number: int) -> nn.Module:
+        """Return the network of one structure as a plain module, (B, D) -> (B, K), with parameters of its own."""
+
+
 class SideBySide(Model, ABC):
     """A model that can be trained together with others of its kind as one model, on rows that lie in blocks.
 
@@ -166,6 +178,7 @@ _MEANING: dict[type, str] = {
     HasStructureLaw: "law over structure with parameters (HasStructureLaw)",
     NaturalGradient: "Fisher information of its law over structure (NaturalGradient)",
     ListedStructure: "list of structures that can be weighed (ListedStructure)",
+    HasLogJoint: "networks of finitely many weights given their structure (HasLogJoint)",
     SideBySide: "way to be trained with others as one (SideBySide)",
     Stackable: "way to be evaluated side by side with others (Stackable)",
 }

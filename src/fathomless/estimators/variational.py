@@ -47,7 +47,7 @@ from fathomless.system.errors import DataError, DataWarning, DivergenceError
 from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
-__all__ = ["CrossFitEstimator", "VariationalEstimator", "fit_together"]
+__all__ = ["CrossFitEstimator", "Sampling", "VariationalEstimator", "fit_together"]
 
 _FEW = 60  # rows below which none are held out
 _SHARE = 0.1  # of the rows that are held out of one network
@@ -62,7 +62,10 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
 
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Train the family's network, or networks, on a table."""
+        """Train the family's network, or networks, on a table; sample from there, if that was asked for."""
+        if isinstance(self, Sampling) and self._samples():
+            sampled: Fitted = self._from_chains(prepared)
+            return sampled
         if isinstance(self, CrossFitEstimator) and self._judged_by_rows(prepared):
             return self._from_rows(prepared)
         training = self._training(prepared.train.count, len(prepared.train))
@@ -185,6 +188,18 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             calibrate=self.calibrate,
             mixed=self.precision == "bfloat16",
         )
+
+
+class Sampling(ABC):
+    """What can go on from trained networks by Markov chains."""
+
+    @abstractmethod
+    def _samples(self) -> bool:
+        """Whether weights are sampled."""
+
+    @abstractmethod
+    def _from_chains(self, prepared: Prepared) -> Fitted:
+        """Train networks on a table, and sample from there."""
 
 
 class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):

@@ -28,7 +28,7 @@ def compress(model: UnboundedDepth, eps: float = 0.0) -> UnboundedDepth:
     return model.restricted({depth: kept[depth] / total for depth in sorted(kept)})
 
 
-def point_depth(model: UnboundedDepth, depth: int) -> nn.Sequential:
+def point_depth(model: UnboundedDepth, depth: int) -> nn.Module:
     """Return the ordinary network of one depth, as a plain ``nn.Sequential`` that shares nothing with the model.
 
     Raises
@@ -39,9 +39,7 @@ def point_depth(model: UnboundedDepth, depth: int) -> nn.Sequential:
     _refuse_drawn(model, "point_depth")
     if str(depth) not in model.heads or depth > len(model.layers):
         raise DepthError(f"depth {depth} was asked for; depths with a head are {sorted(map(int, model.heads))}")
-    parts = [*(model.layers[str(k)] for k in range(1, depth + 1)), model.heads[str(depth)]]
-    parts += [model.readout] if model.readout is not None else []
-    return copy.deepcopy(nn.Sequential(*parts)).eval().requires_grad_(True)
+    return model.network(depth)
 
 
 def mean_network(model: UnboundedDepth) -> nn.Module:

@@ -31,7 +31,14 @@ from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import nested_draws
 from fathomless.nn.stacked import stacked, unstacked
 from fathomless.nn.stacked_linear import alike_linear, side_by_side
-from fathomless.posterior.capabilities import Growing, ListedStructure, NaturalGradient, SideBySide, Stackable
+from fathomless.posterior.capabilities import (
+    Growing,
+    HasLogJoint,
+    ListedStructure,
+    NaturalGradient,
+    SideBySide,
+    Stackable,
+)
 from fathomless.posterior.laws import (
     DepthLaw,
     DepthPrior,
@@ -43,7 +50,7 @@ from fathomless.posterior.laws import (
     depth_terms,
 )
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.structure import ListedPosterior, credible_interval
+from fathomless.posterior.structure import ListedPosterior, depth_structure
 from fathomless.system import checks
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.system.rng import fold_in, seeded_globals
@@ -57,7 +64,7 @@ _UNLIKE = (
 )
 
 
-class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stackable):
+class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stackable, HasLogJoint):
     """A network with a posterior over its depth.
 
     Parameters
@@ -191,19 +198,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
 
     def structure(self) -> ListedPosterior:
         """Return the posterior over depth."""
-        posterior = self.depth_posterior()
-        mean = sum(depth * p for depth, p in posterior.items())
-        mode = max(posterior, key=lambda depth: posterior[depth])
-        low, high = credible_interval(posterior, 0.9)
-        return ListedPosterior(
-            kind="depth",
-            names=tuple(map(str, posterior)),
-            probabilities=tuple(posterior.values()),
-            statistics={"mean_depth": mean, "deepest": float(max(posterior))},
-            summary=f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}"
-            if len(posterior) > 1
-            else f"depth {mode}, fixed",
-        )
+        return depth_structure(self.depth_posterior())
 
     def grow(self, limit: int | None = None) -> int:
         """Follow the support of q: create layers, put layers outside it to rest, wake layers that return.
@@ -320,6 +315,12 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
         if only:
             self.rebuild({**self.blueprint(), "layers": self.depth, "heads": self._depths_in_use})
         return created
+
+    def network(self, number: int) -> nn.Module:
+        """Return the network of one depth, which must have a head, as a plain module that shares nothing with this."""
+        parts = [*(self.layers[str(k)] for k in range(1, number + 1)), self.heads[str(number)]]
+        parts += [self.readout] if self.readout is not None else []
+        return copy.deepcopy(nn.Sequential(*parts)).eval().requires_grad_(True)
 
     def side_by_side(self, others: Sequence[Model]) -> "UnboundedDepth":
         """Return one network whose layers and heads are those of this one and of `others`, for rows in blocks."""

@@ -89,8 +89,7 @@ def heads_by_rows(
     found = looks.adopt(first, replace(found, log_density=shared))
     for model in others:
         model.weigh(looks.q, only=True)
-    q = torch.tensor([looks.q[number] for number in found.numbers], dtype=torch.float64)
-    return replace(fitted, found=found, score=found.score(q)), _under(seen, looks.q)
+    return replace(fitted, found=found), _under(seen, looks.q)
 
 
 def heads_by_bound(fitted: Fitted, kind: str, prepared: Prepared, *, calibrate: bool) -> Fitted:

@@ -56,7 +56,7 @@ class Estimator(TableReader, ABC):
         Mean log predictive density of rows that a network was not fitted to, in nats per row and in the units of the
         target. Of cross-fitted networks: of all rows, each under the networks that have not seen it, with a posterior
         over structure and a noise that were fitted without its fold. Of one network: of the held-out rows, which chose
-        the epoch too, before calibration.
+        the epoch too, before calibration, and before heads have a posterior.
     held_out_ : ndarray of int
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
     weighing_ : dict

@@ -101,6 +101,11 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
                 "weights='hmc' was given with a stream, several processes, or kinds of network (vary); weights are "
                 "sampled of a table, by one process, for one kind: leave the other out"
             )
+        if self._heads() != "point":
+            raise DataError(
+                f"weights='hmc' was given with head={self._heads()!r}; sampled heads have a posterior already: leave "
+                "head out"
+            )
         folder = None if self.checkpoint is None else Path(self.checkpoint)
         start = self._with({**self._start_options(), "checkpoint": None if folder is None else folder / "networks"})
         self._refuse_long(prepared, start)

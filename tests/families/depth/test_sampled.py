@@ -119,6 +119,11 @@ def test_chains_that_have_not_mixed_are_told() -> None:
         UnboundedDepthRegressor(random_state=0, **{**SHORT, "depth_law": 2}).fit(X, Y)
 
 
+def test_heads_are_sampled_like_all_weights() -> None:
+    with pytest.raises(DataError, match=r"head='laplace'; sampled heads have a posterior already"):
+        fitted(head="laplace")
+
+
 def test_relevance_finds_columns() -> None:
     """Two of eight columns matter: their intervals lie above those of all others."""
     g = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from fathomless.families.depth.fitting import fitting
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.options import DepthOptions, NetworkOptions
 from fathomless.families.depth.sampled import SampledDepth, States
+from fathomless.inference.heads import HEADS
 from fathomless.inference.looks import FIRST, Law
 from fathomless.inference.run import Fitted
 from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
@@ -44,7 +45,7 @@ from fathomless.posterior.laws import (
 from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior, with_errors
-from fathomless.system import memory
+from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import fold_in, seeded_globals
@@ -308,6 +309,10 @@ class _UnboundedDepth(DepthOptions, HamiltonianEstimator, LayeredNetwork, ABC):
 
     def _folds_by_default(self) -> bool:
         return self.weights in ("map", "hmc")
+
+    def _heads(self) -> str:
+        checks.choice("head", self.head, ("auto", "point", *HEADS))
+        return "point" if self.head == "auto" else self.head
 
     def _multiplications(self, inputs: int) -> float:
         return float(inputs * self._hidden() + FIRST * self._hidden() ** 2)

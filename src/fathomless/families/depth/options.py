@@ -66,6 +66,11 @@ class DepthOptions(HamiltonianOptions, CrossFitOptions, NaturalLawOptions, Drawn
         Point estimates with the prior's decay, an independent Gaussian per weight, weights that may be absent, or
         weights that are sampled by Hamiltonian Monte Carlo with hierarchical scales, from the networks of a fit: the
         best predictions there are for tables of a few hundred rows, at the price of a minute or more.
+    head : {"auto", "point", "laplace", "bayes"}
+        Of point estimates, what the last linear map of every depth is: a point estimate; its posterior given the
+        features that the network computes, around the trained head ("laplace"); or that posterior with its own mean
+        ("bayes", for numbers alone). Such heads are drawn `weight_draws` times in predictions, and doubt about them
+        grows away from the data. "auto" is "point".
     weight_prior : float or WeightPrior
         Standard deviation of the prior of every weight; or a prior that follows the shape of the layers. Sampled
         weights have scales of their own, which are inferred.
@@ -82,4 +87,5 @@ class DepthOptions(HamiltonianOptions, CrossFitOptions, NaturalLawOptions, Drawn
     min_depth: int = option(0, "whole", least=0)
     max_depth: "int | None" = option(None, "whole", None, least=0)
     weights: str = option("map", "choice", names=("map", "meanfield", "sparse", "hmc"))
+    head: str = option("auto", "choice", names=("auto", "point", "laplace", "bayes"))
     weight_prior: "float | WeightPrior" = option(1.0, "real", object)

@@ -34,6 +34,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
         "": ({}, {"weights"}),
         "elbo": ({"structure_from": "elbo"}, {"weights"}),
         "cross-fitted": ({"members": 3, "validation_fraction": "auto"}, set()),
+        "heads": ({"head": "laplace"}, set()),
         "meanfield": ({"weights": "meanfield"}, set()),
         "sparse": ({"weights": "sparse"}, set()),
         "average": (AVERAGE, set()),

@@ -12,6 +12,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.objective import elbo
+from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
@@ -36,6 +37,9 @@ def with_certain_weights(model: Model) -> Model:
     for name, p in model.named_parameters():
         if "log_scale" in name or "log_width" in name:
             p.fill_(-40.0)
+    for part in model.modules():
+        if isinstance(part, GaussianHead):
+            part.scale.zero_()
     if isinstance(model, ContinuousDepth):
         model.prior = OrnsteinUhlenbeck(rate=0.0)
     return model

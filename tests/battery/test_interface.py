@@ -16,6 +16,7 @@ from battery.cases import CASES, TRAINED, Case, fitted, named, parts, rows
 from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, NaturalLawOptions
 from fathomless.families import registry
 from fathomless.inference.batched import fit_batched
+from fathomless.inference.heads import as_points
 from fathomless.inference.run import structure_parameters
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
@@ -50,6 +51,7 @@ def refused(case: Case, training: Training, capability: type) -> None:
 def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case) -> None:
     """Of what is trained side by side every member has a finite history of its own."""
     model, likelihood = parts(case)
+    as_points(model)  # heads are trained before they have a posterior
     models, likelihoods = ([copy.deepcopy(part) for _ in range(2)] for part in (model, likelihood))
     before = state(*models, *likelihoods)
     if isinstance(model, Stackable):

@@ -61,6 +61,8 @@ PATHS: dict[str, dict[str, Any]] = {  # 103 rows in 4 batches of 25 or 26: two r
     "few": {"training": {"structure_rate": 30.0, "batch_size": 1, "epochs": 4}, "rows": 7},
 }
 
+DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "members": 1, "random_state": 0, "head": "laplace"}
+
 # ------------------------------------------------------------------------------- what a process does
 
 
@@ -168,7 +170,9 @@ def wish(home: Path) -> None:
     X = np.random.default_rng(0).normal(size=(90, 2))
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # short on purpose
         estimator = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0])
+        doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0])
     estimator.save(home / f"estimator-{rank}")
+    doubtful.save(home / f"doubtful-{rank}")
     seen: list[Tensor] = []
 
     class Dropping(nn.Linear):
@@ -338,9 +342,12 @@ def test_one_rank_s_wish_counts_for_all_and_estimators_agree(tmp_path: Path) -> 
     assert not torch.equal(first.tensors["dropped"], second.tensors["dropped"])
     X = np.random.default_rng(0).normal(size=(90, 2))
     alone = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0]).predict(X)
+    doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0]).predict(X, return_std=True)
     for rank in range(COUNT):
         fitted = UnboundedDepthRegressor.load(tmp_path / f"estimator-{rank}")
         assert fitted.predict(X) == pytest.approx(alone, rel=1e-9, abs=1e-9)
+        fitted = UnboundedDepthRegressor.load(tmp_path / f"doubtful-{rank}")
+        assert np.array(fitted.predict(X, return_std=True)) == pytest.approx(np.array(doubtful), rel=1e-6)
 
 
 def test_without_torchrun_there_is_one_rank() -> None:

@@ -218,6 +218,47 @@ def test_split_of_nested_draws_matches_truth(between: float, sizes: Sequence[int
     assert abs(found - between / (between + 1.0)) < bound
 
 
+def of_chains(chains: Sequence[int], *, means: Tensor = MEANS, rows: int = 6000, seed: int = 3) -> Draws:
+    """Draw, for each of the structures Q, so many chains of four draws that share 0.8 and vary by 0.6 about it."""
+    g = torch.Generator().manual_seed(seed)
+    f, mass, structure, network = [], [], [], []
+    for depth, count in enumerate(chains):
+        common = 0.8 * torch.randn(count, 1, rows, generator=g, dtype=torch.float64)
+        own = 0.6 * torch.randn(count, 4, rows, generator=g, dtype=torch.float64)
+        f.append((means[depth] + common + own).flatten(0, 1)[..., None])
+        mass += [float(Q[depth]) / (4 * count)] * (4 * count)
+        structure += [depth] * (4 * count)
+        network += [10 * depth + k for k in range(count) for _ in range(4)]
+    log_weight = torch.tensor(mass, dtype=torch.float64).log()
+    return Draws(torch.cat(f), log_weight, torch.tensor(structure), {}, network=torch.tensor(network))
+
+
+@pytest.mark.parametrize("means", [MEANS, torch.zeros_like(MEANS)], ids=["apart", "equal"])
+def test_split_of_chains_matches_truth(means: Tensor) -> None:
+    """Chains of their own for each structure, whose draws hang together: B and W have no bias."""
+    split = seen(of_chains([4, 3, 5], means=means)).uncertainty()
+    assert split.spread is not None
+    assert is_mean(split.spread.between, float(Q @ (means - Q @ means).square()))
+    assert is_mean(split.spread.within, 1.0)
+    adds_up(split)
+
+
+def test_a_structure_with_one_chain_counts_its_draws() -> None:
+    """Nothing else can be known of its error; draws that do hang together would make it too small."""
+    draws = of_chains([1, 3, 3])
+    told, plain = seen(draws), seen(Draws(draws.f, draws.log_weight, draws.structure, {}))
+    assert told.uncertainty().spread is not None
+    assert plain.uncertainty().spread is None
+    alone = seen(Draws(draws.f[:4], torch.zeros(4), draws.structure[:4], {}))
+    assert bool((told.mc_error >= float(Q[0]) * alone.mc_error - 1e-12).all())
+
+
+def test_mc_error_of_chains_covers() -> None:
+    """Two chains of each structure and equal weights of structures would be Student's; here the variance is right."""
+    p = seen(of_chains([4, 3, 5]))
+    assert is_mean(p.mc_error.square() - (p.mean - Q @ MEANS).square(), 0.0)
+
+
 # -------------------------------------------------------------------------------------------------- clipping
 
 

@@ -56,7 +56,7 @@ class Estimator(TableReader, ABC):
         Mean log predictive density of rows that a network was not fitted to, in nats per row and in the units of the
         target. Of cross-fitted networks: of all rows, each under the networks that have not seen it, with a posterior
         over structure and a noise that were fitted without its fold. Of one network: of the held-out rows, which chose
-        the epoch too, before calibration.
+        the epoch too, before calibration, and before heads have a posterior.
     held_out_ : ndarray of int
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
     weighing_ : dict
@@ -127,9 +127,12 @@ class Estimator(TableReader, ABC):
         self.held_out_, self.seed_ = prepared.held_out, prepared.seed
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
-        self.weighing_, self.fold_ = fitted.weighing, prepared.fold_of_row
-        if self.fold_ is not None:
-            self.fold_ = without(self.fold_, fitted.lost)
+        self.weighing_, self.fold_ = fitted.weighing, None
+        if prepared.fold_of_row is not None:
+            if isinstance(fitted.model, Ensemble):
+                self.fold_ = without(prepared.fold_of_row, fitted.lost)
+            else:  # the folds were for networks that chains began from: these see all rows
+                self.held_out_ = prepared.held_out[:0]
         self._describe()
 
     @property

@@ -11,6 +11,7 @@ from torch import Tensor
 from fathomless.data.rows import Rows
 from fathomless.inference import stacking
 from fathomless.inference.crossfit import Held
+from fathomless.inference.heads import as_points, doubt_about_heads
 from fathomless.inference.looks import Densities, Looks, prior_of
 from fathomless.inference.noise import (
     KAPPA,
@@ -24,7 +25,7 @@ from fathomless.inference.noise import (
     total,
 )
 from fathomless.inference.run import Fitted
-from fathomless.posterior.capabilities import ListedStructure
+from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
@@ -116,6 +117,8 @@ def settled(held: Held, trained: Likelihood, kappa: float, *, free_noise: bool) 
 def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     """Narrow the noise that was fitted to single networks to that of their average, if it is a learned scale.
 
+    What is doubt about heads is no noise of a single network, nor of the average.
+
     Parameters
     ----------
     fitted : Fitted
@@ -129,18 +132,22 @@ def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
     if not isinstance(model, Ensemble) or not learned:
         return fitted
-    each = []
+    points, each, doubt = copy.deepcopy(model), [], torch.zeros((), dtype=torch.float64, device=table.y.device)
+    as_points(points)
     for part in table.parts(_CHUNK):
         means = []
-        for member in model.members:
+        for member, own in zip(points.members, model.members, strict=True):
             assert isinstance(member, Model)
+            assert isinstance(own, Model)
             drawn = member.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean"), device=part.x.device))
+            if own.stochastic and isinstance(own, LinearHeads):
+                doubt = doubt + doubt_about_heads(own, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
             means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
         each.append(torch.stack(means))
     sizes = folds.max(1).values + 1  # networks of each partition
     unseen = torch.cat([line == torch.arange(int(size))[:, None] for line, size in zip(folds, sizes, strict=True)])
     V, S = disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
-    factor = narrowing(V, S, len(folds), len(unseen))
+    factor = narrowing(V, (S - doubt).maximum(V), len(folds), len(unseen))
     likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
     return replace(fitted, likelihood=likelihood, weighing={**fitted.weighing, "narrowing": factor.tolist()})
 

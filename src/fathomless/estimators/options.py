@@ -22,6 +22,7 @@ __all__ = [
     "CrossFitOptions",
     "DrawnTrainingOptions",
     "DrawnWeightsOptions",
+    "HamiltonianOptions",
     "LawOptions",
     "NaturalLawOptions",
     "NoiseOptions",
@@ -260,6 +261,32 @@ class ChainOptions:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
+class HamiltonianOptions:
+    """How weights are sampled by Hamiltonian Monte Carlo, where they are.
+
+    Parameters
+    ----------
+    chains : int
+        Chains of each structure, side by side; they begin at the networks of a fit.
+    sweeps : int
+        Trajectories of each chain, the first half of them to burn in.
+    leapfrogs : int
+        Steps of a trajectory.
+    states : int
+        Networks that are kept of each chain, evenly spaced.
+    structure_weights : {"fit", "stacking"}
+        Weigh structures as the fit has, by networks that have not seen the rows, or by leave-one-out densities of the
+        sampled ones.
+    """
+
+    chains: int = option(8, "whole", least=2)
+    sweeps: int = option(400, "whole", least=16)
+    leapfrogs: int = option(100, "whole", least=1)
+    states: int = option(30, "whole", least=1)
+    structure_weights: str = option("fit", "choice", names=("fit", "stacking"))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class ClassOptions:
     """What classes cost.
 
@@ -328,6 +355,7 @@ COMMON = frozenset(
         DrawnTrainingOptions,
         CrossFitOptions,
         ChainOptions,
+        HamiltonianOptions,
     )
     for f in fields(group)
 )

@@ -201,6 +201,9 @@ class _NamedNoise(NoiseOptions):
         targets = len(cast(TargetScale, target).mean)
         if "likelihood/raw_df" in saved:
             return StudentT(targets, df="learned")
+        if "model/noise_scale" in saved:  # of networks that state theirs
+            heavy = "model/noise_df" in saved
+            return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
         kinds: dict[str, Callable[..., Likelihood]] = {
             "auto": Gaussian,
             "gaussian": Gaussian,

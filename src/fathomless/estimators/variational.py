@@ -17,6 +17,7 @@ from fathomless.data.rows import Rows, concatenate
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members, best_alone, concluded, for_average, weighed
+from fathomless.estimators.heads import heads_by_bound, heads_by_rows
 from fathomless.estimators.kinds import joined, kinds
 from fathomless.estimators.options import (
     CrossFitOptions,
@@ -30,6 +31,7 @@ from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.crossfit import Held, crossfit, folded, held
 from fathomless.inference.distributed import ranks
+from fathomless.inference.heads import as_points, check_heads
 from fathomless.inference.looks import Law, Looks
 from fathomless.inference.restarts import restarted
 from fathomless.inference.run import Fitted
@@ -47,7 +49,7 @@ from fathomless.system.errors import DataError, DataWarning, DivergenceError
 from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
-__all__ = ["CrossFitEstimator", "VariationalEstimator", "fit_together"]
+__all__ = ["CrossFitEstimator", "Sampling", "VariationalEstimator", "fit_together"]
 
 _FEW = 60  # rows below which none are held out
 _SHARE = 0.1  # of the rows that are held out of one network
@@ -62,11 +64,14 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
 
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Train the family's network, or networks, on a table."""
+        """Train the family's network, or networks, on a table; sample from there, if that was asked for."""
+        if isinstance(self, Sampling) and self._samples():
+            sampled: Fitted = self._from_chains(prepared)
+            return sampled
         if isinstance(self, CrossFitEstimator) and self._judged_by_rows(prepared):
             return self._from_rows(prepared)
         training = self._training(prepared.train.count, len(prepared.train))
-        return self._from_bound(prepared, training)
+        return self._with_heads(self._from_bound(prepared, training), prepared)
 
     def _from_bound(self, prepared: Prepared, training: Training) -> Fitted:
         """Let gradients of the evidence bound find the posterior."""
@@ -75,6 +80,15 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         if self.n_restarts == 1:
             return fit(*starts[0], train, valid, **settings)
         return restarted(starts, cast(Rows, train), valid, self.restarts, **settings)
+
+    def _with_heads(self, fitted: Fitted, prepared: Prepared) -> Fitted:
+        """Give networks that the bound has found posteriors of their heads, if they are to have some."""
+        if self._kind_of_heads() == "point":
+            return fitted
+        return heads_by_bound(fitted, self._kind_of_heads(), prepared, calibrate=self.calibrate)
+
+    def _kind_of_heads(self) -> str:
+        return self._heads() if isinstance(self, CrossFitEstimator) else "point"
 
     def _settings(self, prepared: Prepared, start: tuple[Model, Likelihood], training: Training) -> dict[str, Any]:
         """Return what every kind of training is told."""
@@ -109,9 +123,13 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _start(self, prepared: Prepared, seed: int) -> tuple[Model, Likelihood]:
         """Build what is to be trained, or copy it: a training that fails must not spoil what is fitted."""
         if self._fitted_before() is not None:
-            return copy.deepcopy((self.model_, self.likelihood_))
+            model, likelihood = copy.deepcopy((self.model_, self.likelihood_))
+            as_points(model)
+            return model, likelihood
         likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
         model = self._build_model(prepared.inputs, likelihood.outputs, seed, prepared.dtype)
+        if self._kind_of_heads() != "point":
+            check_heads(model, likelihood, self._kind_of_heads())  # now rather than after the training
         return model.to(prepared.device), likelihood
 
     def _fitted_before(self) -> torch.dtype | None:
@@ -187,6 +205,18 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         )
 
 
+class Sampling(ABC):
+    """What can go on from trained networks by Markov chains."""
+
+    @abstractmethod
+    def _samples(self) -> bool:
+        """Whether weights are sampled."""
+
+    @abstractmethod
+    def _from_chains(self, prepared: Prepared) -> Fitted:
+        """Train networks on a table, and sample from there."""
+
+
 class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     """How a posterior over a list of structures is found from rows that the networks were not fitted to.
 
@@ -216,6 +246,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     @abstractmethod
     def _multiplications(self, inputs: int) -> float:
         """Return how many multiplications one network takes for a row, about."""
+
+    @abstractmethod
+    def _heads(self) -> str:
+        """Return what the heads of networks are: "point", "laplace" or "bayes"."""
 
     @abstractmethod
     def _without_effect(self) -> tuple[str, ...]:
@@ -257,7 +291,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
 
     def _from_rows(self, prepared: Prepared) -> Fitted:
         """Let rows that the networks were not fitted to find the posterior over structure and the noise."""
-        noise, options = getattr(self, "likelihood", "") == "auto", kinds(self.vary)
+        noise, options = self._frees_noise(), kinds(self.vary)
         if len(options) > 1:
             assert prepared.folds is not None
             fits = self._of_kinds(prepared, options)
@@ -269,6 +303,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             of_row = torch.from_numpy(without(prepared.folds.numpy(), fitted.lost))[0][seen.rows]
         fitted = concluded(fitted, seen, folds=of_row, looks=looks, calibrate=self.calibrate, free_noise=noise)
         return self._narrowed(fitted, prepared)
+
+    def _frees_noise(self) -> bool:
+        """Whether unseen rows choose the law of the noise."""
+        return getattr(self, "likelihood", "") == "auto"
 
     def _narrowed(self, fitted: Fitted, prepared: Prepared) -> Fitted:
         """Take the noise of single networks for that of their average, if it is to be fitted at all."""
@@ -336,6 +374,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             fitted, seen = crossfit(starts, concatenate([table, valid]), *parts, **settings)
             if self.restarts == "best":
                 fitted, seen = best_alone(fitted, seen, looks)
+        if (kind := self._heads()) != "point":
+            fitted, seen = heads_by_rows(
+                fitted, seen, looks, kind, prepared, calibrate=self.calibrate, free_noise=self._frees_noise()
+            )
         if looks is None or fitted.found is None:
             return fitted, seen, looks
         q = torch.tensor([looks.q[number] for number in fitted.found.numbers], dtype=torch.float64)
@@ -387,4 +429,4 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     if failed:
         raise DivergenceError(f"{len(failed)} of {len(every)} trainings failed; the first: {failed[0]}")
     for estimator, one, fitted in zip(estimators, prepared, every, strict=True):
-        estimator._take_over(one, fitted)
+        estimator._take_over(one, estimator._with_heads(fitted, one))

@@ -32,7 +32,7 @@ from fathomless.system.errors import ConvergenceWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Held", "Together", "crossfit", "folded", "held"]
+__all__ = ["Held", "Together", "crossfit", "folded", "held", "held_apart"]
 
 _CHUNK = 16384  # rows evaluated at once
 _LOST = 2  # networks that may diverge and be left out
@@ -162,13 +162,40 @@ def held(model: Model, valid: Rows | Blocks, seed: int, draws: int = 16) -> Held
     networks, table = len(valid.index), valid.table
     joined = torch.cat([part.reshape(len(part), networks, -1, part.shape[-1]) for part in parts], 2).flatten(1, 2)
     real = (valid.weight > 0.0).reshape(-1)
-    numbers = valid.index.reshape(-1)[real]
+    return _of_rows(joined[:, real], log_weight, structure, table, valid.index.reshape(-1)[real])
+
+
+@torch.no_grad()
+def held_apart(models: Sequence[Model], table: Rows, outside: Sequence[Tensor], seed: int, draws: int = 16) -> Held:
+    """Evaluate networks of one law over structure, each by itself, on rows of a table that it was not fitted to.
+
+    Parameters
+    ----------
+    models : sequence of F Model
+        Networks.
+    table : Rows
+        All rows.
+    outside : sequence of F Tensors of int64
+        Numbers of the rows that each network was not fitted to.
+    seed, draws : int
+        Of weights, where they are drawn.
+    """
+    each = [
+        held(model, table.take(rows.to(table.x.device)), fold_in(seed, "network", k) if k else seed, draws)
+        for k, (model, rows) in enumerate(zip(models, outside, strict=True))
+    ]
+    f, numbers = torch.cat([one.f for one in each], 1), torch.cat(list(outside)).to(table.x.device)
+    return _of_rows(f, each[0].log_weight, each[0].structure, table, numbers)
+
+
+def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numbers: Tensor) -> Held:
+    """Put what several networks say of a row side by side, (S, all, K) to (S R, N, K)."""
     order = numbers.argsort(stable=True)
     rows, times = numbers.unique(return_counts=True)
     least = int(times.min())  # a row may be out of fold for more networks than another if one of them failed
     start = times.cumsum(0) - times
-    joined = joined[:, real][:, order]  # (S, all, K), the networks of a row next to each other
-    f = torch.cat([joined[:, start + r] for r in range(least)])
+    f = f[:, order]  # the networks of a row next to each other
+    f = torch.cat([f[:, start + r] for r in range(least)])
     log_weight = (log_weight - torch.tensor(float(least)).log()).repeat(least)
     weight = None if table.weight is None else table.weight[rows]
     return Held(f, log_weight, structure.repeat(least), table.y[rows], weight, rows.cpu())

@@ -79,6 +79,14 @@ class Ranks:
         dist.broadcast(message, src=0)
         return float(message)
 
+    def tensor_from_first(self, tensor: Tensor) -> Tensor:
+        """Return the tensor that rank 0 gave, as all give one of equal shape."""
+        if self.count == 1:
+            return tensor
+        shared = torch.zeros_like(tensor) if self.rank else tensor.clone()
+        self.add([shared])
+        return shared
+
     def compare(self, step: int, tensors: Mapping[str, Tensor], plain: Any = None) -> None:
         """Refuse to go on if a rank holds other tensors, or other plain JSON, than rank 0.
 

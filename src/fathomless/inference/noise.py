@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from fathomless.inference import stacking
 from fathomless.inference.crossfit import Held
-from fathomless.inference.looks import Law
+from fathomless.inference.looks import Densities, Law
 from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 
 __all__ = [
     "KAPPA",
     "KAPPA_ALONE",
+    "by_structure",
     "choose",
     "density",
     "disagreement",
@@ -55,6 +56,17 @@ def total(held: Held, likelihood: Likelihood) -> tuple[float, float]:
     rows = density(held, likelihood)
     weight = torch.ones_like(rows) if held.weight is None else held.weight.double()
     return float((weight * rows).sum()), float(weight.sum())
+
+
+@torch.no_grad()
+def by_structure(held: Held, likelihood: Likelihood) -> Densities:
+    """Return the log density of each row under each structure: the mean over draws, and networks, of equal weight."""
+    log_p = likelihood.log_prob(held.f, held.y).double()  # (S, N)
+    numbers = sorted(set(held.structure.tolist()))
+    own = [log_p[held.structure == number] for number in numbers]
+    columns = [torch.logsumexp(one, 0) - math.log(len(one)) for one in own]
+    weight = None if held.weight is None else held.weight.double().cpu()
+    return Densities(tuple(numbers), torch.stack(columns, 1).cpu(), held.rows, weight)
 
 
 def heavy_tailed(likelihood: LocationScale) -> StudentT:

@@ -409,12 +409,7 @@ def _unseen(run: Run, valid: Rows | Blocks) -> Densities:
     assert looks is not None
     draws = max(run.training.draws, looks.draws)
     found = densities(run.model, run.likelihood, valid, draws, run.seed, widened=looks.widened)
-    if run.ranks.count == 1:
-        return found
-    own = found.log_density.to(run.model.device)
-    shared = torch.zeros_like(own) if run.ranks.rank else own
-    run.ranks.add([shared])
-    return replace(found, log_density=shared.cpu())
+    return replace(found, log_density=run.ranks.tensor_from_first(found.log_density.to(run.model.device)).cpu())
 
 
 @torch.no_grad()

@@ -88,8 +88,10 @@ def stacked(modules: Sequence[nn.Module]) -> nn.Module:
             return StackedLinear([module for module in modules if isinstance(module, nn.Linear)])
         if type(first) in _ELEMENTWISE:
             return copy.deepcopy(first)
-        if type(first) is nn.Sequential and len({len(list(module.children())) for module in modules}) == 1:
-            return nn.Sequential(*map(stacked, zip(*(module.children() for module in modules), strict=True)))
+        if type(first) is nn.Sequential:
+            chains = [list(module) for module in modules if isinstance(module, nn.Sequential)]  # also what occurs twice
+            if len({len(chain) for chain in chains}) == 1:
+                return nn.Sequential(*map(stacked, zip(*chains, strict=True)))
         if type(first) is Residual:
             return Residual(stacked([module.branch for module in modules if isinstance(module, Residual)]))
     return Apart(modules)

@@ -16,7 +16,9 @@ from fathomless.system.errors import DataError
 
 __all__ = [
     "Growing",
+    "HasLogJoint",
     "HasStructureLaw",
+    "LinearHeads",
     "ListedStructure",
     "NaturalGradient",
     "Resizable",
@@ -104,6 +106,43 @@ class ListedStructure(Resizable, ABC):
         """
 
 
+class HasLogJoint(Model, ABC):
+    """A model whose networks, given their structure, are functions of finitely many weights with a log joint density.
+
+    A position is the parameters of such a network; a chain moves them, and hands back what it has kept.
+    """
+
+    @abstractmethod
+    def network(self, number: int) -> nn.Module:
+        """Return the network of one structure as a plain module, (B, D) -> (B, K), with parameters of its own."""
+
+
+class LinearHeads(Model, ABC):
+    """A model that gives each structure of its list a head of its own: a map from features to outputs.
+
+    Features are functions of the input that a head has no part in, so that the posterior of a linear head is in closed
+    form.
+    """
+
+    @abstractmethod
+    def features(self, x: Tensor) -> dict[int, Tensor]:
+        """Return the features (B, H) of every structure in use, by its number."""
+
+    @abstractmethod
+    def heads_in_use(self) -> dict[int, nn.Module]:
+        """Return the head of every structure in use, by its number.
+
+        Raises
+        ------
+        DataError
+            If structures share a head, or features are drawn.
+        """
+
+    @abstractmethod
+    def replace_heads(self, heads: Mapping[int, nn.Module]) -> None:
+        """Put others in the place of the heads of some structures."""
+
+
 class SideBySide(Model, ABC):
     """A model that can be trained together with others of its kind as one model, on rows that lie in blocks.
 
@@ -165,7 +204,9 @@ _MEANING: dict[type, str] = {
     Growing: "parts that grow (Growing)",
     HasStructureLaw: "law over structure with parameters (HasStructureLaw)",
     NaturalGradient: "Fisher information of its law over structure (NaturalGradient)",
+    LinearHeads: "heads on features (LinearHeads)",
     ListedStructure: "list of structures that can be weighed (ListedStructure)",
+    HasLogJoint: "networks of finitely many weights given their structure (HasLogJoint)",
     SideBySide: "way to be trained with others as one (SideBySide)",
     Stackable: "way to be evaluated side by side with others (Stackable)",
 }

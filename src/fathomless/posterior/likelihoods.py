@@ -99,8 +99,11 @@ class Noise(nn.Module, ABC):
         """Network outputs for each target column."""
 
     @abstractmethod
-    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the centre (S, B, T) and a log scale that broadcasts to it, from f (S, B, T * columns)."""
+    def split(self, f: Tensor) -> tuple[Tensor, ...]:
+        """Return the centre (S, B, T), a log scale that broadcasts to it, and shape parameters if f states them.
+
+        f has the shape (S, B, T * columns).
+        """
 
 
 class FixedNoise(Noise):
@@ -210,7 +213,7 @@ class InputNoise(Noise):
 
 
 class StatedNoise(Noise):
-    """A scale that a drawn network states: f = [centres | log scales], taken as they are.
+    """A scale that a drawn network states: f = [centres | log scales | shape parameters], taken as they are.
 
     For posteriors over networks whose noise was inferred with them.
 
@@ -218,20 +221,23 @@ class StatedNoise(Noise):
     ----------
     targets : int
         Target columns T.
+    shapes : int
+        Shape parameters of the law, for each target.
     """
 
-    def __init__(self, targets: int) -> None:
+    def __init__(self, targets: int, shapes: int = 0) -> None:
         super().__init__()
-        self.targets = targets
+        self.targets, self.shapes = targets, shapes
 
     @property
     def columns(self) -> int:
-        """Two: the centre and the log scale."""
-        return 2
+        """The centre, the log scale, and the shape parameters."""
+        return 2 + self.shapes
 
-    def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        """Split f (S, B, 2 T) into centres and log scales, each (S, B, T)."""
-        return f[..., : self.targets], f[..., self.targets :]
+    def split(self, f: Tensor) -> tuple[Tensor, ...]:
+        """Split f (S, B, T * columns) into centres, log scales and shape parameters, each (S, B, T)."""
+        parts: tuple[Tensor, ...] = f.split(self.targets, -1)
+        return parts
 
 
 class LocationScale(Likelihood, HasWidth, ABC):
@@ -297,8 +303,9 @@ class LocationScale(Likelihood, HasWidth, ABC):
         """Log density, (S, B)."""
         noise, targets = self.noise, self.targets  # a module looks up its parts slowly: once is enough
         _fits(f, targets * noise.columns, y, (targets,))
-        loc, log_scale = noise.split(f)
+        loc, log_scale, *stated = noise.split(f)
         law, shape = self.law()
+        shape = tuple(stated) or shape
         constant = law.log_constant(*shape)  # before the cast of shape: it is a difference of large numbers
         z = (y.to(f.dtype) - loc) * torch.exp(-log_scale)  # (S, B, T)
         # Both ends are the same sum. Without shape parameters all columns have one constant, added to (S, B) numbers
@@ -312,8 +319,8 @@ class LocationScale(Likelihood, HasWidth, ABC):
         """Laws of the target with axes (S, B, T)."""
         _fits(f, self.outputs)
         law, shape = self.law()
-        loc, log_scale = self.noise.split(f.detach())
-        return law(loc, log_scale.detach().cpu().double().exp(), *shape)
+        loc, log_scale, *stated = self.noise.split(f.detach())
+        return law(loc, log_scale.detach().cpu().double().exp(), *(stated or shape))
 
 
 class Gaussian(LocationScale):
@@ -373,9 +380,10 @@ class StudentT(LocationScale):
     ----------
     targets, noise, initial_noise, min_noise
         As for :class:`LocationScale`; the variance is :math:`\sigma^2 \nu / (\nu - 2)`.
-    df : float or "learned"
+    df : float, "learned" or "stated"
         Degrees of freedom :math:`\nu > 2`. Learned ones are one for each column, start at 4 and stay between
-        2.05 and 200, since :math:`1 / \nu` is a scaled sigmoid of the parameter.
+        2.05 and 200, since :math:`1 / \nu` is a scaled sigmoid of the parameter. Stated ones come from each drawn
+        network, as its scales must (``noise="stated"``): it gives 3 T columns.
 
     Raises
     ------
@@ -388,20 +396,24 @@ class StudentT(LocationScale):
     def __init__(
         self,
         targets: int = 1,
-        df: float | Literal["learned"] = 4.0,
+        df: float | Literal["learned", "stated"] = 4.0,
         noise: NoiseOption = "learned",
         *,
         initial_noise: float = 0.5,
         min_noise: float = 1e-3,
     ) -> None:
         super().__init__(targets, noise, initial_noise=initial_noise, min_noise=min_noise)
-        learned = df == "learned"
+        learned, stated = df == "learned", df == "stated"
         self.fixed_df = math.nan if isinstance(df, str) else float(df)
-        if not learned and not 2.0 < self.fixed_df < math.inf:
+        if not (learned or stated) and not 2.0 < self.fixed_df < math.inf:
             raise DataError(
-                f"df was given as {df!r}; allowed are 'learned' and finite numbers above 2, where a variance "
+                f"df was given as {df!r}; allowed are 'learned', 'stated' and finite numbers above 2, where a variance "
                 "exists: use Gaussian in place of infinite degrees of freedom"
             )
+        if stated:
+            if noise != "stated":
+                raise DataError(f"df='stated' was given with noise={noise!r}; networks state both: set noise='stated'")
+            self.noise = StatedNoise(self.targets, shapes=1)
         share = (1.0 / _DF_START - 1.0 / _DF_HIGH) / (1.0 / _DF_LOW - 1.0 / _DF_HIGH)
         start = torch.full((targets,), math.log(share / (1.0 - share)))
         self.raw_df = nn.Parameter(start) if learned else None
@@ -414,6 +426,8 @@ class StudentT(LocationScale):
 
     def law(self) -> Law:
         """Student's, with its degrees of freedom: fixed ones as a float, to keep Python's double precision."""
+        if isinstance(self.noise, StatedNoise) and self.noise.shapes:
+            return mixtures.StudentT, ()
         return mixtures.StudentT, (self.fixed_df if self.raw_df is None else self.df(),)
 
 

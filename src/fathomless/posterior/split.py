@@ -159,13 +159,13 @@ def spread(
     -------
     Spread of tensors of shape (N, ...), or None
         None where the parts are to be averages over the draws as they are: structures are listed, and there is one
-        network, or one structure, or not every network has every structure by the same law.
+        network, or one structure, or networks neither have all structures, by the same law, nor one each.
     """
     if sampled:
         return _nested(values, Groups.of(log_weight, structure))
     if network is None:
         return None
-    crossed = _Crossed.of(log_weight, structure, network)
+    crossed = _Crossed.of(log_weight, structure, network) or _Apart.of(log_weight, structure, network)
     return None if crossed is None else crossed.spread(values)
 
 
@@ -178,11 +178,14 @@ def standard_error(
 
     .. math:: \mathrm{se}^2 = \sum_k w_k^2 \; \frac{\sum_k w_k (m_k - m)^2}{\sum_k w_k (1 - w_k)},
 
-    which is Var(m_k) / K for equal weights. Without several of them the draws of each structure are taken as
-    independent, and the structures, being listed, add up their own: 0 for one draw each. Parameters are those of
-    :func:`spread`.
+    which is Var(m_k) / K for equal weights. Networks that have one structure each are compared within it. Without
+    several of them the draws of each structure are taken as independent, and the structures, being listed, add up their
+    own: 0 for one draw each. Parameters are those of :func:`spread`.
     """
     unit = structure if network is None and sampled else network
+    apart = None if sampled or network is None else _Apart.of(log_weight, structure, network)
+    if apart is not None:
+        return apart.error(values)
     if unit is not None and len((groups := Groups.of(log_weight, unit)).outer) > 1:
         w, means = groups.outer, groups.within(values)
         variance = groups.across((means - groups.across(means)).square()) / (w * (1.0 - w)).sum()
@@ -263,6 +266,61 @@ class _Crossed:
             inside = (values - of_cell[self.cells.member]).square()
             within = within + self.cells.across(self.cells.within(inside))
         return Spread(between, within)
+
+
+@dataclass(frozen=True, eq=False)
+class _Apart:
+    """Independent networks of one structure each, such as Markov chains, whose draws need not be independent.
+
+    Units are networks; where a structure has but one, its draws.
+    """
+
+    structures: Groups  # (L,) of the draws
+    units: Groups  # (K,) of the draws
+    within: Groups  # (L,) of the units
+
+    @classmethod
+    def of(cls, log_weight: Tensor, structure: Tensor, network: Tensor) -> Self | None:
+        """Sort draws; None unless there are several structures, networks have one each, and some have several."""
+        structures = Groups.of(log_weight, structure)
+        (_, member), (names, unit) = (t.unique(return_inverse=True) for t in (structure, network))
+        owner = torch.zeros_like(names).scatter(0, unit, member)  # of each network
+        several = torch.bincount(owner, minlength=len(structures.outer)) > 1
+        if len(several) < 2 or not bool(several.any()) or bool((owner[unit] != member).any()):
+            return None
+        units = Groups.of(log_weight, torch.where(several[member], unit, len(names) + torch.arange(len(unit))))
+        owner = torch.zeros(len(units.outer), dtype=torch.int64).scatter(0, units.member, member)
+        return cls(structures, units, Groups.of(units.outer.log(), owner))
+
+    def squares(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Return the means m of the structures, and the squares of their standard errors, (L, N, ...).
+
+        With weights u of the units of a structure, and their means f_k,
+        :math:`s^2 = \sum_k u_k^2 \sum_k u_k (f_k - m)^2 / \sum_k u_k (1 - u_k)`.
+        """
+        f, u = self.units.within(values), self.within.inner
+        means = self.within.within(f)
+        square = self.within.within((f - means[self.within.member]).square())
+        rest = self.within.within(1.0 - u).clamp_min(torch.finfo(u.dtype).tiny)
+        return means, _along(self.within.within(u) / rest, square) * square
+
+    def spread(self, values: Tensor) -> Spread:
+        r"""Estimate B and W, (N, ...).
+
+        With means m_l, their standard errors s_l, and the draws' mean squares v_l about them,
+
+        .. math:: W = \sum_l q_l (v_l + s_l^2), \qquad B = \sum_l q_l (m_l - m)^2 - \sum_l q_l (1 - q_l) s_l^2 .
+        """
+        means, errors = self.squares(values)
+        across, q = self.structures.across, _along(self.structures.outer, means)
+        v = self.structures.within((values - means[self.structures.member]).square())
+        return Spread(across((means - across(means)).square() - (1.0 - q) * errors), across(v + errors))
+
+    def error(self, values: Tensor) -> Tensor:
+        """Return the standard error of the average, (N, ...)."""
+        _, errors = self.squares(values)
+        square: Tensor = torch.tensordot(self.structures.outer.square(), errors, 1)
+        return square.sqrt()
 
 
 def _along(weight: Tensor, values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ __all__ = [
     "ListedPosterior",
     "Structure",
     "credible_interval",
+    "depth_structure",
     "with_errors",
 ]
 
@@ -221,6 +222,22 @@ def with_errors(posterior: ListedPosterior, weighing: Mapping[str, Any]) -> List
         errors=tuple(errors.get(name, 0.0) for name in posterior.names),
         summary=f"mean {posterior.kind} {weighing['mean']:.2f} ± {weighing['mean_error']:.2f}, largest weight on "
         f"{likely}; from {weighing['rows']:,} rows that {networks} did not see",
+    )
+
+
+def depth_structure(posterior: Mapping[int, float]) -> ListedPosterior:
+    """Return a posterior over depth, depth -> probability, with a summary."""
+    mean = sum(depth * p for depth, p in posterior.items())
+    mode = max(posterior, key=lambda depth: posterior[depth])
+    low, high = credible_interval(posterior, 0.9)
+    return ListedPosterior(
+        kind="depth",
+        names=tuple(map(str, posterior)),
+        probabilities=tuple(posterior.values()),
+        statistics={"mean_depth": mean, "deepest": float(max(posterior))},
+        summary=f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}"
+        if len(posterior) > 1
+        else f"depth {mode}, fixed",
     )
 
 

@@ -98,6 +98,9 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
     def _folds_by_default(self) -> bool:
         return True
 
+    def _heads(self) -> str:
+        return "point"
+
     def _multiplications(self, inputs: int) -> float:
         weights = sum(weight.size for weight in self._dynamics(inputs, 1).moving)
         return float(weights * self.steps * (2 if self.solver == "heun" else 1) * self.training_draws)

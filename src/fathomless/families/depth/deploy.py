@@ -6,7 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.depth.parts import mean_of
 from fathomless.nn.architectures import CombinedHeads
+from fathomless.nn.gaussian_head import GaussianHead
+from fathomless.nn.layers import BayesianLayer
 from fathomless.system.errors import DataError, DepthError
 
 __all__ = ["classify_early", "compress", "mean_network", "point_depth"]
@@ -28,35 +31,36 @@ def compress(model: UnboundedDepth, eps: float = 0.0) -> UnboundedDepth:
     return model.restricted({depth: kept[depth] / total for depth in sorted(kept)})
 
 
-def point_depth(model: UnboundedDepth, depth: int) -> nn.Sequential:
+def point_depth(model: UnboundedDepth, depth: int) -> nn.Module:
     """Return the ordinary network of one depth, as a plain ``nn.Sequential`` that shares nothing with the model.
+
+    Of a head with a posterior it has the mean, and says nothing of the doubt.
 
     Raises
     ------
     DepthError
         If the depth is outside the support, or weights are not point estimates.
     """
-    _refuse_drawn(model, "point_depth")
+    _refuse_drawn(model, "point_depth", heads=True)
     if str(depth) not in model.heads or depth > len(model.layers):
         raise DepthError(f"depth {depth} was asked for; depths with a head are {sorted(map(int, model.heads))}")
-    parts = [*(model.layers[str(k)] for k in range(1, depth + 1)), model.heads[str(depth)]]
-    parts += [model.readout] if model.readout is not None else []
-    return copy.deepcopy(nn.Sequential(*parts)).eval().requires_grad_(True)
+    return model.network(depth)
 
 
 def mean_network(model: UnboundedDepth) -> nn.Module:
     """Return a network that computes Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ) by one matrix product on the joined hidden states.
 
-    For linear heads and a likelihood whose mean is the head's output this is the predictive mean of all depths.
+    For linear heads and a likelihood whose mean is the head's output this is the predictive mean of all depths. Of
+    heads with a posterior it has the means.
 
     Raises
     ------
     DepthError
         If a head is not linear, or weights are not point estimates.
     """
-    _refuse_drawn(model, "mean_network")
+    _refuse_drawn(model, "mean_network", heads=True)
     posterior = model.depth_posterior()
-    heads = [model.heads[str(depth)] for depth in posterior]
+    heads = [mean_of(model.heads[str(depth)]) for depth in posterior]
     linear = [head for head in heads if isinstance(head, nn.Linear) and head.bias is not None]
     if model.readout is not None or len(linear) < len(heads):
         raise DepthError("mean_network was called on a model whose heads are not all nn.Linear with a bias")
@@ -77,7 +81,7 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     label, depth : int64 Tensors, shape (B,)
         Class of every row, and the depth it stopped at.
     """
-    _refuse_drawn(model, "classify_early")
+    _refuse_drawn(model, "classify_early", heads=False)
     posterior = model.depth_posterior()
     label = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     stopped = torch.full_like(label, model.depth)
@@ -104,6 +108,9 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     return label, stopped
 
 
-def _refuse_drawn(model: UnboundedDepth, what: str) -> None:
-    if model.stochastic:
-        raise DepthError(f"{what} was called on a model whose weights are drawn; it needs weights='map'")
+def _refuse_drawn(model: UnboundedDepth, what: str, *, heads: bool) -> None:
+    """Refuse a model whose weights are drawn; with `heads`, those of heads with a posterior may be."""
+    own = [head for head in model.heads.values() if not (heads and isinstance(head, GaussianHead))]
+    if any(isinstance(part, BayesianLayer) for part in (*model.layers.values(), *own, model.readout)):
+        needed = "weights='map'" if heads else "weights='map' and head='point'"
+        raise DepthError(f"{what} was called on a model whose weights are drawn; it needs {needed}")

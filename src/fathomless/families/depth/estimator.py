@@ -4,19 +4,26 @@ import math
 import warnings
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
+from fathomless.estimators.hamiltonian import HamiltonianEstimator, Sampled, unconverged
 from fathomless.estimators.options import documented
+from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
+from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.fitting import fitting
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.options import DepthOptions, NetworkOptions
+from fathomless.families.depth.sampled import SampledDepth, States
+from fathomless.inference.heads import HEADS
 from fathomless.inference.looks import FIRST, Law
 from fathomless.inference.run import Fitted
 from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
@@ -35,9 +42,10 @@ from fathomless.posterior.laws import (
     TruncatedPoisson,
     UniformPrior,
 )
+from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior, with_errors
-from fathomless.system import memory
+from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import fold_in, seeded_globals
@@ -93,14 +101,15 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
     depth_posterior_error_: dict[int, float]
     depth_posterior_single_: dict[int, float]
     kinds_: list[dict[str, Any]]
+    sampling_: dict[int, dict[str, Any]]
     saved_values = _VALUES
     shown = FAMILY.progress
 
     def _blocks(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
-        width = self.width if width is None else width
+        width = self._hidden() if width is None else width
         match self.architecture:
             case "mlp" | "residual":
-                return MLP(inputs, outputs, width, self.activation, residual=self.architecture == "residual")
+                return MLP(inputs, outputs, width, self._between(), residual=self.architecture == "residual")
             case "transformer":
                 return TabularTransformer(inputs, outputs, width)
         if callable(self.architecture):
@@ -109,6 +118,17 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
             "callable (inputs, outputs) -> Architecture"
         )
+
+    def _between(self) -> str:
+        """Return the activation."""
+        return self.activation if self.activation != "auto" else "tanh" if self._sampled() else "relu"
+
+    def _hidden(self) -> int:
+        """Return the units of a layer."""
+        return int(self.width) if self.width != "auto" else 32 if self._sampled() else 64
+
+    def _sampled(self) -> bool:
+        return getattr(self, "weights", "map") == "hmc"
 
     def _options_of_model(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
         prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
@@ -128,7 +148,8 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             parts = [(blocks.layer(1), min(layers, 1)), (blocks.layer(2), max(layers - 1, 0)), (blocks.head(2), heads)]
             return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
 
-        small = (4, 8, 12)  # the count is a quadratic polynomial, and torch is slow to start to count without building
+        # the count is a quadratic polynomial, and torch is slow to start to count without building
+        units, small = self._hidden(), (4, 8, 12)
         with seeded_globals(0):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
@@ -136,19 +157,19 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
 
         def fitting(share: float) -> str:
-            width, most = 4 * int(math.sqrt(share) * self.width / 4), share * need(self.width)
+            width, most = 4 * int(math.sqrt(share) * units / 4), share * need(units)
             while width > 4 and need(width) > most:  # the need has a linear part too
                 width = 4 * int(0.98 * width / 4)  # a multiple of the four heads of a transformer
             return f"a width of about {max(width, 4):,} fits"
 
-        memory.require(need(self.width), f"a network of {layers} layers of width {self.width:,}", fitting)
+        memory.require(need(units), f"a network of {layers} layers of width {units:,}", fitting)
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         for i, own in enumerate(blueprint.get("members", ())):
             prefix = f"model/members.{i}."
             of_member = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
             self._check_saved(own, {f"model/{name}": shape for name, shape in of_member.items()})
-        if "members" in blueprint:
+        if "members" in blueprint or "states" in blueprint:  # sampled networks check their sizes themselves
             return
         layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
         heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
@@ -161,11 +182,12 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             or len(blueprint["heads"]) > len(layers) + 1
         ):
             raise DataError(f"its layout names {blueprint['layers']} layers, and it holds {len(layers)}")
-        if layers and not callable(self.architecture) and self.width not in sizes:
-            raise DataError(f"its width is {self.width}, and no weights have this size")
+        if layers and not callable(self.architecture) and self._hidden() not in sizes:
+            raise DataError(f"its width is {self._hidden()}, and no weights have this size")
 
     def _describe(self) -> None:
         self.kinds_ = self.weighing_.get("kinds", [])
+        self.sampling_ = {int(number): told for number, told in self.weighing_.get("sampling", {}).items()}
         one_law = "numbers" in self.weighing_ and not self.kinds_
         first = self.model_.members[0] if one_law and isinstance(self.model_, Ensemble) else self.model_
         self.structure_ = cast(ListedPosterior, cast(Model, first).structure())
@@ -178,6 +200,8 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
         self.depth_posterior_single_ = dict(zip(numbers, self.weighing_.get("single", ()), strict=True))
 
     def _warn(self, fitted: Fitted) -> None:
+        for text in unconverged(fitted.weighing, getattr(self, "structure_weights", "fit")):
+            warnings.warn(text, ConvergenceWarning, stacklevel=4)
         t = fitted.training
         model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)
         if t is None or model is None or fitted.found is not None or "mean_depth" not in fitted.history[-1]:
@@ -205,8 +229,76 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             )
 
 
-class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
-    """How the options of the family become a model."""
+class _UnboundedDepth(DepthOptions, HamiltonianEstimator, LayeredNetwork, ABC):
+    """How the options of the family become a model.
+
+    Attributes
+    ----------
+    sampling_ : dict of int to dict
+        Of sampled weights, for each depth: a record of every chain, and what the chains say of their convergence:
+        "rhat" (the 95th percentile of R-hat over what networks predict at 100 rows and 100 random points,
+        "rhat_median" beside), "ess" and "mcse" (medians; in standard deviations), "doubtful" (share of rows whose
+        leave-one-out densities are not reliable), "followed" (scales, noise, log-likelihood), "seconds". Else empty.
+    """
+
+    def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:
+        """Return how far the weights that leave each encoded column reach, where weights were sampled.
+
+        Parameters
+        ----------
+        level : float
+            Of the credible intervals.
+
+        Returns
+        -------
+        dict of str to dict
+            "median", "low" and "high" of the posterior standard deviation of these weights, for standardised columns:
+            near 0 for a column that does not matter.
+
+        Raises
+        ------
+        DataError
+            If weights were not sampled, or the architecture has no first linear map.
+        """
+        check_is_fitted(self, "model_")
+        model = self.model_
+        if not isinstance(model, SampledDepth) or not model.reach.shape[1]:
+            raise DataError(
+                f"relevance was asked of networks with weights={self.weights!r} and architecture={self.architecture!r}"
+                "; columns have scales where weights='hmc' and a network begins with a linear map"
+            )
+        tails = (0.5 - 0.5 * level, 0.5, 0.5 + 0.5 * level)
+        order = model.reach.sort(0)
+        shares = model.log_weight.exp()[order.indices].cumsum(0)  # (S, D)
+        places = [(shares < tail * shares[-1]).sum(0).clamp(max=len(shares) - 1) for tail in tails]
+        low, median, high = (order.values.gather(0, place[None])[0].tolist() for place in places)
+        every = zip(self.schema_.encoded_names, median, low, high, strict=True)
+        return {name: {"median": m, "low": a, "high": b} for name, m, a, b in every}
+
+    def _samples(self) -> bool:
+        return self._sampled()
+
+    def _start_options(self) -> dict[str, Any]:
+        return {"weights": "map", "activation": self._between(), "width": self._hidden()}
+
+    def _sampled_model(self, prepared: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]) -> Model:
+        outputs = self._likelihood(prepared.target).outputs
+        model = self._build_model(prepared.inputs, outputs, prepared.seed, prepared.dtype)
+        assert isinstance(model, SampledDepth)
+        model.fill(masses, {number: _states(one) for number, one in found.items()})
+        return model.to(prepared.device)
+
+    def _network_of(self, inputs: int, depth: int, outputs: int) -> nn.Module:
+        blocks = self._blocks(inputs, outputs)
+        return nn.Sequential(*map(blocks.layer, range(1, depth + 1)), blocks.head(depth))
+
+    def _sampled_likelihood(self, likelihood: Likelihood) -> Likelihood:
+        learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
+        if not learned:
+            return likelihood
+        targets = cast(LocationScale, likelihood).targets
+        heavy = isinstance(likelihood, StudentT)
+        return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
 
     def _law_is_free(self) -> bool:
         fixed = isinstance(self.depth_law, FixedDepth | int) and not isinstance(self.depth_law, bool)
@@ -216,10 +308,14 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
         return {}
 
     def _folds_by_default(self) -> bool:
-        return self.weights == "map"
+        return self.weights in ("map", "hmc")
+
+    def _heads(self) -> str:
+        checks.choice("head", self.head, ("auto", "point", *HEADS))
+        return "point" if self.head == "auto" else self.head
 
     def _multiplications(self, inputs: int) -> float:
-        return float(inputs * self.width + FIRST * self.width * self.width)
+        return float(inputs * self._hidden() + FIRST * self._hidden() ** 2)
 
     def _named_law(self) -> Law | None:
         if isinstance(self.depth_law, str):
@@ -233,10 +329,12 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
     def _without_effect(self) -> tuple[str, ...]:
         return ("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule")
 
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth | SampledDepth:
         blocks, depths, law = self._blocks(inputs, outputs), self.depth_prior, self._law()
         deepest = self._deepest(law)
         self._room(inputs, outputs, dtype, layers=deepest, heads=deepest + 1)
+        if self._samples():
+            return SampledDepth(partial(self._network_of, inputs), outputs)
         with warnings.catch_warnings():
             if self.structure_from != "elbo" and self._folds_by_default():  # where the law starts will not matter
                 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -275,6 +373,17 @@ class _UnboundedDepth(DepthOptions, CrossFitEstimator, LayeredNetwork, ABC):
             f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
             f"depth of an ordinary network, at least min_depth={self.min_depth}"
         )
+
+
+def _states(found: Sampled) -> States:
+    """Put together what the chains of one depth have kept, chain after chain."""
+    kept = [(chain.number, one) for chain in found.run.chains for one in chain.kept]
+    weights, alpha, precision, df = (
+        torch.from_numpy(np.array([one[name] for _, one in kept])) for name in ("weights", "alpha", "precision", "df")
+    )
+    reach = alpha[:, : found.inputs].rsqrt()
+    df = df if bool(df.isfinite().all()) else df[:, :0]
+    return States(weights, precision.rsqrt(), df, reach, torch.tensor([number for number, _ in kept]))
 
 
 @documented

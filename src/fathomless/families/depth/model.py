@@ -25,13 +25,22 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.families.depth.divergence import charges
+from fathomless.families.depth.parts import applied, check, draw_heads, drawn_heads, mean_of
 from fathomless.nn.architectures import make_identity
-from fathomless.nn.bayesian import WEIGHT_KINDS, sparse_layers, with_weights
+from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import nested_draws
 from fathomless.nn.stacked import stacked, unstacked
 from fathomless.nn.stacked_linear import alike_linear, side_by_side
-from fathomless.posterior.capabilities import Growing, ListedStructure, NaturalGradient, SideBySide, Stackable
+from fathomless.posterior.capabilities import (
+    Growing,
+    HasLogJoint,
+    LinearHeads,
+    ListedStructure,
+    NaturalGradient,
+    SideBySide,
+    Stackable,
+)
 from fathomless.posterior.laws import (
     DepthLaw,
     DepthPrior,
@@ -43,8 +52,7 @@ from fathomless.posterior.laws import (
     depth_terms,
 )
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.structure import ListedPosterior, credible_interval
-from fathomless.system import checks
+from fathomless.posterior.structure import ListedPosterior, depth_structure
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.system.rng import fold_in, seeded_globals
 
@@ -57,7 +65,7 @@ _UNLIKE = (
 )
 
 
-class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stackable):
+class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, SideBySide, Stackable, HasLogJoint):
     """A network with a posterior over its depth.
 
     Parameters
@@ -134,7 +142,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        _check(min_depth, max_depth, weights, head_divergence, growth)
+        check(min_depth, max_depth, weights, head_divergence, growth)
         self.layer, self.head = layer, head
         self.law, self.prior = law or TruncatedPoisson(), prior or PoissonPrior()
         self.min_depth, self.max_depth = min_depth, max_depth
@@ -166,7 +174,9 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
         depth = self._weigh_depths()
         n = n if self.stochastic else 1
         sparse = [] if self.training else self._sparse_layers
-        passes, sets, sampled = nested_draws(lambda: self._evaluate(x, generator), n, sparse, generator)
+        alone = n > 1 and self._drawn_heads_alone and not self.training
+        hidden = self._hidden(x) if alone else None  # once for all draws of the heads
+        passes, sets, sampled = nested_draws(lambda: self._evaluate(x, generator, hidden), n, sparse, generator)
         f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
             f = f.float()
@@ -191,19 +201,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
 
     def structure(self) -> ListedPosterior:
         """Return the posterior over depth."""
-        posterior = self.depth_posterior()
-        mean = sum(depth * p for depth, p in posterior.items())
-        mode = max(posterior, key=lambda depth: posterior[depth])
-        low, high = credible_interval(posterior, 0.9)
-        return ListedPosterior(
-            kind="depth",
-            names=tuple(map(str, posterior)),
-            probabilities=tuple(posterior.values()),
-            statistics={"mean_depth": mean, "deepest": float(max(posterior))},
-            summary=f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}"
-            if len(posterior) > 1
-            else f"depth {mode}, fixed",
-        )
+        return depth_structure(self.depth_posterior())
 
     def grow(self, limit: int | None = None) -> int:
         """Follow the support of q: create layers, put layers outside it to rest, wake layers that return.
@@ -260,6 +258,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
             "law_parameters": len(self.law_parameters),
             "support": list(self._support),
             **({} if self._given is None else {"masses": list(self._given)}),
+            **({"drawn_heads": drawn} if (drawn := drawn_heads([self.heads])) else {}),
         }
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
@@ -275,17 +274,14 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
             del self.heads[name]
         for depth in blueprint["heads"]:
             self._add_head(depth, copied_from=None)
+        draw_heads(self.heads, blueprint.get("drawn_heads", {}))
         self.law_parameters = nn.ParameterList(list(self.law_parameters)[: blueprint["law_parameters"]])
         self._add_law_parameters(blueprint["law_parameters"] - 1)
         self._arrange(tuple(blueprint["support"]))
 
     def union(self, others: Sequence[Model]) -> "UnboundedDepth":
         """Return a copy with every layer, head and depth that this model or any of `others` has."""
-        models = [self]
-        for other in others:
-            if not isinstance(other, UnboundedDepth) or other._kind() != self._kind():
-                raise DataError(_UNLIKE)
-            models.append(other)
+        models = self._with_alike(others)
         reach = sorted({k for model in models for k in model._support})
         heads = {int(depth) for model in models for depth in model.heads}
         whole = copy.deepcopy(self)
@@ -296,6 +292,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
                 "heads": sorted(heads),
                 "law_parameters": max(len(model.law_parameters) for model in models),
                 "support": reach,
+                "drawn_heads": drawn_heads([model.heads for model in models]),
             }
         )
         return whole
@@ -321,17 +318,20 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
             self.rebuild({**self.blueprint(), "layers": self.depth, "heads": self._depths_in_use})
         return created
 
+    def network(self, number: int) -> nn.Module:
+        """Return the network of one depth, which must have a head, as a plain module that shares nothing with this."""
+        parts = [*(self.layers[str(k)] for k in range(1, number + 1)), mean_of(self.heads[str(number)])]
+        parts += [self.readout] if self.readout is not None else []
+        return copy.deepcopy(nn.Sequential(*parts)).eval().requires_grad_(True)
+
     def side_by_side(self, others: Sequence[Model]) -> "UnboundedDepth":
         """Return one network whose layers and heads are those of this one and of `others`, for rows in blocks."""
-        models = [self]
-        for other in others:
-            if not isinstance(other, UnboundedDepth) or other._kind() != self._kind():
-                raise DataError(_UNLIKE)
-            models.append(other)
+        models = self._with_alike(others)
         if self.stochastic or self.growth != "default":
             raise DataError(
                 f"{len(models)} networks with weights={self.weights!r} and growth={self.growth!r} were asked to be "
-                "trained as one; allowed are point estimates (weights='map') and growth='default': set members=1"
+                "trained as one; allowed are point estimates (weights='map', and no drawn heads) and growth='default': "
+                "set members=1"
             )
 
         def joined(kind: str) -> Build:
@@ -367,6 +367,30 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
         parts, build = (self.layers, self.layer) if kind == "layer" else (self.heads, self.head)
         return parts[str(depth)] if str(depth) in parts else self._build(kind, depth, build)
 
+    def features(self, x: Tensor) -> dict[int, Tensor]:
+        """Return the hidden state that each depth in the support puts its head on."""
+        return dict(zip(self._depths_in_use, self._hidden(x), strict=True))
+
+    def heads_in_use(self) -> dict[int, nn.Module]:
+        """Return the head of each depth in the support."""
+        if self.readout is not None or any(name.startswith("layers.") for name in self._bayesian):
+            raise DataError(
+                f"heads were asked for by themselves of a network with shared_head={self.readout is not None} and "
+                f"weights={self.weights!r}; a head for each depth, on layers whose weights are not drawn, is needed"
+            )
+        return {depth: self.heads[str(depth)] for depth in self._depths_in_use}
+
+    def replace_heads(self, heads: Mapping[int, nn.Module]) -> None:
+        """Put others in the place of the heads at some depths."""
+        self.heads.update({str(depth): head for depth, head in heads.items()})
+        self._arrange(self._support)
+
+    def _with_alike(self, others: Sequence[Model]) -> "list[UnboundedDepth]":
+        alike = [other for other in others if isinstance(other, UnboundedDepth) and other._kind() == self._kind()]
+        if len(alike) < len(others):
+            raise DataError(_UNLIKE)
+        return [self, *alike]
+
     def _kind(self) -> tuple[Any, ...]:
         """Return what networks that are trained side by side must share."""
         rated = isinstance(self.law, TruncatedPoisson | QuantilePoisson | StickBreaking)
@@ -396,14 +420,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
     def restricted(self, masses: dict[int, float]) -> "UnboundedDepth":
         """Copy this model with a fixed law on the given depths, without the parts that they do not use."""
         small = copy.deepcopy(self)
-        small.law = FixedDepth(tuple(depth - self.min_depth for depth in masses), tuple(masses.values()))
-        small.law_parameters = nn.ParameterList()
-        for depth in range(max(masses) + 1, len(self.layers) + 1):
-            del small.layers[str(depth)]
-        for depth in map(int, self.heads):
-            if depth not in masses:
-                del small.heads[str(depth)]
-        small._arrange(small.law.offsets)
+        small.weigh(masses, only=True)
         return small
 
     # ---- inside
@@ -435,21 +452,30 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
         self._at_rest = weighed if frozen else None
         return weighed
 
-    def _evaluate(self, x: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Run the layers once; return outputs (depths, B, K) and divergences (columns,)."""
-        divergences: dict[str, Tensor] = {}
+    def _hidden(
+        self, x: Tensor, generator: torch.Generator | None = None, divergences: dict[str, Tensor] | None = None
+    ) -> list[Tensor]:
+        """Run the layers once; return the hidden state of each depth in the support."""
+        divergences = {} if divergences is None else divergences
         hidden = [x]
         for name, layer in self._layers_in_use:
             plain = not self._bayesian  # the usual case, in which nobody need be asked what it is
-            hidden.append(layer(hidden[-1]) if plain else _apply(name, layer, hidden[-1], generator, divergences))
-        hidden = [hidden[depth] for depth in self._depths_in_use]
+            hidden.append(layer(hidden[-1]) if plain else applied(name, layer, hidden[-1], generator, divergences))
+        return [hidden[depth] for depth in self._depths_in_use]
+
+    def _evaluate(
+        self, x: Tensor, generator: torch.Generator | None, hidden: list[Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return outputs (depths, B, K) and divergences (columns,), of hidden states if they are known."""
+        divergences: dict[str, Tensor] = {}
+        hidden = self._hidden(x, generator, divergences) if hidden is None else hidden
         if self._linear_heads and not self._shared and not torch.is_autocast_enabled(x.device.type):
             f = side_by_side(self._linear_heads, hidden)
         else:
             pairs = zip(self._heads_in_use, hidden, strict=True)
-            f = torch.stack([_apply(name, head, h, generator, divergences) for (name, head), h in pairs])
+            f = torch.stack([applied(name, head, h, generator, divergences) for (name, head), h in pairs])
         if self.readout is not None:
-            f = torch.stack([_apply("readout", self.readout, one, generator, divergences) for one in f])
+            f = torch.stack([applied("readout", self.readout, one, generator, divergences) for one in f])
         divergence = self._pays.decay(self._sizes, self._shared)
         if divergences:
             drawn = torch.stack([divergences[name].double() for name in self._bayesian])
@@ -534,6 +560,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, SideBySide, Stac
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
         self._bayesian = [name for name, part in self._parts if isinstance(part, BayesianLayer)]
+        self._drawn_heads_alone = all(name.startswith("heads.") for name in self._bayesian)
         self._sparse_layers = [layer for _, part in self._parts for _, layer in sparse_layers(part)]
         self._pays = charges(self._parts, depths, self.weight_prior, cumulative=self.head_divergence == "cumulative")
         log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))
@@ -559,25 +586,3 @@ class _Weighed(NamedTuple):
     log_weight: Tensor  # (m,) log q
     charge: Tensor  # (columns,) what is paid for each divergence, on average over depths
     divergence: Tensor  # KL(q ‖ prior)
-
-
-def _apply(
-    name: str, part: nn.Module, x: Tensor, generator: torch.Generator | None, divergences: dict[str, Tensor]
-) -> Tensor:
-    """Apply a part; a Bayesian one also reports its divergence (once, if several depths share it)."""
-    output: Tensor
-    if isinstance(part, BayesianLayer):
-        output, divergences[name] = part(x, generator)
-    else:
-        output = part(x)
-    return output
-
-
-def _check(min_depth: int, max_depth: int | None, weights: str, head_divergence: str, growth: str) -> None:
-    if min_depth < 0:
-        raise DataError(f"min_depth={min_depth} was given; 0 (a linear model) or more is allowed")
-    if max_depth is not None and max_depth < max(min_depth, 1):
-        raise DataError(f"max_depth={max_depth} was given; at least {max(min_depth, 1)} is needed")
-    checks.choice("weights", weights, WEIGHT_KINDS)
-    checks.choice("head_divergence", head_divergence, ("own", "cumulative"))
-    checks.choice("growth", growth, ("default", "identity"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fathomless.estimators.options import (
     CrossFitOptions,
     DrawnWeightsOptions,
+    HamiltonianOptions,
     NaturalLawOptions,
     TableOptions,
     VariationalOptions,
@@ -29,21 +30,21 @@ class NetworkOptions(VariationalOptions, TableOptions):
     ----------
     architecture : {"mlp", "residual", "transformer"} or callable
         What a layer is; or a function (inputs, outputs) -> Architecture.
-    width : int
-        Units per layer.
-    activation : {"relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
-        Between layers.
+    width : int or "auto"
+        Units per layer. "auto" is 64, and 32 where weights are sampled.
+    activation : {"auto", "relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
+        Between layers. "auto" is "relu", and "tanh" where weights are sampled: trajectories need smooth functions.
     """
 
     architecture: "str | Callable[[int, int], Architecture]" = option(
         "mlp", "choice", names=("mlp", "residual", "transformer")
     )
-    width: int = option(64, "whole", least=1)
-    activation: str = option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
+    width: "int | str" = option("auto", "whole", "auto", least=1)
+    activation: str = option("auto", "choice", names=("auto", "relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DepthOptions(CrossFitOptions, NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
+class DepthOptions(HamiltonianOptions, CrossFitOptions, NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
     """A network of unbounded depth.
 
     Parameters
@@ -61,10 +62,18 @@ class DepthOptions(CrossFitOptions, NaturalLawOptions, DrawnWeightsOptions, Netw
         Least depth; with 0 a linear model is one of the networks.
     max_depth : int or None
         Greatest depth, if there must be one.
-    weights : {"map", "meanfield", "sparse"}
-        Point estimates with the prior's decay, an independent Gaussian per weight, or weights that may be absent.
+    weights : {"map", "meanfield", "sparse", "hmc"}
+        Point estimates with the prior's decay, an independent Gaussian per weight, weights that may be absent, or
+        weights that are sampled by Hamiltonian Monte Carlo with hierarchical scales, from the networks of a fit: the
+        best predictions there are for tables of a few hundred rows, at the price of a minute or more.
+    head : {"auto", "point", "laplace", "bayes"}
+        Of point estimates, what the last linear map of every depth is: a point estimate; its posterior given the
+        features that the network computes, around the trained head ("laplace"); or that posterior with its own mean
+        ("bayes", for numbers alone). Such heads are drawn `weight_draws` times in predictions, and doubt about them
+        grows away from the data. "auto" is "point".
     weight_prior : float or WeightPrior
-        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers. Sampled
+        weights have scales of their own, which are inferred.
     """
 
     depth_law: "str | int | DepthLaw" = option(
@@ -77,5 +86,6 @@ class DepthOptions(CrossFitOptions, NaturalLawOptions, DrawnWeightsOptions, Netw
     depth_prior: "float | DepthPrior" = option(0.5, "real", object)
     min_depth: int = option(0, "whole", least=0)
     max_depth: "int | None" = option(None, "whole", None, least=0)
-    weights: str = option("map", "choice", names=("map", "meanfield", "sparse"))
+    weights: str = option("map", "choice", names=("map", "meanfield", "sparse", "hmc"))
+    head: str = option("auto", "choice", names=("auto", "point", "laplace", "bayes"))
     weight_prior: "float | WeightPrior" = option(1.0, "real", object)

@@ -6,7 +6,7 @@ difference how many chains there are, in which order or by how many workers they
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +22,7 @@ from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import fold_in
 
-__all__ = ["Chain", "Chains", "Plan", "Sampler", "run_chains"]
+__all__ = ["Chain", "Chains", "JointSampler", "Plan", "Sampler", "run_chains"]
 
 S = TypeVar("S")
 Arrays = Mapping[str, NDArray[Any]]
@@ -57,6 +57,18 @@ class Sampler(ABC, Generic[S]):
     @abstractmethod
     def unpack(self, arrays: Arrays) -> S:
         """Undo :meth:`pack`."""
+
+
+class JointSampler(Sampler[S]):
+    """A sampler that moves all chains at once, which costs less than one after the other."""
+
+    @abstractmethod
+    def sweep_all(self, states: Sequence[S], done: int, generators: Sequence[np.random.Generator]) -> list[S]:
+        """Move states that have done so many sweeps by one more, each with its own generator."""
+
+    def sweep(self, state: S, done: int, generator: np.random.Generator) -> S:
+        """Move one of them."""
+        return self.sweep_all([state], done, [generator])[0]
 
 
 @dataclass(frozen=True)
@@ -180,11 +192,12 @@ class Chains(Generic[S]):
         """Sweeps there will be."""
         return self.plan.sweeps
 
-    def begin(self) -> None:
-        """Draw where the chains begin."""
+    def begin(self, start: Callable[[int, np.random.Generator], S] | None = None) -> None:
+        """Let the chains begin: where the sampler draws, or what a function of their numbers returns."""
         for number in range(self.plan.chains):
             generator = np.random.Generator(np.random.PCG64(fold_in(self.seed, "chain", number)))
-            self.chains.append(Chain(number, self.sampler.start(generator), generator))
+            state = self.sampler.start(generator) if start is None else start(number, generator)
+            self.chains.append(Chain(number, state, generator))
 
     @property
     def alive(self) -> list[Chain[S]]:
@@ -241,6 +254,7 @@ def run_chains(
     plan: Plan,
     seed: int,
     *,
+    start: Callable[[int, np.random.Generator], S] | None = None,
     callbacks: Sequence[Callable[[Any], None]] = (),
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
@@ -255,6 +269,8 @@ def run_chains(
         How long.
     seed : int
         From which every chain's random numbers follow.
+    start : callable, optional
+        (number, generator) -> where a chain begins; by default the sampler draws it.
     callbacks : sequence of callables
         Called after every block with the run, such as :class:`~fathomless.inference.callbacks.Checkpoint`.
     progress : Progress, optional
@@ -271,7 +287,7 @@ def run_chains(
     """
     run = Chains(sampler, plan, seed)
     if resume is None:
-        run.begin()
+        run.begin(start)
     else:
         run.resume(*resume)
     display = Silent() if progress is None else progress
@@ -279,8 +295,11 @@ def run_chains(
     try:
         while run.epoch < plan.sweeps and not run.stop:
             until = min(plan.sweeps, run.epoch + plan.block)
-            workers = Parallel(n_jobs=plan.jobs, prefer="threads")
-            run.chains = workers(delayed(_advance)(sampler, plan, chain, until) for chain in run.chains)
+            if isinstance(sampler, JointSampler):
+                _advance_all(sampler, plan, run.chains, until)
+            else:
+                workers = Parallel(n_jobs=plan.jobs, prefer="threads")
+                run.chains = workers(delayed(_advance)(sampler, plan, chain, until) for chain in run.chains)
             run.epoch = until
             if not run.alive:
                 raise DivergenceError(f"all {plan.chains} chains failed; the first: {run.chains[0].error}")
@@ -303,16 +322,31 @@ def _advance(sampler: Sampler[S], plan: Plan, chain: Chain[S], until: int) -> Ch
     kept = set(plan.kept)
     try:
         while not chain.error and chain.sweeps < until:
-            chain.state = sampler.sweep(chain.state, chain.sweeps, chain.generator)
-            chain.sweeps += 1
-            if chain.sweeps % plan.every == 0:
-                for name, value in sampler.follow(chain.state).items():
-                    chain.traces.setdefault(name, []).append(value)
-            if chain.sweeps in kept:
-                chain.kept.append(sampler.keep(chain.state))
+            state = sampler.sweep(chain.state, chain.sweeps, chain.generator)
+            _arrive(sampler, plan, chain, state, kept)
     except (DivergenceError, DataError) as error:
         chain.error = f"chain {chain.number}, sweep {chain.sweeps + 1}: {error}"
     return chain
+
+
+def _advance_all(sampler: JointSampler[S], plan: Plan, chains: Sequence[Chain[S]], until: int) -> None:
+    """Move all chains, which have done equally many sweeps."""
+    kept, generators = set(plan.kept), [chain.generator for chain in chains]
+    for done in range(chains[0].sweeps, until):
+        states = sampler.sweep_all([chain.state for chain in chains], done, generators)
+        for chain, state in zip(chains, states, strict=True):
+            _arrive(sampler, plan, chain, state, kept)
+
+
+def _arrive(sampler: Sampler[S], plan: Plan, chain: Chain[S], state: S, kept: Collection[int]) -> None:
+    """Take down what a chain has come to."""
+    chain.state = state
+    chain.sweeps += 1
+    if chain.sweeps % plan.every == 0:
+        for name, value in sampler.follow(state).items():
+            chain.traces.setdefault(name, []).append(value)
+    if chain.sweeps in kept:
+        chain.kept.append(sampler.keep(state))
 
 
 def _row(run: Chains[S]) -> dict[str, float]:

@@ -1,0 +1,296 @@
+"""Estimators whose weights are sampled: chains for each structure, from the networks of a fit.
+
+Structures are weighed by the fit, or by leave-one-out densities of the sampled networks. What the chains say of their
+own convergence is told of functions, of scales and of the noise: weights themselves are not identified.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fathomless.data.rows import Rows
+from fathomless.estimators import saving
+from fathomless.estimators.crossfitting import weighed
+from fathomless.estimators.options import HamiltonianOptions
+from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.variational import CrossFitEstimator, Sampling
+from fathomless.inference import stacking
+from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.distributed import ranks
+from fathomless.inference.looks import Densities, prior_of
+from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
+from fathomless.inference.mcmc.diagnostics import diagnose, ess_bulk
+from fathomless.inference.mcmc.psis import TRUSTED, leave_one_out
+from fathomless.inference.mcmc.scales import observation
+from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
+from fathomless.inference.run import Fitted
+from fathomless.nn.flat import FlatNetworks, flattened
+from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, lacks
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.posterior.structure import ListedPosterior
+from fathomless.system.errors import DataError
+from fathomless.system.progress import Silent, Terminal
+from fathomless.system.rng import fold_in
+
+__all__ = ["DOUBTED", "HamiltonianEstimator", "Sampled", "unconverged"]
+
+DOUBTED = 0.05  #: share of rows beyond which leave-one-out densities decide about nothing
+_LEAST, _MOST = 0.02, 4  # weight of a structure that is sampled, and how many are
+_FEWEST = 3  # chains of a structure
+_POINTS = 100  # training rows, and random inputs, where functions are compared
+
+_RHAT = 1.1
+_APART = 1e3  # R-hat that says no more than that chains are apart
+_HOUR = 3600.0
+_TIMED = 3  # gradients by which time is estimated
+_MARGIN = 2.0  # of the estimate: other work, other loads
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What the chains of one structure have come to.
+
+    Attributes
+    ----------
+    run : Chains
+        With the states that were kept.
+    loo, shape : Tensors, shape (N,)
+        Log leave-one-out densities, and k̂ of their weights.
+    inputs : int
+        How many of the scales are those of inputs.
+    told : dict
+        Records and diagnostics, as plain JSON.
+    """
+
+    run: Chains[WeightState]
+    loo: Tensor
+    shape: Tensor
+    inputs: int
+    told: dict[str, Any]
+
+
+class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC):
+    """How weights are sampled, within each structure that a fit has given weight."""
+
+    @abstractmethod
+    def _start_options(self) -> dict[str, Any]:
+        """Return the options of the fit whose networks chains begin from."""
+
+    @abstractmethod
+    def _sampled_model(self, prepared: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]) -> Model:
+        """Put what chains kept into a model."""
+
+    @abstractmethod
+    def _sampled_likelihood(self, likelihood: Likelihood) -> Likelihood:
+        """Return p(y | f) of that model, whose networks state their noise."""
+
+    def _from_chains(self, prepared: Prepared) -> Fitted:
+        """Fit networks, then sample."""
+        train = prepared.train
+        if not isinstance(train, Rows) or ranks().count > 1 or self.vary is not None:
+            raise DataError(
+                "weights='hmc' was given with a stream, several processes, or kinds of network (vary); weights are "
+                "sampled of a table, by one process, for one kind: leave the other out"
+            )
+        if self._heads() != "point":
+            raise DataError(
+                f"weights='hmc' was given with head={self._heads()!r}; sampled heads have a posterior already: leave "
+                "head out"
+            )
+        folder = None if self.checkpoint is None else Path(self.checkpoint)
+        start = self._with({**self._start_options(), "checkpoint": None if folder is None else folder / "networks"})
+        self._refuse_long(prepared, start)
+        fitted = start._infer(prepared)
+        members = list(fitted.model.members) if isinstance(fitted.model, Ensemble) else [fitted.model]
+        first = members[0]
+        if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
+            raise lacks(cast(Model, first), HasLogJoint, "weights='hmc'", "use weights='map'")
+        posterior = cast(ListedPosterior, first.structure())
+        masses = _heaviest(dict(zip(map(int, posterior.names), posterior.probabilities, strict=True)))
+        found = {}
+        for number, chains in _shared_out(self.chains, masses).items():
+            networks = [cast(HasLogJoint, member).network(number) for member in members]
+            found[number] = self._chains_of(prepared, number, networks, fitted.likelihood, chains)
+        weighing = _restricted(fitted.weighing, masses)
+        log_density = torch.stack([found[number].loo for number in masses], 1)
+        if self.structure_weights == "stacking" and len(masses) > 1 and not _doubtful(found.values()):
+            prior = prior_of(first, list(masses))
+            weight = None if train.weight is None else train.weight.double().cpu()
+            q = stacking.refit(log_density, prior, weight)
+            rows = torch.arange(len(train))
+            weighing = weighed(first, Densities(tuple(masses), log_density, rows, weight), q, None, None, prepared.seed)
+            masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
+        log_q = torch.tensor([masses.get(number, 0.0) for number in found], dtype=torch.float64).log()
+        each = torch.logsumexp(log_density + log_q, 1)
+        count = torch.ones(len(each), dtype=torch.float64) if train.weight is None else train.weight.double().cpu()
+        told = {str(number): one.told for number, one in found.items()}
+        prior_mass = prior_of(first, list(masses)).softmax(0).tolist()
+        return Fitted(
+            model=self._sampled_model(prepared, masses, {number: found[number] for number in masses}),
+            likelihood=self._sampled_likelihood(fitted.likelihood),
+            history=[{**row, "structure": number} for number, one in found.items() for row in one.run.history],
+            n_iter=self.sweeps,
+            score=float((count @ each) / count.sum()),
+            seed=prepared.seed,
+            weighing={**weighing, "prior": prior_mass, "sampling": told},
+        )
+
+    def _chains_of(
+        self, prepared: Prepared, number: int, networks: Sequence[nn.Module], likelihood: Likelihood, chains: int
+    ) -> Sampled:
+        """Run the chains of one structure."""
+        rows = cast(Rows, prepared.train)
+        x, plan = rows.x.to(self._moving(prepared)), Plan(chains, self.sweeps, 0.5, self.states)
+        likelihood = likelihood.to(x.dtype).requires_grad_(False)
+        y = rows.y.to(x.dtype) if rows.y.is_floating_point() else rows.y
+        observed = observation(likelihood, y, rows.weight)
+        sampler = NetworkSampler(networks[0], x, observed, leapfrogs=self.leapfrogs, adapting=plan.first)
+        starts = [flattened(network) for network in networks]
+        callbacks, resume = list(self.callbacks or ()), None
+        if self.checkpoint is not None:
+            own = {name: v for name, v in self._options().items() if name not in ("progress", "checkpoint_seconds")}
+            name = saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
+            folder = Path(self.checkpoint) / f"chains-{number}"
+            keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name})
+            resume = keeper.found()
+            callbacks.append(keeper)
+        begun = time.perf_counter()
+        run = run_chains(
+            sampler,
+            plan,
+            fold_in(prepared.seed, "chains", number),
+            start=lambda k, generator: sampler.begin(starts[k % len(starts)], generator),
+            callbacks=callbacks,
+            progress=Terminal("sweep", {"mean_log_likelihood": "nats per row"}) if self.progress else Silent(),
+            resume=resume,
+        )
+        seconds = time.perf_counter() - begun
+        return _concluded(sampler, run, fold_in(prepared.seed, "box", number), seconds)
+
+    def _moving(self, prepared: Prepared) -> torch.dtype:
+        """Return the type in which weights move: single precision, unless double was asked for."""
+        return torch.float64 if self.precision == "float64" else torch.float32
+
+    def _refuse_long(self, prepared: Prepared, start: "HamiltonianEstimator") -> None:
+        """Refuse what would take longer than an hour, before anything is trained."""
+        rows = cast(Rows, prepared.train)
+        outputs = self._likelihood(prepared.target).outputs
+        model = start._build_model(prepared.inputs, outputs, prepared.seed, self._moving(prepared)).to(prepared.device)
+        if not isinstance(model, HasLogJoint):
+            raise lacks(model, HasLogJoint, "weights='hmc'", "use weights='map'")
+        largest = max(map(int, cast(ListedPosterior, model.structure()).names))
+        networks = FlatNetworks(model.network(largest), self.chains)
+        x = rows.x.to(self._moving(prepared))
+        begun = time.perf_counter()
+        for _ in range(_TIMED):
+            networks.gradient(x, lambda f: f)
+        seconds = _MARGIN * (time.perf_counter() - begun) / _TIMED * self.leapfrogs * self.sweeps
+        if seconds > _HOUR:
+            raise DataError(
+                f"weights='hmc' was given for {len(rows):,} rows and networks of up to {networks.weights.shape[1]:,} "
+                f"weights, which takes about {seconds / _HOUR:.1f} hours for a structure; up to one is allowed: lower "
+                f"sweeps (now {self.sweeps}), leapfrogs ({self.leapfrogs}) or chains ({self.chains}), or use "
+                "weights='map'"
+            )
+
+
+def unconverged(weighing: Mapping[str, Any], asked: str = "fit") -> list[str]:
+    """Return what is to be warned of in sampled weights, a sentence each."""
+    found = []
+    for number, told in weighing.get("sampling", {}).items():
+        if told["rhat"] > _RHAT:
+            found.append(
+                f"the chains of structure {number} have not mixed: R-hat of 5 % of what its networks predict is above "
+                f"{told['rhat']:.2f} (median {told['rhat_median']:.2f}); raise sweeps or leapfrogs"
+            )
+        if told["doubtful"] > DOUBTED and asked == "stacking":
+            found.append(
+                f"leave-one-out densities under structure {number} are not reliable for {told['doubtful']:.0%} of the "
+                "rows (k-hat above 0.7): structures keep the weights of the fit"
+            )
+    return found
+
+
+def _heaviest(posterior: Mapping[int, float]) -> dict[int, float]:
+    """Keep the structures that are sampled, in their order, renormalised."""
+    kept = sorted((number for number, p in posterior.items() if p > _LEAST), key=lambda number: -posterior[number])
+    chosen = sorted(kept[:_MOST])
+    total = sum(posterior[number] for number in chosen)
+    return {number: posterior[number] / total for number in chosen}
+
+
+def _shared_out(chains: int, masses: Mapping[int, float]) -> dict[int, int]:
+    """Return how many chains each structure gets: all of them the heaviest, others in proportion, three at least."""
+    most = max(masses.values())
+    return {number: max(min(_FEWEST, chains), round(chains * p / most)) for number, p in masses.items()}
+
+
+def _restricted(weighing: Mapping[str, Any], masses: Mapping[int, float]) -> dict[str, Any]:
+    """Keep what was decided about the structures that are sampled."""
+    if "numbers" not in weighing:
+        return {}
+    places = [weighing["numbers"].index(number) for number in masses]
+    listed = ("numbers", "errors", "single", "poisson", "log_density")
+    kept = {name: [weighing[name][place] for place in places] for name in listed}
+    return {**weighing, **kept, "weights": list(masses.values())}
+
+
+def _doubtful(found: Any) -> bool:
+    return any(one.told["doubtful"] > DOUBTED for one in found)
+
+
+@torch.no_grad()
+def _concluded(sampler: NetworkSampler, run: Chains[WeightState], seed: int, seconds: float) -> Sampled:
+    """Score the rows, and compare the chains as functions."""
+    x, chains, states = sampler.x, run.chains, len(run.chains[0].kept)
+    noise = np.random.default_rng(seed)
+    rows = x[torch.from_numpy(np.sort(noise.permutation(len(x))[:_POINTS]))]
+    low, high = x.min(0).values, x.max(0).values
+    box = low + (high - low) * torch.from_numpy(noise.random((_POINTS, x.shape[1]))).to(x)
+    networks = FlatNetworks(sampler.network, len(chains))
+    seen, densities = [], []
+    for place in range(states):  # a state of every chain at once
+        kept = [chain.kept[place] for chain in chains]
+        networks.weights.copy_(torch.from_numpy(np.array([one["weights"] for one in kept])))
+        densities.append(sampler.observed.row_log_prob(networks(x), [sampler.noise_of(one) for one in kept]))
+        seen.append(networks(torch.cat([rows, box])).double())
+    values = torch.stack(seen, 1).flatten(2).cpu().numpy()  # (C, states, points)
+    table = torch.stack(densities, 1).flatten(0, 1).cpu().double().numpy()  # (S, N)
+    functions = [diagnose(values[:, :, point]) for point in range(values.shape[2])] if states >= 4 else []
+    rhats = np.array([min(one.rhat or 1.0, _APART) for one in functions]) if functions else np.array([_APART])
+    share = ess_bulk(table.mean(1).reshape(len(chains), states)) / len(table) if states >= 4 else 1.0
+    loo, shape = leave_one_out(table, min(1.0, share))
+    followed = {name: asdict(one) for name, one in run.diagnose().items() if name != "acceptance"}
+    for one in followed.values():  # chains that stand still apart have no finite R-hat, and JSON no infinite one
+        one["rhat"] = None if one["rhat"] is None else min(one["rhat"], _APART)
+    told = {
+        "chains": [
+            {
+                "chain": chain.number,
+                "log_likelihood": float(table.reshape(len(chains), states, -1)[chain.number].mean()),
+                "acceptance": float(np.mean(chain.traces["acceptance"][run.plan.first // run.plan.every :])),
+                "diverged": chain.state.diverged,
+                "states": states,
+            }
+            for chain in chains
+        ],
+        "rhat": float(np.percentile(rhats, 95)),
+        "rhat_median": float(np.median(rhats)),
+        "ess": float(np.median([one.ess_bulk for one in functions])) if functions else 0.0,
+        "mcse": float(np.median([one.mcse / max(one.sd, 1e-300) for one in functions])) if functions else 1.0,
+        "doubtful": float((shape > TRUSTED).mean()),
+        "followed": followed,
+        "seconds": seconds,
+        "traces": [chain.traces["log_likelihood"] for chain in chains],
+        "every": run.plan.every,
+    }
+    return Sampled(run, torch.from_numpy(loo), torch.from_numpy(shape), sampler.groups.inputs, told)

@@ -1,0 +1,301 @@
+r"""Hierarchical scales of weights, and noise, with exact conditional draws.
+
+Weights are :math:`w_j = v_j / \sqrt{n_j}` with the fan-in n of their unit, and
+
+.. math:: v_j \mid \alpha \sim N(0, 1/\alpha_{g(j)}), \qquad \alpha_g \sim \mathrm{Gamma}(a, b) ,
+
+where a group g is what leaves one input, the weights of a later layer, or the biases of one. So
+
+.. math:: \alpha_g \mid v \sim \mathrm{Gamma}\Big(a + \tfrac12 n_g,\; b + \tfrac12 \sum_{j \in g} v_j^2\Big) .
+
+Numbers have Gaussian noise of precision τ, or Student's with ν degrees of freedom, as a mixture over scales u. With
+errors e and rows that count s times,
+
+.. math::
+    u_i \mid \nu, \tau &\sim \mathrm{Gamma}\big(\tfrac12 s_i (\nu + 1),\; \tfrac12 (\nu + \tau e_i^2)\big), \\
+    \tau \mid u &\sim \mathrm{Gamma}\Big(a_\tau + \tfrac12 \sum_i s_i,\; b_\tau + \tfrac12 \sum_i u_i e_i^2\Big) ,
+
+(u of a row is the sum over its copies), and ν moves by Metropolis steps with u integrated out, under
+:math:`\log (\nu - 2) \sim N(\log 8, 1)`.
+
+References
+----------
+Neal (1996), Bayesian Learning for Neural Networks, chapters 1 and 3.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import gammaln
+from torch import Tensor, nn
+
+from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
+from fathomless.system.errors import DataError
+
+__all__ = ["GivenLikelihood", "Groups", "Noise", "Observation", "ScaledNoise", "observation"]
+
+Array = NDArray[np.float64]
+
+_SHAPE, _RATE = 1.0, 0.5  # a and b
+_NOISE_SHAPE, _NOISE_RATE = 1.0, 0.01  # of τ, for a target of unit variance
+_DF_CENTRE, _DF_SPREAD = math.log(8.0), 1.0  # of log(ν - 2)
+_DF_LOW, _DF_HIGH = 2.05, 200.0
+_DF_MOVES, _DF_STEP = 5, 0.6  # Metropolis steps a sweep, and how far they go
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Which weights share a scale.
+
+    Attributes
+    ----------
+    names : tuple of G str
+        Inputs by their number, then parameters by their name.
+    of_weight : ndarray of int, shape (P,)
+        The group of each weight.
+    fan_in : ndarray, shape (P,)
+        n of each weight: 1 for biases, and for what leaves an input.
+    inputs : int
+        How many of the groups, the first ones, are inputs.
+    """
+
+    names: tuple[str, ...]
+    of_weight: NDArray[np.int64]
+    fan_in: Array
+    inputs: int
+
+    @classmethod
+    def of(cls, network: nn.Module) -> "Groups":
+        """Group the parameters of a network; inputs have scales of their own if it begins with a linear map.
+
+        Examples
+        --------
+        >>> Groups.of(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))).names
+        ('input 0', 'input 1', '0.bias', '2.weight', '2.bias')
+        """
+        named = list(network.named_parameters())
+        first = next((part for part in network.modules() if list(part.parameters(recurse=False))), None)
+        inputs = first.in_features if isinstance(first, nn.Linear) else 0
+        names, groups, fans = [f"input {i}" for i in range(inputs)], [], []
+        for place, (name, parameter) in enumerate(named):
+            shape = parameter.shape
+            if place == 0 and inputs:
+                groups.append(np.tile(np.arange(inputs), shape[0]))
+                fans.append(np.ones(shape.numel()))
+                continue
+            groups.append(np.full(shape.numel(), len(names)))
+            fans.append(np.full(shape.numel(), float(shape[1:].numel() if len(shape) > 1 else 1)))
+            names.append(name)
+        return cls(tuple(names), np.concatenate(groups).astype(np.int64), np.concatenate(fans), inputs)
+
+    def draw(self, generator: np.random.Generator) -> Array:
+        """Draw α from its prior, (G,)."""
+        return generator.gamma(_SHAPE, 1.0 / _RATE, len(self.names))
+
+    def redraw(self, weights: Array, generator: np.random.Generator) -> Array:
+        """Draw α given weights (P,), exactly; (G,)."""
+        square, count = (np.bincount(self.of_weight, x) for x in (self.fan_in * weights**2, np.ones(len(weights))))
+        return generator.standard_gamma(_SHAPE + 0.5 * count) / (_RATE + 0.5 * square)
+
+    def precision(self, alpha: Array) -> Array:
+        """Return the precision of every weight, (..., P) from (..., G)."""
+        return alpha[..., self.of_weight] * self.fan_in
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of one chain, for T targets.
+
+    Attributes
+    ----------
+    precision : ndarray, shape (T,)
+        τ.
+    df : ndarray, shape (T,)
+        ν; infinite for Gaussian noise.
+    scales : ndarray, shape (N, T)
+        u, the sum over the copies of a row; s for Gaussian noise.
+    """
+
+    precision: Array
+    df: Array
+    scales: Array
+
+
+class Observation(ABC):
+    """What networks are held against: the targets, and p(y | f)."""
+
+    @abstractmethod
+    def start(self, generator: np.random.Generator) -> Noise:
+        """Draw a noise from its prior."""
+
+    @abstractmethod
+    def redraw(self, f: Array, noise: Noise, generator: np.random.Generator) -> Noise:
+        """Move the noise of one chain, given its outputs (N, K)."""
+
+    @abstractmethod
+    def log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
+        """Return the log density of all rows given everything, up to what does not depend on f, (C,) from (C, N, K)."""
+
+    @abstractmethod
+    def force(self, noise: Sequence[Noise], like: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the function f -> its derivative in f, (C, N, K) each, in the type and on the device of a tensor."""
+
+    @abstractmethod
+    def row_log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
+        """Return the log density of each row with scales integrated out, (C, N): what predictions mean by it."""
+
+
+def observation(likelihood: Likelihood, y: Tensor, weight: Tensor | None) -> Observation:
+    """Return how a likelihood is sampled: its noise with the weights, if it has a learned scale, else as it is.
+
+    Raises
+    ------
+    DataError
+        For a learned scale of a law that is neither Gauss's nor Student's.
+    """
+    count = torch.ones(len(y), dtype=torch.float64) if weight is None else weight.double().cpu()
+    if not isinstance(likelihood, LocationScale) or not isinstance(likelihood.noise, LearnedNoise):
+        return GivenLikelihood(likelihood, y, count)
+    if isinstance(likelihood, Gaussian):
+        return ScaledNoise(y, count, math.inf, free=False)
+    if isinstance(likelihood, StudentT):
+        return ScaledNoise(y, count, float(likelihood.df().detach().mean()), free=likelihood.raw_df is not None)
+    raise DataError(
+        f"likelihood={type(likelihood).__name__} was given; noise is sampled of 'auto', 'gaussian' and 'student_t'"
+    )
+
+
+class ScaledNoise(Observation):
+    """Numbers with noise of an unknown scale.
+
+    Parameters
+    ----------
+    y : Tensor, shape (N, T)
+        Targets, standardised.
+    count : Tensor, shape (N,)
+        How often each row counts.
+    df : float
+        Degrees of freedom at the start; infinite for Gaussian noise.
+    free : bool
+        Whether they are sampled.
+    """
+
+    def __init__(self, y: Tensor, count: Tensor, df: float, *, free: bool) -> None:
+        self.y, self.count = y, count.numpy()[:, None]
+        self.target = y.double().cpu().numpy()
+        self.df, self.free = df, free
+
+    def start(self, generator: np.random.Generator) -> Noise:
+        """Draw τ, ν and u."""
+        targets = self.y.shape[1]
+        precision = generator.gamma(_NOISE_SHAPE, 1.0 / _NOISE_RATE, targets)
+        df = np.full(targets, self.df)
+        while (
+            self.free and not ((df := 2.0 + np.exp(generator.normal(_DF_CENTRE, _DF_SPREAD, targets))) < _DF_HIGH).all()
+        ):
+            pass
+        return replace(Noise(precision, df, self._ones()), scales=self._prior_scales(df, generator))
+
+    def redraw(self, f: Array, noise: Noise, generator: np.random.Generator) -> Noise:
+        """Move ν with u integrated out, then draw u and τ."""
+        square, df = (self.target - f) ** 2, noise.df
+        if math.isinf(self.df):
+            scales = self._ones()
+        else:
+            z2 = noise.precision * square
+            for _ in range(_DF_MOVES if self.free else 0):
+                df = self._moved(df, z2, generator)
+            scales = generator.standard_gamma(0.5 * self.count * (df + 1.0)) / (0.5 * (df + z2))
+        shape = _NOISE_SHAPE + 0.5 * self.count.sum()
+        rate = _NOISE_RATE + 0.5 * (scales * square).sum(0)
+        return Noise(generator.standard_gamma(shape, len(rate)) / rate, df, scales)
+
+    def log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
+        """-τ/2 Σ u e²."""
+        error = (f - self.y).double()
+        return -0.5 * (self._weights(noise, error) * error.square()).sum((1, 2))
+
+    def force(self, noise: Sequence[Noise], like: Tensor) -> Callable[[Tensor], Tensor]:
+        """τ u (y - f)."""
+        weights = self._weights(noise, like)
+        pull = weights * self.y
+        return lambda f: torch.addcmul(pull, weights, f, value=-1.0)
+
+    def row_log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
+        """Gauss's or Student's law."""
+        precision, df = (
+            torch.tensor(np.array([getattr(one, name) for one in noise]))[:, None] for name in ("precision", "df")
+        )
+        z2 = precision * (f.double() - self.y).square()
+        if math.isinf(self.df):
+            each = 0.5 * (precision / (2.0 * math.pi)).log() - 0.5 * z2
+        else:
+            constant = torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * (df * math.pi).log()
+            each = constant + 0.5 * precision.log() - 0.5 * (df + 1.0) * torch.log1p(z2 / df)
+        return each.sum(-1)
+
+    def _ones(self) -> Array:
+        return np.broadcast_to(self.count, self.target.shape).copy()
+
+    def _weights(self, noise: Sequence[Noise], like: Tensor) -> Tensor:
+        each = np.array([one.precision * one.scales for one in noise])
+        return torch.from_numpy(each).to(like)
+
+    def _prior_scales(self, df: Array, generator: np.random.Generator) -> Array:
+        if math.isinf(self.df):
+            return self._ones()
+        return generator.standard_gamma(0.5 * self.count * df) / (0.5 * df)
+
+    def _moved(self, df: Array, z2: Array, generator: np.random.Generator) -> Array:
+        """Make a Metropolis step in log(ν - 2) of every target."""
+
+        def log_density(nu: Array) -> Array:
+            constant = gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) - 0.5 * np.log(nu)
+            rows = self.count * (constant - 0.5 * (nu + 1.0) * np.log1p(z2 / nu))
+            total: Array = rows.sum(0) - 0.5 * ((np.log(nu - 2.0) - _DF_CENTRE) / _DF_SPREAD) ** 2
+            return total
+
+        new = 2.0 + np.exp(np.log(df - 2.0) + _DF_STEP * generator.standard_normal(len(df)))
+        inside = (new > _DF_LOW) & (new < _DF_HIGH)
+        gain = log_density(np.where(inside, new, df)) - log_density(df)
+        return np.where(inside & (np.log(generator.random(len(df))) < gain), new, df)
+
+
+class GivenLikelihood(Observation):
+    """A likelihood without a learned scale: classes, a noise that depends on the input, a noise that is known."""
+
+    def __init__(self, likelihood: Likelihood, y: Tensor, count: Tensor) -> None:
+        self.likelihood, self.y, self.count = likelihood, y, count
+
+    def start(self, generator: np.random.Generator) -> Noise:
+        """Return no noise."""
+        return Noise(np.zeros(0), np.zeros(0), np.zeros((0, 0)))
+
+    def redraw(self, f: Array, noise: Noise, generator: np.random.Generator) -> Noise:
+        """Keep it."""
+        return noise
+
+    def log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
+        """Σ s log p(y | f)."""
+        return self.row_log_prob(f, noise) @ self.count.to(f.device)
+
+    def force(self, noise: Sequence[Noise], like: Tensor) -> Callable[[Tensor], Tensor]:
+        """By automatic differentiation."""
+        count = self.count.to(like)
+
+        def derivative(f: Tensor) -> Tensor:
+            with torch.enable_grad():
+                leaf = f.detach().requires_grad_()
+                total = (self.likelihood.log_prob(leaf, self.y) * count).sum()
+            return torch.autograd.grad(total, leaf)[0]
+
+        return derivative
+
+    def row_log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
+        """Log p(y | f)."""
+        return self.likelihood.log_prob(f.detach(), self.y).double().detach()

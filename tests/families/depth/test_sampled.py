@@ -1,0 +1,152 @@
+"""Networks of several depths whose weights are sampled, as estimators."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, load_iris
+
+from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.system.errors import ConvergenceWarning, DataError, PausedError
+
+SHORT = {"weights": "hmc", "chains": 3, "sweeps": 24, "leapfrogs": 5, "states": 6, "epochs": 30, "width": 6}
+X, Y = load_diabetes(return_X_y=True)
+X, Y = X[:120], Y[:120]
+
+
+def fitted(kind=UnboundedDepthRegressor, x=X, y=Y, **options):
+    """Fit, without its warnings of chains that are too short."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return kind(random_state=0, **{**SHORT, **options}).fit(x, y)
+
+
+@pytest.fixture(scope="module")
+def regression() -> UnboundedDepthRegressor:
+    return fitted()
+
+
+def test_depth_weights_sum_to_one(regression) -> None:
+    assert sum(regression.depth_posterior_.values()) == pytest.approx(1.0)
+    assert set(regression.depth_posterior_) == set(regression.sampling_)
+    assert 1 <= len(regression.sampling_) <= 4
+    assert regression.fold_ is None
+    assert len(regression.held_out_) == 0
+    assert np.isfinite(regression.validation_score_)
+
+
+def test_the_heaviest_depth_has_all_chains(regression) -> None:
+    heaviest = max(regression.depth_posterior_, key=regression.depth_posterior_.__getitem__)
+    assert len(regression.sampling_[heaviest]["chains"]) == SHORT["chains"]
+
+
+def test_predictions_are_mixtures_over_states(regression) -> None:
+    """The mean is the average over kept networks by their weights, and noise is stated by each."""
+    dist = regression.predict_dist(X[:5])
+    model = regression.model_
+    drawn = model.draw(torch.as_tensor(regression._predictors(regression.schema_, X[:5]), dtype=model.dtype))
+    means = torch.einsum("s,snt->nt", drawn.log_weight.exp(), drawn.f[..., :1]).double().numpy()[:, 0]
+    np.testing.assert_allclose(dist.mean, regression.target_.decode(means[:, None]), rtol=1e-4)
+    parts = dist.uncertainty()
+    np.testing.assert_allclose(parts.noise + parts.weights + parts.structure, parts.total, rtol=1e-6)
+    assert float(parts.weights.min()) > 0.0
+
+
+def test_saved_networks_predict_the_same_bytes(regression, tmp_path) -> None:
+    again = UnboundedDepthRegressor.load(regression.save(tmp_path / "model"))
+    assert np.array_equal(again.predict(X), regression.predict(X))
+    assert again.relevance() == regression.relevance()
+    assert again.sampling_ == regression.sampling_
+    assert np.array_equal(again.predict_interval(X[:9])[0], regression.predict_interval(X[:9])[0])
+
+
+def test_options_of_another_network_are_refused(regression, tmp_path) -> None:
+    folder = regression.save(tmp_path / "model")
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(text.replace('"width": 6', '"width": 7'))
+    with pytest.raises(Exception, match=r"weights|altered|digest"):
+        UnboundedDepthRegressor.load(folder)
+
+
+def test_student_noise_is_sampled_and_kept(tmp_path) -> None:
+    heavy = fitted(likelihood="student_t", depth_law=1)
+    assert heavy.depth_posterior_ == {1: pytest.approx(1.0)}
+    again = UnboundedDepthRegressor.load(heavy.save(tmp_path / "model"))
+    assert np.array_equal(again.predict_dist(X[:7]).log_prob(Y[:7]), heavy.predict_dist(X[:7]).log_prob(Y[:7]))
+    assert float(heavy.model_.noise_df.min()) == 4.0
+
+
+def test_classes_and_several_targets() -> None:
+    x, y = load_iris(return_X_y=True)
+    clf = fitted(UnboundedDepthClassifier, x[::2], y[::2], depth_law=1)
+    assert clf.predict_proba(x[:3]).sum(1) == pytest.approx([1.0] * 3)
+    assert clf.score(x, y) > 0.8
+    both = fitted(y=np.column_stack([Y, -2.0 * Y]), depth_law=0)
+    assert both.predict(X[:4]).shape == (4, 2)
+
+
+def test_known_and_predicted_noise() -> None:
+    for noise in (0.5, "input"):
+        assert np.isfinite(fitted(noise=noise, likelihood="gaussian", depth_law=1).predict(X[:4])).all()
+
+
+def test_hmc_fit_resumes_to_the_same_bytes(tmp_path) -> None:
+    """Stopped between two blocks of sweeps, the same call goes on, and ends with the same predictions."""
+    whole, calls = fitted(depth_law=1), []
+
+    def stop(run) -> None:
+        calls.append(run)
+        run.pause = hasattr(run, "chains") and run.epoch == 14
+
+    options = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0, "depth_law": 1}
+    with pytest.raises(PausedError):
+        fitted(callbacks=[stop], **options)
+    assert np.array_equal(fitted(**options).predict(X), whole.predict(X))
+
+
+def test_leave_one_out_densities_weigh_depths() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = UnboundedDepthRegressor(random_state=0, structure_weights="stacking", **SHORT).fit(X, Y)
+    doubted = any("leave-one-out" in str(one.message) for one in told)
+    assert doubted or model.weighing_["members"] == 1
+    assert sum(model.depth_posterior_.values()) == pytest.approx(1.0)
+
+
+def test_chains_that_have_not_mixed_are_told() -> None:
+    with pytest.warns(ConvergenceWarning, match="have not mixed: R-hat"):
+        UnboundedDepthRegressor(random_state=0, **{**SHORT, "depth_law": 2}).fit(X, Y)
+
+
+def test_heads_are_sampled_like_all_weights() -> None:
+    with pytest.raises(DataError, match=r"head='laplace'; sampled heads have a posterior already"):
+        fitted(head="laplace")
+
+
+def test_relevance_finds_columns() -> None:
+    """Two of eight columns matter: their intervals lie above those of all others."""
+    g = np.random.default_rng(0)
+    x = g.normal(size=(200, 8))
+    y = np.sin(2.0 * x[:, 2]) * x[:, 5] + 0.1 * g.normal(size=200)
+    model = fitted(x=x, y=y, depth_law=1, width=16, sweeps=120, leapfrogs=40, states=15, epochs=100)
+    found = model.relevance()
+    least = min(found[name]["low"] for name in ("x2", "x5"))
+    assert least > max(told["median"] for name, told in found.items() if name not in ("x2", "x5"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vary": {"activation": ["tanh", "silu"]}}, "kinds of network"),
+        ({"sweeps": 10**9, "leapfrogs": 1000}, "hours for a structure"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(options, message) -> None:
+    with pytest.raises(DataError, match=message):
+        fitted(**options)
+
+
+def test_relevance_of_trained_networks_is_refused() -> None:
+    with pytest.raises(DataError, match="weights='hmc'"):
+        UnboundedDepthRegressor(epochs=1, members=1).fit(X, Y).relevance()

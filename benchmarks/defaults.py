@@ -46,6 +46,8 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "elbo": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian"}),
     "restarts": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian", "n_restarts": 5}),
     "one": ("UnboundedDepth", {"members": 1}),
+    "hmc": ("UnboundedDepth", {"weights": "hmc"}),
+    "laplace": ("UnboundedDepth", {"head": "laplace"}),
     "continuous": ("ContinuousDepth", {}),
     "meanfield": ("MeanFieldNetwork", {}),
     "finite2": ("FiniteNetwork", {"depth": 2}),
@@ -112,6 +114,10 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             found["poisson"] = fitted.weighing_.get("poisson_rate", math.nan)
             found["student"] = float(type(fitted.likelihood_).__name__ == "StudentT")
             found["epochs"] = fitted.n_iter_
+            if sampled := getattr(fitted, "sampling_", {}):  # of the depth that has most weight
+                of = sampled[max(fitted.depth_posterior_, key=fitted.depth_posterior_.__getitem__)]
+                found |= {key: of[key] for key in ("rhat", "rhat_median", "ess", "doubtful")}
+                found["depths"] = len(sampled)
         else:
             fitted = plain(name, column).fit(X, y)
             seconds = time.perf_counter() - began

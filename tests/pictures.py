@@ -63,7 +63,10 @@ T = np.linspace(0.0, 1.0, 21)
 PATHS = np.stack([1.2 - T, 0.3 + T**2], 1) + 0.05 * np.random.default_rng(4).normal(size=(60, 21, 2)).cumsum(1)
 MASSES = {0.125 * k: p for k, p in law(3, 12, 7.0).items()}
 FAR = [0.031, 0.014, 0.005, 0.0]
+REACH = {name: {"median": 0.3 * k, "low": 0.2 * k, "high": 0.5 * k} for k, name in enumerate(["age", LONG, "bmi"], 1)}
 PLAIN = {
+    "traces": lambda ax: plots.traces(BANDS, 400, 200, [True] * 4 + [False], ax=ax),
+    "relevance": lambda ax: depth_plots.relevance(REACH, ax=ax),
     "weight_paths": lambda ax: continuous_plots.weight_paths(T, PATHS, prior=np.ones(21), ax=ax),
     "hidden_paths": lambda ax: continuous_plots.hidden_paths(T, PATHS, ax=ax),
     "divergence_profile": lambda ax: continuous_plots.divergence_profile([0.1, 0.3, 0.5], [3.1, 5.2, 4.4], ax=ax),
@@ -85,6 +88,8 @@ PLAIN = {
     "predicted_against_observed": lambda ax: plots.predicted_against_observed(Y, MEAN, ax=ax),
 }
 HARD = {
+    "a chain that failed": lambda ax: plots.traces([[1.0], []], 10, 5, [True, False], ax=ax),
+    "forty columns": lambda ax: depth_plots.relevance({f"x{i}": REACH["age"] for i in range(40)}, ax=ax),
     "five weights with long names": lambda ax: continuous_plots.weight_paths(
         T,
         np.tile(PATHS, 3)[:, :, :5],

@@ -77,6 +77,17 @@ def test_a_finished_run_is_an_estimator_that_python_loads(call: Call) -> None:
     assert Path("run/history.csv").read_text(encoding="utf-8").count("\n") == len(fitted.history_) + 1
 
 
+def test_relevance_of_columns_is_written_where_weights_are_sampled(call: Call) -> None:
+    short = ["--depth-law", "1", "--chains", "2", "--sweeps", "16", "--leapfrogs", "3", "--states", "4"]
+    assert call(*FIT, "--weights", "hmc", *short).code == 0
+    head, *rows = Path("run/relevance.csv").read_text(encoding="utf-8").splitlines()
+    assert head == "column,median,low,high"
+    loaded = UnboundedDepthRegressor.load("run")
+    assert [row.partition(",")[0] for row in rows] == list(loaded.schema_.encoded_names) == list(loaded.relevance_)
+    assert call(*FIT, "--overwrite").code == 0
+    assert not Path("run/relevance.csv").exists()
+
+
 def test_the_card_says_what_was_asked(call: Call) -> None:
     write_table("more.csv", key=[f"k{i}" for i in range(N)], w=[2] * N, junk=[0.5] * N)
     words = ["--key", "key", "--weight", "w", "--drop", "junk", "--seed", "3", "--noise", "0.5", "--no-calibrate"]

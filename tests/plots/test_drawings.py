@@ -302,6 +302,10 @@ def test_what_is_given_stays_as_it_is():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: plots.traces([[]], 9, 3, [True]), "1 chains were given"),
+        (lambda: plots.traces([[float("nan")]], 9, 3, [True]), "NaN or infinite"),
+        (lambda: depth_plots.relevance({}), "median was given with shape"),
+        (lambda: depth_plots.relevance({"a": {"median": 1.0, "low": -1.0, "high": 2.0}}), "low was given with values"),
         (lambda: depth_plots.depth_posterior({}), "depths of the posterior was given with shape"),
         (lambda: depth_plots.depth_posterior({1: 0.5}), "sum to 0.5; allowed are whole depths and a sum of 1"),
         (lambda: depth_plots.depth_posterior({1: 1.5, 2: -0.5}), "values from -0.5 to 1.5"),

@@ -142,7 +142,7 @@ def render(page: Page) -> str:
         structure=page.estimator.structure_,
         section=section,
         drawn=any(isinstance(part, BayesianLayer) and not isinstance(part, Dropout) for part in model.modules()),
-        point=not model.stochastic and not isinstance(model, Ensemble),
+        point=page.trained and not model.stochastic and not isinstance(model, Ensemble),
         folded=page.estimator.fold_ is not None and not model.stochastic,
         kept=_kept(page),
         learning=[*(_learning(page) if page.trained else ()), *section.learning],

@@ -6,6 +6,7 @@
       run.json            what was asked: the command, the data, the target, the options
       manifest.json, tensors-….safetensors    the fitted estimator, as its ``save`` writes it
       history.csv, history.jsonl              what happened in training
+      relevance.csv       what the posterior says of the use of every column, where weights were sampled
       evaluations/        scores and what their pictures need, one folder each
       report.html         the page
       log.jsonl           when it was started, paused, resumed and finished
@@ -14,6 +15,7 @@
 A run that is overwritten keeps its old model until the new one is there.
 """
 
+import csv
 import datetime
 import hashlib
 import json
@@ -22,6 +24,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from io import StringIO
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -60,7 +63,7 @@ __all__ = [
 ]
 
 _ASKED, _UNFINISHED, _CHECKPOINT = "run.json", "unfinished.json", "checkpoint"
-_EVALUATIONS, _REPORT = "evaluations", "report.html"
+_EVALUATIONS, _REPORT, _RELEVANCE = "evaluations", "report.html", "relevance.csv"
 #: Names of the evaluations that are not of a file, and the folders they are in.
 OWN = {"held-out rows": "held-out", "out-of-fold rows": "out-of-fold", "training rows": "training"}
 _MARKED = re.compile("-[0-9a-f]{16}$")
@@ -270,6 +273,9 @@ def finish(
     estimator.save(folder)
     io.write_text(folder / _ASKED, manifest.to_json())
     write_history(folder, estimator.history_)
+    io.remove_file(folder / _RELEVANCE)
+    if estimator.relevance_:
+        io.write_text(folder / _RELEVANCE, _csv(estimator.relevance_))
     for place in _evaluated(folder):  # also on files: they are of the model that was there before
         io.remove(place)
     for evaluation in (main, training):
@@ -280,6 +286,15 @@ def finish(
     io.remove_file(folder / _UNFINISHED)
     log(folder, "finished")
     return main, findings
+
+
+def _csv(columns: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a row for each column, with a head."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["column", *next(iter(columns.values()))])
+    writer.writerows([name, *told.values()] for name, told in columns.items())
+    return text.getvalue()
 
 
 def scored(estimator: Estimator, X: Any, y: Any, **named: Any) -> Evaluation:

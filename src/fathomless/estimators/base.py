@@ -63,6 +63,8 @@ class Estimator(TableReader, ABC):
         What was decided by rows that the networks had not seen, as plain JSON: what the posterior over structure rests
         on (:func:`~fathomless.estimators.crossfitting.weighed`), the weights of kinds of network, how much narrower
         the noise of their average is, the temperature of a sparse one; empty if nothing was.
+    relevance_ : dict of str to dict
+        For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
     """
@@ -73,6 +75,7 @@ class Estimator(TableReader, ABC):
     likelihood_: Likelihood
     model_: Model
     structure_: Structure
+    relevance_: dict[str, dict[str, float]]
     history_: list[dict[str, float]]
     n_iter_: int
     held_out_: Array
@@ -133,6 +136,7 @@ class Estimator(TableReader, ABC):
                 self.fold_ = without(prepared.fold_of_row, fitted.lost)
             else:  # the folds were for networks that chains began from: these see all rows
                 self.held_out_ = prepared.held_out[:0]
+        self.relevance_ = {}
         self._describe()
 
     @property
@@ -249,6 +253,7 @@ class Estimator(TableReader, ABC):
         self.weighing_ = meta.get("weighing", {})
         if meta["feature_names_in"]:
             self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
+        self.relevance_ = {}
         self._describe()
 
     def _with(self, options: Mapping[str, Any]) -> Self:

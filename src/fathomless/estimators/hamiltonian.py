@@ -205,18 +205,20 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
 
 def unconverged(weighing: Mapping[str, Any], asked: str = "fit") -> list[str]:
     """Return what is to be warned of in sampled weights, a sentence each."""
-    found = []
-    for number, told in weighing.get("sampling", {}).items():
-        if told["rhat"] > _RHAT:
-            found.append(
-                f"the chains of structure {number} have not mixed: R-hat of 5 % of what its networks predict is above "
-                f"{told['rhat']:.2f} (median {told['rhat_median']:.2f}); raise sweeps or leapfrogs"
-            )
-        if told["doubtful"] > DOUBTED and asked == "stacking":
-            found.append(
-                f"leave-one-out densities under structure {number} are not reliable for {told['doubtful']:.0%} of the "
-                "rows (k-hat above 0.7): structures keep the weights of the fit"
-            )
+    sampling, found = weighing.get("sampling", {}), []
+    apart = {number: told for number, told in sampling.items() if told["rhat"] > _RHAT}
+    if apart:
+        worst = max(apart.values(), key=lambda told: told["rhat"])
+        found.append(
+            f"the chains of depth {', '.join(apart)} have not mixed: R-hat of 5 % of what networks predict is above "
+            f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise sweeps or leapfrogs"
+        )
+    doubtful = {number: told["doubtful"] for number, told in sampling.items() if told["doubtful"] > DOUBTED}
+    if doubtful and asked == "stacking":
+        found.append(
+            f"leave-one-out densities under depth {', '.join(doubtful)} are not reliable for up to "
+            f"{max(doubtful.values()):.0%} of the rows (k-hat above 0.7): depths keep the weights of the fit"
+        )
     return found
 
 

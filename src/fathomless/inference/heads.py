@@ -90,7 +90,7 @@ class Statistics:
         ----------
         features : Tensor, shape (B, P − 1)
             What the head sees.
-        f : Tensor, shape (B, outputs of the network)
+        f : Tensor, shape (B, K)
             What it makes of it.
         y : Tensor, shape (B, ...)
             Targets.

@@ -9,6 +9,7 @@ and numbers that are not finite. This folder may import `system`.
 
 from fathomless.plots.calibration import confusion, coverage, pit_histogram, reliability
 from fathomless.plots.canvas import GRID, INK, figure, svg
+from fathomless.plots.chains import traces
 from fathomless.plots.predictions import functions, intervals, predicted_against_observed, uncertainty_split
 from fathomless.plots.training import learning_curves
 
@@ -25,5 +26,6 @@ __all__ = [
     "predicted_against_observed",
     "reliability",
     "svg",
+    "traces",
     "uncertainty_split",
 ]

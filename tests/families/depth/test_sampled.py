@@ -8,6 +8,8 @@ import torch
 from sklearn.datasets import load_diabetes, load_iris
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.app.doctor import examine
+from fathomless.families.depth.report import page
 from fathomless.system.errors import ConvergenceWarning, DataError, PausedError
 
 SHORT = {"weights": "hmc", "chains": 3, "sweeps": 24, "leapfrogs": 5, "states": 6, "epochs": 30, "width": 6}
@@ -122,6 +124,28 @@ def test_chains_that_have_not_mixed_are_told() -> None:
 def test_heads_are_sampled_like_all_weights() -> None:
     with pytest.raises(DataError, match=r"head='laplace'; sampled heads have a posterior already"):
         fitted(head="laplace")
+
+
+def test_page_and_doctor_tell_of_the_chains(regression) -> None:
+    section = page(regression)
+    tables = {group.heading: group.table for group in section.groups}
+    assert [row[0] for row in tables["Chains"].rows] == [str(depth) for depth in regression.sampling_]
+    assert [row[0] for row in tables["Columns"].rows] == sorted(
+        regression.relevance_, key=lambda name: -regression.relevance_[name]["median"]
+    )
+    assert len(section.learning) == len(regression.sampling_)
+    assert f"{regression.validation_score_:.2f}".replace("-", "\N{MINUS SIGN}") in section.about
+    assert {found.title for found in examine(regression, [])} >= {"Chains have not mixed"}
+
+
+def test_relevance_needs_a_level_and_sampled_weights(regression) -> None:
+    assert regression.relevance() == regression.relevance_
+    narrow = regression.relevance(0.2)
+    assert all(told["low"] <= narrow[name]["low"] <= told["median"] for name, told in regression.relevance_.items())
+    with pytest.raises(DataError, match=r"level=1.0"):
+        regression.relevance(1.0)
+    with pytest.raises(DataError, match="weights='map'"):
+        UnboundedDepthRegressor(epochs=2, members=1, depth_law=1).fit(X, Y).relevance()
 
 
 def test_relevance_finds_columns() -> None:

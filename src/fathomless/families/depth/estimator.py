@@ -198,6 +198,8 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
         numbers = self.weighing_.get("numbers", ())
         self.depth_posterior_error_ = dict(zip(numbers, self.weighing_.get("errors", ()), strict=True))
         self.depth_posterior_single_ = dict(zip(numbers, self.weighing_.get("single", ()), strict=True))
+        if isinstance(self.model_, SampledDepth) and self.model_.reach.shape[1]:
+            self.relevance_ = _relevance(self.model_, self.schema_.encoded_names, 0.9)
 
     def _warn(self, fitted: Fitted) -> None:
         for text in unconverged(fitted.weighing, getattr(self, "structure_weights", "fit")):
@@ -252,8 +254,9 @@ class _UnboundedDepth(DepthOptions, HamiltonianEstimator, LayeredNetwork, ABC):
         Returns
         -------
         dict of str to dict
-            "median", "low" and "high" of the posterior standard deviation of these weights, for standardised columns:
-            near 0 for a column that does not matter.
+            "median", "low" and "high" of the posterior standard deviation of these weights, for standardised columns.
+            Under the prior the median is 0.85, and 90 % lie between 0.41 and 3.12: a column is found out if it is far
+            below.
 
         Raises
         ------
@@ -261,19 +264,15 @@ class _UnboundedDepth(DepthOptions, HamiltonianEstimator, LayeredNetwork, ABC):
             If weights were not sampled, or the architecture has no first linear map.
         """
         check_is_fitted(self, "model_")
+        if not 0.0 < level < 1.0:
+            raise DataError(f"level={level} was given; a number between 0 and 1 is allowed")
         model = self.model_
         if not isinstance(model, SampledDepth) or not model.reach.shape[1]:
             raise DataError(
                 f"relevance was asked of networks with weights={self.weights!r} and architecture={self.architecture!r}"
                 "; columns have scales where weights='hmc' and a network begins with a linear map"
             )
-        tails = (0.5 - 0.5 * level, 0.5, 0.5 + 0.5 * level)
-        order = model.reach.sort(0)
-        shares = model.log_weight.exp()[order.indices].cumsum(0)  # (S, D)
-        places = [(shares < tail * shares[-1]).sum(0).clamp(max=len(shares) - 1) for tail in tails]
-        low, median, high = (order.values.gather(0, place[None])[0].tolist() for place in places)
-        every = zip(self.schema_.encoded_names, median, low, high, strict=True)
-        return {name: {"median": m, "low": a, "high": b} for name, m, a, b in every}
+        return _relevance(model, self.schema_.encoded_names, level)
 
     def _samples(self) -> bool:
         return self._sampled()
@@ -373,6 +372,17 @@ class _UnboundedDepth(DepthOptions, HamiltonianEstimator, LayeredNetwork, ABC):
             f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
             f"depth of an ordinary network, at least min_depth={self.min_depth}"
         )
+
+
+def _relevance(model: SampledDepth, names: Sequence[str], level: float) -> dict[str, dict[str, float]]:
+    """Return weighted quantiles, over all states, of the reach of each column."""
+    tails = (0.5 - 0.5 * level, 0.5, 0.5 + 0.5 * level)
+    order = model.reach.sort(0)
+    shares = model.log_weight.exp()[order.indices].cumsum(0)  # (S, D)
+    places = [(shares < tail * shares[-1]).sum(0).clamp(max=len(shares) - 1) for tail in tails]
+    low, median, high = (order.values.gather(0, place[None])[0].tolist() for place in places)
+    every = zip(names, median, low, high, strict=True)
+    return {name: {"median": m, "low": a, "high": b} for name, m, a, b in every}
 
 
 def _states(found: Sampled) -> States:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from fathomless.plots.canvas import GREEN, INK, OCHRE, Axes, legend, limits, start, whole_numbers
-from fathomless.plots.checks import History, column, probabilities
+from fathomless.plots.checks import History, column, floats, probabilities
 from fathomless.plots.training import epoch_axis, epoch_marker
 
-__all__ = ["depth_path", "depth_posterior"]
+__all__ = ["MOST_COLUMNS", "depth_path", "depth_posterior", "relevance"]
+
+#: Columns that a picture of their relevance can hold and still be read.
+MOST_COLUMNS = 20
 
 
 def depth_posterior(
@@ -127,4 +130,41 @@ def depth_path(history: History, *, ax: Axes | None = None) -> Axes:
     epoch_axis(ax, epoch)
     whole_numbers(ax.yaxis)
     legend(ax)
+    return ax
+
+
+def relevance(found: Mapping[str, Mapping[str, float]], *, ax: Axes | None = None) -> Axes:
+    """Draw how far the weights that leave each column reach, with intervals, the most relevant column on top.
+
+    Parameters
+    ----------
+    found : mapping of str to mapping
+        "median", "low" and "high" of every column; at most :data:`MOST_COLUMNS` of the greatest medians are drawn.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    DataError
+        For no columns, or numbers that are negative or not finite.
+
+    Examples
+    --------
+    .. plot::
+
+        >>> from fathomless.families.depth import plots
+        >>> one, other = {"median": 2.1, "low": 1.4, "high": 3.3}, {"median": 0.2, "low": 0.1, "high": 0.6}
+        >>> ax = plots.relevance({"rooms": one, "crime": other})
+    """
+    names = sorted(found, key=lambda name: found[name]["median"])[-MOST_COLUMNS:]
+    median, low, high = (floats(key, [found[name][key] for name in names], 0.0) for key in ("median", "low", "high"))
+    ax = start(ax, "Relevance of columns", "standard deviation of their weights", "column")
+    ax.errorbar(median, range(len(names)), xerr=[median - low, high - median], fmt="o", color=GREEN, markersize=3.5)
+    ax.set_yticks(range(len(names)), [name if len(name) <= 24 else f"{name[:23]}…" for name in names])
+    ax.set_xlim(left=0.0)
+    ax.set_ylim(-0.6, len(names) - 0.4)
     return ax

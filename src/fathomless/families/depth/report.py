@@ -3,14 +3,18 @@
 import itertools
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
 from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.hamiltonian import unconverged
 from fathomless.families.depth import plots
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.depth.sampled import SampledDepth
+from fathomless.plots.chains import traces
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
 from fathomless.posterior.laws import FixedDepth, FreeCategorical
 
@@ -29,11 +33,19 @@ _NOTE = (
     "This posterior is an approximation by a parametric family. It follows the complexity of the data, but it need not "
     "find the best single depth, and it depends on how long and at what rate it is learned."
 )
+_OF_CHAINS = (
+    "Weights of a network are not identified, so chains are compared by what their networks predict, at 100 of the "
+    "rows and 100 random points among them. Chains near different modes need not meet: R-hat above 1.1 says that they "
+    "did not, and that doubt may be told too small or too large. R-hat: 19 in 20 predictions lie below. Draws: how "
+    "many independent draws they are worth. In doubt: rows whose leave-one-out density is not reliable."
+)
 
 
 def page(estimator: LayeredNetwork) -> StructureSection:
-    """Return the posterior over depth as a picture and a table, and its path in training, if it has several."""
+    """Return the posterior over depth as a picture and a table, and how it was found, if it has several."""
     structure = estimator.structure_
+    if isinstance(estimator.model_, SampledDepth):
+        return _sampled(estimator)
     if "numbers" in estimator.weighing_:
         return _weighed(estimator)
     if len(structure.names) < 2:
@@ -52,7 +64,67 @@ def page(estimator: LayeredNetwork) -> StructureSection:
     return StructureSection([Group("", [figure], table)], [_path(estimator)], about, _NOTE)
 
 
-def _weighed(estimator: LayeredNetwork) -> StructureSection:
+def _sampled(estimator: LayeredNetwork) -> StructureSection:
+    """Return the weights of the depths, the relevance of columns, and what the chains of each depth say."""
+    weighed = "numbers" in estimator.weighing_ and len(estimator.structure_.names) > 1
+    groups = [_weights_of_depths(estimator)] if weighed else []
+    if estimator.relevance_:
+        groups.append(_relevance(estimator.relevance_))
+    of, score = estimator.sampling_, estimator.validation_score_ or 0.0
+    rows = [
+        (
+            str(depth),
+            f"{len(told['chains'])}",
+            f"{told['rhat']:.2f}",
+            f"{told['rhat_median']:.2f}",
+            f"{told['ess']:,.0f}",
+            percent(told["doubtful"]),
+        )
+        for depth, told in of.items()
+    ]
+    head = ("Layers", "Chains", "R-hat", "Median", "Draws", "In doubt")
+    caption = "Chains of each depth"
+    drawn = [_trace(depth, told, estimator.n_iter_) for depth, told in of.items()]
+    return StructureSection(
+        [*groups, Group("Chains", [], TextTable(caption, head, rows, text=0))],
+        drawn,
+        f"{_ABOUT} Within each depth, weights, their scales and the noise are draws from their posterior. All rows "
+        f"were used; leave-one-out densities give a new row a log-likelihood of {number(score)} nats."
+        + (f" {_WEIGHTS}" if weighed else ""),
+        _OF_CHAINS,
+        objective="Networks were fitted first, for the weights of the depths and for the points at which chains begin. "
+        "Nothing was maximised after that: Hamiltonian chains sampled weights, scales and noise together.",
+    )
+
+
+def _relevance(found: dict[str, dict[str, float]]) -> Group:
+    ordered = sorted(found.items(), key=lambda item: -item[1]["median"])
+    told = ", ".join(f"{name} {number(one['median'])}" for name, one in ordered[:5])
+    figure = picture(
+        "relevance",
+        partial(plots.relevance, found),
+        says=f"Posterior medians and 90 % intervals of how far the weights of each column reach; the largest: {told}.",
+        caption="How far the weights that leave a column reach, for columns on one scale, with 90 % intervals. Before "
+        "the data it is 0.85 (0.41 to 3.12): smaller says that a column does not matter.",
+        height=max(2.0, 0.6 + 0.22 * min(len(found), plots.MOST_COLUMNS)),
+    )
+    rows = [(name, *(number(one[key]) for key in ("median", "low", "high"))) for name, one in ordered]
+    head = ("Column", "Median", "5 %", "95 %")
+    return Group("Columns", [figure], TextTable("Columns, by how far their weights reach", head, rows))
+
+
+def _trace(depth: int, told: dict[str, Any], sweeps: int) -> Figure:
+    each, ends = told["traces"], [values[-1] for values in told["traces"] if len(values)]
+    return picture(
+        f"chains-{depth}",
+        partial(traces, each, sweeps, sweeps // 2, [True] * len(each), "log-likelihood per row"),
+        says=f"Log-likelihood of {len(each)} chains of depth {depth} over {sweeps:,} sweeps; at the end between "
+        f"{number(min(ends))} and {number(max(ends))} nats per row.",
+        caption=f"Chains of depth {depth}: log-likelihood per row. States are kept to the right of the line.",
+    )
+
+
+def _weights_of_depths(estimator: LayeredNetwork) -> Group:
     """Return the weights that rows have given to depths, with their errors and what stands beside them."""
     found, prior = estimator.weighing_, _prior(estimator)
     columns = ("numbers", "weights", "errors", "single", "log_density")
@@ -77,7 +149,12 @@ def _weighed(estimator: LayeredNetwork) -> StructureSection:
         f"worse by {found['poisson_loss']:.1f} nats in all.",
     )
     head = ("Layers", "Weight", "Single", "Log density")
-    groups = [Group("", [figure], TextTable("Weight of each depth", head, rows, text=0))]
+    return Group("", [figure], TextTable("Weight of each depth", head, rows, text=0))
+
+
+def _weighed(estimator: LayeredNetwork) -> StructureSection:
+    """Return the weights of depths, and of kinds of network."""
+    groups = [_weights_of_depths(estimator)]
     if estimator.kinds_:
         kinds = [
             (", ".join(f"{name} {value}" for name, value in kind["options"].items()), percent(kind["weight"]))
@@ -88,7 +165,9 @@ def _weighed(estimator: LayeredNetwork) -> StructureSection:
 
 
 def _prior(estimator: LayeredNetwork) -> dict[int, float]:
-    """Return the prior probability of each depth of the posterior."""
+    """Return the prior probability of each depth of the posterior; of sampled depths, among these."""
+    if "sampling" in estimator.weighing_:
+        return dict(zip(estimator.depth_posterior_, estimator.weighing_["prior"], strict=True))
     model = next(part for part in estimator.model_.modules() if isinstance(part, UnboundedDepth))
     depths = list(estimator.depth_posterior_)
     offsets = torch.tensor([depth - model.min_depth for depth in depths], dtype=torch.float64)
@@ -111,12 +190,28 @@ def _path(estimator: LayeredNetwork) -> Figure:
 def findings(case: Case) -> Iterator[Finding]:
     """Say what a second pair of eyes would of a depth that was learned."""
     model = case.estimator.model_
+    if isinstance(model, SampledDepth):
+        yield from _not_mixed(case)
+        return
     if "numbers" in case.estimator.weighing_:
         yield from _at_its_bound(case, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
         yield from _on_its_way(case)
         yield from list(_not_moved(case)) or _near_its_start(case, model)
         yield from _at_its_bound(case, model)
+
+
+def _not_mixed(case: Case) -> Iterator[Finding]:
+    for text in unconverged(case.estimator.weighing_, case.given["structure_weights"]):
+        mixing = "R-hat" in text
+        yield Finding(
+            "problem" if mixing else "advice",
+            "Chains have not mixed" if mixing else "Leave-one-out densities are not reliable",
+            text[0].upper() + text.partition("; raise")[0][1:] + ".",
+            f"Raise {case.now('sweeps')} or {case.now('leapfrogs')}."
+            if mixing
+            else "Leave structure_weights='fit', or collect more rows.",
+        )
 
 
 def _on_its_way(case: Case) -> Iterator[Finding]:

@@ -47,8 +47,8 @@ class SampledDepth(Resizable):
 
     Parameters
     ----------
-    network : callable, (depth, outputs) -> nn.Module
-        Builds the network of a depth; its own weights do not matter.
+    network : callable
+        Builds a network from its depth and its number of outputs; its own weights do not matter.
     outputs : int
         Of the networks; what was inferred of the noise comes beside them.
 

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.families.graph.graphs import Graph
-from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, legend, start, whole_numbers
+from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, start, whole_numbers
 from fathomless.system.errors import DataError
 
-__all__ = ["MOST_LINKS", "MOST_UNITS", "counts", "dependence", "graph", "traces"]
+__all__ = ["MOST_LINKS", "MOST_UNITS", "counts", "dependence", "graph"]
 
 #: What a picture of a graph can hold and still be read.
 MOST_UNITS, MOST_LINKS = 40, 120
@@ -34,39 +34,6 @@ def counts(posterior: Mapping[int, float], what: str = "hidden units", *, ax: Ax
     ax.set_xlim(middle - max(half, 1.5) - 0.6, middle + max(half, 1.5) + 0.6)
     whole_numbers(ax.xaxis)
     ax.set_ylim(bottom=0.0)
-    return ax
-
-
-def traces(
-    each: Sequence[Sequence[float]],
-    sweeps: int,
-    burn_in: int,
-    used: Sequence[bool],
-    what: str = "hidden units",
-    *,
-    ax: Axes | None = None,
-) -> Axes:
-    """Draw what chains followed: those that are used in colour, the end of the burn-in as a line.
-
-    Examples
-    --------
-    .. plot::
-
-        >>> import numpy as np
-        >>> from fathomless.families.graph import plots
-        >>> rng = np.random.default_rng(0)
-        >>> each = [rng.poisson(5, 80), rng.poisson(3, 80)]
-        >>> ax = plots.traces(each, 4000, 2000, [True, False])
-    """
-    ax = start(ax, f"Chains: {what}", "sweep", what)
-    told = set[bool]()
-    for values, kept in sorted(zip(each, used, strict=True), key=lambda pair: pair[1]):
-        at = np.linspace(0.0, sweeps, len(values) + 1)[1:]
-        label = ("used" if kept else "not used") if kept not in told else None
-        told.add(kept)
-        ax.plot(at, values, color=GREEN if kept else BLUE, linewidth=0.8, alpha=0.8 if kept else 0.35, label=label)
-    ax.axvline(burn_in, color=INK, linewidth=0.8, linestyle="--")
-    legend(ax)
     return ax
 
 

@@ -12,6 +12,7 @@ from fathomless.estimators.findings import Case, Finding
 from fathomless.families.graph import plots
 from fathomless.families.graph.estimator import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.families.graph.model import graph_of
+from fathomless.plots.chains import traces
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
 
 __all__ = ["findings", "page"]
@@ -119,7 +120,7 @@ def _traces(estimator: Estimator) -> list[Figure]:
     return [
         picture(
             f"trace-{name}",
-            partial(plots.traces, told[name], told["sweeps"], told["burn_in"], used, what),
+            partial(traces, told[name], told["sweeps"], told["burn_in"], used, what),
             says=f"The {what} of {len(used)} chains over {told['sweeps']:,} sweeps; at the end "
             + listed([number(values[-1]) for values in told[name] if values], 12)
             + ".",

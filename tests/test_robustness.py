@@ -18,8 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 import storm
 
-# fits are short on purpose
-pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+# fits are short on purpose, and of an option without effect the command tells in a note
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::fathomless.system.errors.{kind}")
+    for kind in ("ConvergenceWarning", "DataWarning")
+]
 
 
 def small_disk(place: Path, size: str) -> Iterator[Path]:

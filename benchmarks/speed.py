@@ -5,6 +5,7 @@
     python benchmarks/speed.py many          32 networks trained side by side, per network, against the bare loop
     python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
     python benchmarks/speed.py predict       a million rows in chunks: rows a second and peak memory
+    python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains against forward and backward of stacked modules
 
 Each figure is a median over interleaved repetitions on one thread; times are CPU seconds of the process.
 """
@@ -32,12 +33,15 @@ from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import svi
 from fathomless.inference.batched import BatchedRun, BatchedRuns
 from fathomless.inference.batched import _epoch as many_epoch
+from fathomless.inference.mcmc.scales import observation
+from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
 from fathomless.inference.run import Run
 from fathomless.inference.stacked import Stack
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
+from fathomless.nn.stacked import stacked
 from fathomless.posterior.laws import DepthLaw, StickBreaking, TruncatedPoisson
-from fathomless.posterior.likelihoods import Categorical
+from fathomless.posterior.likelihoods import Categorical, Gaussian
 
 ROWS, BATCH, WIDTH = 1024, 256, 32
 
@@ -187,12 +191,44 @@ def predict() -> None:
         )
 
 
+def leapfrog() -> None:
+    print("one leapfrog step of 8 chains, width 32, tanh, over a forward and backward pass of the stacked modules")
+    for rows, columns, depth in ((277, 6, 1), (277, 6, 2), (455, 13, 1), (455, 13, 3), (927, 8, 1), (927, 8, 3)):
+        widths = [columns, *[WIDTH] * depth]
+        layers = [m for a, b in itertools.pairwise(widths) for m in (nn.Linear(a, b), nn.Tanh())]
+        network = nn.Sequential(*layers, nn.Linear(WIDTH, 1))
+        x, y = torch.randn(rows, columns), torch.randn(rows, 1)
+        sampler = NetworkSampler(network, x, observation(Gaussian(), y, None), leapfrogs=50)
+        generators = [np.random.default_rng(k) for k in range(8)]
+        states = [sampler.start(generator) for generator in generators]
+        modules, tiled, targets = stacked([network] * 8), x.repeat(8, 1), y.repeat(8, 1)
+
+        def passes(modules: nn.Module = modules, tiled: torch.Tensor = tiled, targets: torch.Tensor = targets) -> None:
+            for _ in range(50):
+                modules.zero_grad(set_to_none=True)
+                (modules(tiled) - targets).square().sum().backward()
+
+        def sweep(
+            sampler: NetworkSampler = sampler,
+            states: list[WeightState] = states,
+            generators: list[np.random.Generator] = generators,
+        ) -> None:  # with its Gibbs steps
+            sampler.sweep_all(states, 0, generators)
+
+        pairs = [(clock(passes), clock(sweep)) for _ in range(25)][5:]
+        ratios = sorted(mine / theirs for theirs, mine in pairs)
+        print(
+            f"  {rows:4d} rows, {columns:2d} columns, depth {depth}  {statistics.median(ratios):5.2f}   (middle half "
+            f"{ratios[5]:.2f} to {ratios[14]:.2f}; a step {statistics.median(m for _, m in pairs) / 50 * 1e3:.2f} ms)"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="step, many, fit, predict; all of them if nothing is named")
+    parser.add_argument("what", nargs="*", help="step, many, fit, predict, leapfrog; all of them if nothing is named")
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread")
-    parts = {"step": step, "many": many, "fit": fit, "predict": predict}
+    parts = {"step": step, "many": many, "fit": fit, "predict": predict, "leapfrog": leapfrog}
     for name in parser.parse_args().what or parts:
         parts[name]()
 

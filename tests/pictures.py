@@ -9,7 +9,9 @@ from scipy import stats
 from fathomless import plots
 from fathomless.families.continuous import plots as continuous_plots
 from fathomless.families.depth import plots as depth_plots
+from fathomless.families.manifold import plots as manifold_plots
 from fathomless.families.sparse import plots as sparse_plots
+from fathomless.posterior.structure import LatentPosterior
 
 matplotlib.use("Agg")
 
@@ -64,7 +66,13 @@ PATHS = np.stack([1.2 - T, 0.3 + T**2], 1) + 0.05 * np.random.default_rng(4).nor
 MASSES = {0.125 * k: p for k, p in law(3, 12, 7.0).items()}
 FAR = [0.031, 0.014, 0.005, 0.0]
 REACH = {name: {"median": 0.3 * k, "low": 0.2 * k, "high": 0.5 * k} for k, name in enumerate(["age", LONG, "bmi"], 1)}
+LAWS = LatentPosterior(
+    kind="latent", weights=(0.5, 0.3, 0.2), means=tuple(map(tuple, PATHS[:3, :4, 0].tolist())), scales=((0.2,) * 4,) * 3
+)
+ON_A_LINE = LatentPosterior(kind="latent", weights=(1.0,), means=((0.3,),), scales=((0.1,),))
 PLAIN = {
+    "latent": lambda ax: manifold_plots.latent(LAWS, ax=ax),
+    "modes": lambda ax: manifold_plots.modes(X, BANDS, [0.2] * 5, "area", ax=ax),
     "traces": lambda ax: plots.traces(BANDS, 400, 200, [True] * 4 + [False], ax=ax),
     "relevance": lambda ax: depth_plots.relevance(REACH, ax=ax),
     "weight_paths": lambda ax: continuous_plots.weight_paths(T, PATHS, prior=np.ones(21), ax=ax),
@@ -89,6 +97,8 @@ PLAIN = {
 }
 HARD = {
     "a chain that failed": lambda ax: plots.traces([[1.0], []], 10, 5, [True, False], ax=ax),
+    "one law on a line": lambda ax: manifold_plots.latent(ON_A_LINE, ax=ax),
+    "one mode of a long name": lambda ax: manifold_plots.modes(X, BANDS[:1], [1.0], LONG, ax=ax),
     "forty columns": lambda ax: depth_plots.relevance({f"x{i}": REACH["age"] for i in range(40)}, ax=ax),
     "five weights with long names": lambda ax: continuous_plots.weight_paths(
         T,

@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.families.graph.estimator import IndianChefsClassifier as IndianChefsClassifier
     from fathomless.families.graph.estimator import IndianChefsDensity as IndianChefsDensity
     from fathomless.families.graph.estimator import IndianChefsRegressor as IndianChefsRegressor
+    from fathomless.families.manifold.estimator import ProjectedBayesClassifier as ProjectedBayesClassifier
+    from fathomless.families.manifold.estimator import ProjectedBayesRegressor as ProjectedBayesRegressor
     from fathomless.families.registry import load as load
     from fathomless.families.sparse.estimator import SparseBayesClassifier as SparseBayesClassifier
     from fathomless.families.sparse.estimator import SparseBayesRegressor as SparseBayesRegressor

@@ -13,7 +13,6 @@ import torch
 import toy_family
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.options import ChainOptions
 from fathomless.estimators.tasks import BaseRegressor, Classifier
 from fathomless.families.family import Family
 from fathomless.families.registry import estimator_class, families, options
@@ -28,6 +27,9 @@ TINY = {"epochs": 9, "width": 6, "batch_size": 24, "weight_draws": 8, "validatio
 AVERAGE = {"n_restarts": 2, "restarts": "average"}
 #: Fast, in double, and with weights that move.
 PATHS = {"hidden": 6, "steps": 3, "rate": 0.5, "precision": "auto", "warm_up": 0.0}
+#: Three stages that are short.
+STAGES = {"candidates": 12, "candidate_steps": 80, "latent_dim": 4, "decoder_width": 8, "decoder_steps": 80}
+STAGES |= {"components": 3, "latent_steps": 40}
 #: Family -> its variants: options, and the parts of the uncertainty that are exactly 0.
 VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "depth": {
@@ -59,6 +61,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
         "average": ({**PATHS, **AVERAGE}, {"structure"}),
     },
     "graph": {"": ({"chains": 2, "sweeps": 60, "states": 20, "weight_draws": 4, "engine": "numpy"}, set())},
+    "manifold": {"": (STAGES, set()), "linear": ({**STAGES, "decoder_width": 0, "decoder_law": "none"}, set())},
     "finite": {"": ({}, {"structure", "weights"})},
     "dun": {"": ({"depths": 3}, {"weights"})},
     "dropout": {"": ({}, {"structure"})},
@@ -126,8 +129,8 @@ def cases(which: Mapping[str, Family]) -> list[Case]:
 CASES: list[Case] = cases({**families(), toy_family.FAMILY.name: toy_family.FAMILY})
 
 
-#: Those whose posterior was trained, by gradients of a bound; the others were sampled by chains.
-TRAINED: list[Case] = [case for case in CASES if not issubclass(case.family.options, ChainOptions)]
+#: Those whose posterior was trained by epochs; others were sampled by chains, or found in stages.
+TRAINED: list[Case] = [case for case in CASES if "epochs" in options(case.family, case.task)]
 #: Those that have a law for each row.
 PREDICTIVE: list[Case] = [case for case in CASES if case.task != "density" or case in TRAINED]
 

@@ -16,6 +16,7 @@ from matplotlib.colors import to_rgb
 from fathomless import plots
 from fathomless.families.continuous import plots as continuous_plots
 from fathomless.families.depth import plots as depth_plots
+from fathomless.families.manifold import plots as manifold_plots
 from fathomless.families.sparse import plots as sparse_plots
 from fathomless.plots import canvas
 from fathomless.system.errors import DataError
@@ -29,7 +30,7 @@ XLINK = "{http://www.w3.org/1999/xlink}href"
 
 def test_every_picture_is_tried_here():
     others = {"figure", "svg", "GRID", "INK", "MOST_COLUMNS"}
-    families = {*depth_plots.__all__, *sparse_plots.__all__, *continuous_plots.__all__}
+    families = {*depth_plots.__all__, *sparse_plots.__all__, *continuous_plots.__all__, *manifold_plots.__all__}
     assert {*plots.__all__, *families} - others == set(PLAIN)
 
 
@@ -61,7 +62,8 @@ def test_settings_and_backend_stay_as_they_are():
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_every_function_documents_itself_with_a_picture(name):
-    home = next(module for module in (plots, depth_plots, sparse_plots, continuous_plots) if name in module.__all__)
+    homes = plots, depth_plots, sparse_plots, continuous_plots, manifold_plots
+    home = next(module for module in homes if name in module.__all__)
     text = inspect.getdoc(getattr(home, name))
     for part in ("Parameters\n---", "Returns\n---", "Raises\n---", "Examples\n---", ".. plot::\n\n    >>> "):
         assert part in text

@@ -219,7 +219,7 @@ def _of_the_same_kind(case: Case, found: Evaluation) -> bool:
 
 def _against_overfitting(case: Case) -> str:
     if not case.trained:
-        return f"raise {case.now('sweeps')}, or collect more rows."
+        return f"raise {case.now(_longer(case))}, or collect more rows."
     steps = []
     if case.estimator.validation_score_ is None:
         steps.append(f"raise {case.now('validation_fraction')}")
@@ -227,6 +227,11 @@ def _against_overfitting(case: Case) -> str:
         steps.append(f"set {case.now('patience')}")
     steps += [f"lower {case.now(name)}" for name in ("weight_prior", "width") if name in case.given]
     return f"{'; '.join([*steps, 'or collect more rows'])}."
+
+
+def _longer(case: Case) -> str:
+    """Name the option by which more is sampled, or learned from."""
+    return next(name for name in ("sweeps", "candidates", "epochs") if name in case.given)
 
 
 def _miscalibrated(case: Case) -> Iterator[Finding]:
@@ -289,11 +294,11 @@ def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
 def _for_calibration(case: Case, found: Evaluation) -> str:
     if not _of_the_same_kind(case, found):
         return _OTHER_KIND
-    if not case.trained:
+    if not case.trained and "sweeps" in case.given:
         return f"Raise {case.now('sweeps')}, and see whether the chains agree; or collect more rows."
-    if case.estimator.validation_score_ is None:
+    if case.trained and case.estimator.validation_score_ is None:
         return f"Raise {case.now('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
-    if not case.given["calibrate"] and not found.labels:
+    if not case.given.get("calibrate", True) and not found.labels:
         return f"Set {case.now('calibrate')}."
     others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
     steps = [

@@ -218,6 +218,9 @@ def _kept(page: Page) -> str:
         return (
             f"Chains were run for {page.estimator.n_iter_:,} sweeps each; predictions average the networks they kept."
         )
+    last = page.estimator.history_[-1]
+    if "stage" in last:
+        return f"The stages took {last['step']:,} steps in all; the curves show those that maximised the bound."
     scored = [row for row in page.estimator.history_ if "validation_log_likelihood" in row]
     if not scored:
         return f"No rows were held out: the network is that of the last epoch, {page.estimator.n_iter_:,}."
@@ -270,8 +273,9 @@ def _structure(estimator: Estimator) -> StructureSection:
 
 def _learning(page: Page) -> list[Figure]:
     """Return the curves of the training."""
-    history = page.estimator.history_
-    last = history[-1]
+    last = page.estimator.history_[-1]
+    none = {name: 0.0 for name in last if name.startswith("divergence_")}  # that an earlier stage may not have
+    history = [none | row for row in page.estimator.history_ if "elbo" in row]
     rows = None
     if "rows" in page.data and not page.data.get("weight"):
         rows = int(page.data["rows"])

@@ -132,10 +132,10 @@ class Estimator(TableReader, ABC):
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
         self.weighing_, self.fold_ = fitted.weighing, None
         if prepared.fold_of_row is not None:
-            if "sampling" in fitted.weighing:  # the folds were for networks that chains began from: these see all rows
-                self.held_out_ = prepared.held_out[:0]
-            else:
+            if isinstance(fitted.model, Ensemble):
                 self.fold_ = without(prepared.fold_of_row, fitted.lost)
+            else:  # the folds were for networks from which this posterior was found, which has seen all rows
+                self.held_out_ = prepared.held_out[:0]
         self.relevance_ = {}
         self._describe()
 

@@ -70,8 +70,8 @@ class Case:
 
     @property
     def trained(self) -> bool:
-        """Whether the posterior was found by gradients, not by chains."""
-        return "step" in self.history[-1]
+        """Whether the posterior was found by epochs of gradients, not by chains or in stages."""
+        return "step" in self.history[-1] and "epochs" in self.given
 
     @property
     def steps_per_epoch(self) -> int:

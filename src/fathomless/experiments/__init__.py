@@ -88,6 +88,8 @@ EXPERIMENTS = (
     Experiment("chefs", "Graphs drawn from the Indian chefs process and its relatives", "Dallaire and others (2016)"),
     Experiment("conditional", "Six tables by infinite graphs, against other families", "beyond the papers"),
     Experiment("densities", "Densities of nine tables by infinite graphs", "Dallaire and others (2016), Table 1"),
+    Experiment("manifolds", "Every cluster of weights, and doubt in a gap", "Pradier and others (2018), Figures 1-3"),
+    Experiment("manifold_uci", "Nine tables by weight manifolds", "Pradier and others (2018), Figures 4, 5"),
     Experiment("horizon", "A random horizon: does it follow the rotation of spirals", "beyond the papers"),
 )
 

@@ -15,7 +15,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
 
 from fathomless.estimators.options import ClassOptions, NoiseOptions, options_of
-from fathomless.families import baselines, continuous, depth, graph, sparse
+from fathomless.families import baselines, continuous, depth, graph, manifold, sparse
 from fathomless.families.family import Family
 from fathomless.system.citations import SOFTWARE, Reference
 from fathomless.system.errors import DataError, FileError
@@ -33,6 +33,7 @@ BUILT_IN: tuple[Family, ...] = (
     sparse.FAMILY,
     continuous.FAMILY,
     graph.FAMILY,
+    manifold.FAMILY,
     *baselines.FAMILIES,
 )
 GROUP = "fathomless.families"  #: entry points by which other packages bring families

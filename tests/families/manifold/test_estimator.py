@@ -9,6 +9,8 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from fathomless.families.manifold import fit
+from fathomless.families.manifold.candidates import kept_from
 from fathomless.families.manifold.estimator import ProjectedBayesClassifier, ProjectedBayesRegressor
 from fathomless.nn.layers import WeightPrior
 from fathomless.system import io
@@ -79,7 +81,6 @@ def test_what_is_loaded_is_bit_equal(kind: type, law: str, tmp_path: Path) -> No
     assert loaded.structure_ == fitted.structure_
     assert loaded.decoder_gate_ == fitted.decoder_gate_
     assert loaded.get_params()["weight_prior"] == WeightPrior(0.8)
-    assert np.array_equal(loaded.fold_, fitted.fold_)
 
 
 def test_a_folder_of_another_latent_space_is_refused(tmp_path: Path) -> None:
@@ -114,7 +115,6 @@ def test_several_targets_and_weights_of_rows_are_taken() -> None:
     fitted = ProjectedBayesRegressor(**QUICK).fit(X, both, sample_weight=np.arange(len(y)) % 3)
     assert fitted.predict(X).shape == both.shape
     assert fitted.modes(X).shape == (4, *both.shape)
-    assert (fitted.fold_[:, np.arange(len(y)) % 3 == 0] == -1).all()
 
 
 @pytest.mark.parametrize("options", [
@@ -133,13 +133,30 @@ def test_variants_find_a_posterior(options: dict[str, Any]) -> None:
     assert (fitted.validation_score_ is None) == (options.get("holdout") == 0.0)
 
 
-def test_groups_share_a_fold() -> None:
+def test_candidates_see_groups_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = problem()
-    groups = np.arange(len(y)) // 4
-    fitted = ProjectedBayesRegressor(**QUICK).fit(X, y, groups=groups)
-    assert fitted.fold_ is not None
-    for fold in fitted.fold_:
-        assert all(len(set(fold[groups == group])) == 1 for group in set(groups))
+    groups, masks = np.arange(len(y)) // 4, []
+
+    def recorded(*given: Any) -> Any:
+        masks.append(kept_from(*given))
+        return masks[-1]
+
+    monkeypatch.setattr(fit, "kept_from", recorded)
+    ProjectedBayesRegressor(**QUICK).fit(X, y, groups=groups)
+    (unseen,) = masks
+    assert unseen.any(1).all()
+    assert all((unseen[:, groups == group].float().mean(1) % 1.0 == 0.0).all() for group in set(groups))
+
+
+def test_modes_along_a_column_are_those_of_rows_with_averages_elsewhere() -> None:
+    X, y = problem()
+    fitted = ProjectedBayesRegressor(**QUICK).fit(X, y)
+    grid, values = fitted.modes_along("x1")
+    rows = np.tile(X.mean(0), (len(grid), 1))
+    rows[:, 1] = grid
+    assert np.allclose(values, fitted.modes(rows), atol=1e-5)
+    with pytest.raises(DataError, match="column='x9' was given; allowed are columns of numbers: x0, x1"):
+        fitted.modes_along("x9")
 
 
 def test_a_decoder_that_has_collapsed_is_told() -> None:

@@ -1,1 +1,31 @@
 """Weight manifolds: networks decoded from a latent space of few dimensions. This folder imports no other family."""
+
+from fathomless.families.family import Family
+from fathomless.families.manifold.options import ManifoldOptions
+from fathomless.system.citations import Reference
+
+__all__ = ["FAMILY"]
+
+#: What the registry knows of it.
+FAMILY = Family(
+    name="manifold",
+    title="networks on a manifold of weights, learned from many that were trained",
+    options=ManifoldOptions,
+    classifier="fathomless.families.manifold.estimator:ProjectedBayesClassifier",
+    regressor="fathomless.families.manifold.estimator:ProjectedBayesRegressor",
+    papers=(
+        Reference(
+            "pradier2018projected",
+            "misc",
+            ("Melanie F. Pradier", "Weiwei Pan", "Jiayu Yao", "Soumya Ghosh", "Finale Doshi-Velez"),
+            "Projected BNNs: Avoiding Weight-Space Pathologies by Learning Latent Representations of Neural Network "
+            "Weights",
+            2018,
+            "howpublished",
+            "arXiv:1811.07006",
+        ),
+    ),
+    report="fathomless.families.manifold.report:page",
+    findings="fathomless.families.manifold.report:findings",
+    progress={"modes": "modes"},
+)

@@ -37,10 +37,12 @@ from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
-__all__ = ["ProjectedBayesClassifier", "ProjectedBayesRegressor"]
+__all__ = ["COLLAPSED", "ProjectedBayesClassifier", "ProjectedBayesRegressor"]
 
+#: Reconstruction error beyond which the decoder has made one function of several.
+COLLAPSED = 0.3
 _FEW = 12  # rows below which every candidate sees all
-_COLLAPSED = 0.3  # reconstruction error beyond which the decoder has made one function of several
+_ALONG, _FAR = 60, 2.0  # places along a column, and how many standard deviations from its average they reach
 _OF_A_RUN = ("progress", "checkpoint_seconds")  # that the bytes do not depend on
 
 
@@ -175,7 +177,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
     def _warn(self, fitted: Fitted) -> None:
         """Warn of a decoder that has collapsed."""
         error = fitted.weighing["gate"]["reconstruction"]
-        if error > _COLLAPSED:
+        if error > COLLAPSED:
             warnings.warn(
                 f"the decoder leaves {100.0 * error:.0f} % of the variance of the candidates' weights, and may have "
                 "made one function of several: what is not seen looks too sure. Raise latent_dim, decoder_width or "
@@ -199,14 +201,44 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             ``latent_posterior_.weights``.
         """
         check_is_fitted(self, "model_")
-        encoded = self._predictors(self.schema_, self._table(X, reset=False))
+        return self._modes(self._predictors(self.schema_, self._table(X, reset=False)))
+
+    def modes_along(self, column: str) -> tuple[Array, Array]:
+        """Return the modes of functions along one column of numbers, all other columns at their average.
+
+        Parameters
+        ----------
+        column : str
+            Its name; "x0", "x1", … for tables without names.
+
+        Returns
+        -------
+        grid : ndarray, shape (60,)
+            Values of the column, two standard deviations to both sides of its average.
+        values : ndarray, shape (M, 60) or (M, 60, …)
+            As :meth:`modes` returns them.
+
+        Raises
+        ------
+        DataError
+            If there is no such column of numbers.
+        """
+        check_is_fitted(self, "model_")
+        numeric = {one.name: one for one in self.schema_.columns if one.kind == "numeric"}
+        if column not in numeric:
+            raise DataError(f"column={column!r} was given; allowed are columns of numbers: {', '.join(numeric) or '–'}")
+        away = np.linspace(-_FAR, _FAR, _ALONG)
+        encoded = np.zeros((_ALONG, self.schema_.width))
+        encoded[:, self.schema_.encoded_names.index(column)] = away
+        return numeric[column].center + numeric[column].scale * away, self._modes(encoded)
+
+    def _modes(self, encoded: Array) -> Array:
         x = torch.as_tensor(encoded, dtype=self.model_.dtype).to(self.model_.device)
         with torch.no_grad():
             weights, _ = self.model_.moments(self.model_.law.means)
             each = self.model_.network(weights, x)
         none = torch.zeros(1, dtype=torch.int64, device=each.device)
-        shown = [self._shown(Draws(f[None], none.double(), none, {})) for f in each]
-        return np.stack(shown)
+        return np.stack([self._shown(Draws(f[None], none.double(), none, {})) for f in each])
 
     def _shown(self, draws: Draws) -> Array:
         p: Any = predictive(draws, self.likelihood_, **self._units())

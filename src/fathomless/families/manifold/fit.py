@@ -34,10 +34,11 @@ from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Manifold", "Recipe"]
+__all__ = ["UNEXPLAINED", "Manifold", "Recipe"]
 
+#: Reconstruction error beyond which the decoder stays a point.
+UNEXPLAINED = 0.1
 _LEAST = 10  # candidates that are kept, and two for each latent dimension
-_UNEXPLAINED = 0.1  # reconstruction error beyond which the decoder stays a point
 _JUDGED = 20_000  # rows by which noise is fitted
 _COMPARED = 500  # rows by which candidates are compared
 _CHUNK = 4096  # rows evaluated at once
@@ -250,7 +251,7 @@ class Manifold:
     def _joint(self, found: Mapping[str, Tensor]) -> Stage:
         model = self._untrained(found)
         model.load_state_dict(under("latent", found))
-        if self.gate_of(found).reconstruction <= _UNEXPLAINED:
+        if self.gate_of(found).reconstruction <= UNEXPLAINED:
             model.decoder_law = DecoderLaw(model.decoder, self.recipe.random)
         return self._stage(model, found)
 

@@ -70,7 +70,9 @@ def numpyro(of: Path, out: Path, draws: int, chains: int) -> None:
     columns = X.shape[1]
 
     def network(v: dict[str, Any], alpha: dict[str, Any], x: Any) -> Any:
-        hidden = jnp.tanh(x @ (v["in"] / jnp.sqrt(alpha["in"])[:, None]) + v["b1"] / jnp.sqrt(alpha["b1"]))
+        hidden = jnp.tanh(
+            x @ (v["in"] / jnp.sqrt(columns**0.5 * alpha["in"])[:, None]) + v["b1"] / jnp.sqrt(alpha["b1"])
+        )
         return hidden @ v["w2"] / jnp.sqrt(alpha["w2"] * width) + v["b2"] / jnp.sqrt(alpha["b2"])
 
     sizes = {"in": (columns, width), "b1": (width,), "w2": (width,), "b2": ()}

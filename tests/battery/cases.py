@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     },
     "sparse": {
         "": ({}, set()),
-        "flow": ({"posterior": "flow"}, set()),
+        "flow": ({"posterior": "flow", "temperature": 0.5}, set()),
         "slab": ({"posterior": "slab"}, {"structure"}),
         "median": ({"predict_by": "median"}, {"structure"}),
         "average": (AVERAGE, set()),

@@ -8,6 +8,14 @@ import pytest
 from installed import installed
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a case in one process, where it is fitted once."""
+    for item in items:
+        case = getattr(item, "callspec", None) and item.callspec.params.get("case")
+        if case is not None:
+            item.add_marker(pytest.mark.xdist_group(case.name))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def toy_is_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:

@@ -35,7 +35,12 @@ pytestmark = [
 
 
 # shorter fits than those that come: of ten networks side by side, and of one
-@parametrize_with_checks([UnboundedDepthClassifier(epochs=40), UnboundedDepthRegressor(members=1, epochs=250)])
+@parametrize_with_checks(
+    [
+        UnboundedDepthClassifier(epochs=20, learning_rate=0.02),
+        UnboundedDepthRegressor(members=1, epochs=60, learning_rate=0.02),
+    ]
+)
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
     check(estimator)
 

@@ -63,7 +63,7 @@ def test_groups_are_inputs_layers_and_biases() -> None:
     groups = Groups.of(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)))
     assert groups.names == ("input 0", "input 1", "0.bias", "2.weight", "2.bias")
     assert groups.of_weight.tolist() == [0, 1] * 3 + [2] * 3 + [3] * 3 + [4]
-    assert groups.fan_in.tolist() == [1.0] * 9 + [3.0] * 3 + [1.0]
+    assert groups.fan_in.tolist() == [2.0**0.5] * 6 + [1.0] * 3 + [3.0] * 3 + [1.0]
 
 
 def test_gibbs_of_scales_matches_quadrature() -> None:
@@ -72,8 +72,7 @@ def test_gibbs_of_scales_matches_quadrature() -> None:
     weights = np.array([0.5, -0.1, 1.2, 0.02, -0.7, 0.03, 0.4, -0.2, 0.1])
     draws = np.array([groups.redraw(weights, g) for _ in range(4000)])
     for place in range(3):
-        own = weights[groups.of_weight == place]
-
+        own = (weights * groups.fan_in**0.5)[groups.of_weight == place]
         grid = np.linspace(1e-6, 40.0, 20_001)
         each = stats.norm.pdf(own[:, None], scale=grid**-0.5)
         values = stats.gamma.pdf(grid, 1.0, scale=2.0) * each.prod(0)

@@ -28,7 +28,7 @@ from fathomless.inference.looks import Densities, prior_of
 from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
 from fathomless.inference.mcmc.diagnostics import diagnose, ess_bulk
 from fathomless.inference.mcmc.psis import TRUSTED, leave_one_out
-from fathomless.inference.mcmc.scales import observation
+from fathomless.inference.mcmc.scales import Groups, observation
 from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
 from fathomless.inference.run import Fitted
 from fathomless.nn.flat import FlatNetworks, flattened
@@ -65,8 +65,8 @@ class Sampled:
         With the states that were kept.
     loo, shape : Tensors, shape (N,)
         Log leave-one-out densities, and k̂ of their weights.
-    inputs : int
-        How many of the scales are those of inputs.
+    groups : Groups
+        Which weights share a scale.
     told : dict
         Records and diagnostics, as plain JSON.
     """
@@ -74,7 +74,7 @@ class Sampled:
     run: Chains[WeightState]
     loo: Tensor
     shape: Tensor
-    inputs: int
+    groups: Groups
     told: dict[str, Any]
 
 
@@ -295,4 +295,4 @@ def _concluded(sampler: NetworkSampler, run: Chains[WeightState], seed: int, sec
         "traces": [chain.traces["log_likelihood"] for chain in chains],
         "every": run.plan.every,
     }
-    return Sampled(run, torch.from_numpy(loo), torch.from_numpy(shape), sampler.groups.inputs, told)
+    return Sampled(run, torch.from_numpy(loo), torch.from_numpy(shape), sampler.groups, told)

@@ -174,3 +174,13 @@ def test_what_cannot_be_sampled_is_refused(options, message) -> None:
 def test_relevance_of_trained_networks_is_refused() -> None:
     with pytest.raises(DataError, match="weights='hmc'"):
         UnboundedDepthRegressor(epochs=1, members=1).fit(X, Y).relevance()
+
+
+def test_relevance_is_that_of_the_weights_which_leave_a_column(regression) -> None:
+    """By hand, for one depth: the first matrix of every network that was kept."""
+    depth = max(regression.depth_posterior_)
+    model = regression.model_
+    weights = getattr(model, f"weights_{depth}")
+    first = regression.schema_.width
+    matrix = weights[:, : first * regression.width].reshape(len(weights), regression.width, first)
+    assert torch.allclose(model.reach[model.depth == depth], matrix.double().square().mean(1).sqrt())

@@ -36,8 +36,8 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
 
 @parametrize_with_checks(
     [
-        SparseBayesClassifier(temperature=(0.3, 0.1), epochs=60, depth=1, width=8, random_state=0),
-        SparseBayesRegressor(temperature=(0.3, 0.1), epochs=90, depth=1, width=32, random_state=0),
+        SparseBayesClassifier(temperature=0.02, learning_rate=0.03, epochs=40, depth=1, width=8, random_state=0),
+        SparseBayesRegressor(temperature=0.1, learning_rate=0.03, epochs=60, depth=1, width=16, random_state=0),
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:

@@ -162,7 +162,7 @@ def relevance(found: Mapping[str, Mapping[str, float]], *, ax: Axes | None = Non
     """
     names = sorted(found, key=lambda name: found[name]["median"])[-MOST_COLUMNS:]
     median, low, high = (floats(key, [found[name][key] for name in names], 0.0) for key in ("median", "low", "high"))
-    ax = start(ax, "Relevance of columns", "standard deviation of their weights", "column")
+    ax = start(ax, "Relevance of columns", "root mean square of their weights", "column")
     ax.errorbar(median, range(len(names)), xerr=[median - low, high - median], fmt="o", color=GREEN, markersize=3.5)
     ax.set_yticks(range(len(names)), [name if len(name) <= 24 else f"{name[:23]}…" for name in names])
     ax.set_xlim(left=0.0)

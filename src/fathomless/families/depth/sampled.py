@@ -30,7 +30,7 @@ class States:
     scale, df : Tensors, shape (S, T) or (S, 0)
         Scale of the noise of each, and degrees of freedom; without columns where a likelihood has them.
     reach : Tensor, shape (S, D)
-        Standard deviation of the weights that leave each input; without columns where inputs have no scales.
+        Root mean square of the weights that leave each input; without columns where inputs have no scales.
     chain : Tensor of int64, shape (S,)
         Which chain each is of.
     """

@@ -4,7 +4,9 @@ Weights are :math:`w_j = v_j / \sqrt{n_j}` with the fan-in n of their unit, and
 
 .. math:: v_j \mid \alpha \sim N(0, 1/\alpha_{g(j)}), \qquad \alpha_g \sim \mathrm{Gamma}(a, b) ,
 
-where a group g is what leaves one input, the weights of a later layer, or the biases of one. So
+where a group g is what leaves one input, the weights of a later layer, or the biases of one. For
+what leaves an input n is the root of their number D, so that functions are as rough before the data whether columns
+are few or many, where about √D of them matter. So
 
 .. math:: \alpha_g \mid v \sim \mathrm{Gamma}\Big(a + \tfrac12 n_g,\; b + \tfrac12 \sum_{j \in g} v_j^2\Big) .
 
@@ -59,7 +61,7 @@ class Groups:
     of_weight : ndarray of int, shape (P,)
         The group of each weight.
     fan_in : ndarray, shape (P,)
-        n of each weight: 1 for biases, and for what leaves an input.
+        n of each weight: 1 for biases, √D for what leaves one of D inputs.
     inputs : int
         How many of the groups, the first ones, are inputs.
     """
@@ -86,7 +88,7 @@ class Groups:
             shape = parameter.shape
             if place == 0 and inputs:
                 groups.append(np.tile(np.arange(inputs), shape[0]))
-                fans.append(np.ones(shape.numel()))
+                fans.append(np.full(shape.numel(), math.sqrt(inputs)))
                 continue
             groups.append(np.full(shape.numel(), len(names)))
             fans.append(np.full(shape.numel(), float(shape[1:].numel() if len(shape) > 1 else 1)))

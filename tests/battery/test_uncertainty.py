@@ -41,6 +41,19 @@ def test_the_parts_add_up_and_those_that_cannot_be_are_zero(case: Case) -> None:
     assert split.noise.mean() > 0
 
 
+DOUBTFUL = [case for case in PREDICTIVE if case.task == "regression" and not case.closed >= {"weights", "structure"}]
+
+
+@pytest.mark.parametrize(**named(DOUBTFUL))
+def test_doubt_grows_off_the_data(case: Case) -> None:
+    """Weights and structure, on average over directions, at 2, 4 and 8 standard deviations from the mean."""
+    directions = np.random.default_rng(1).normal(size=(64, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    splits = [fitted(case).predict_dist(distance * directions).uncertainty() for distance in (2.0, 4.0, 8.0)]
+    near, far, farther = (float((split.weights + split.structure).mean()) for split in splits)
+    assert 0.0 < near < far < farther
+
+
 # ------------------------------------------------------------------------------------------- known shares
 
 

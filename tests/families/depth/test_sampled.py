@@ -9,8 +9,9 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.app.doctor import examine
+from fathomless.families.depth.deploy import compress, mean_network, point_depth
 from fathomless.families.depth.report import page
-from fathomless.system.errors import ConvergenceWarning, DataError, PausedError
+from fathomless.system.errors import ConvergenceWarning, DataError, DepthError, PausedError
 
 SHORT = {"weights": "hmc", "chains": 3, "sweeps": 24, "leapfrogs": 5, "states": 6, "epochs": 30, "width": 6}
 X, Y = load_diabetes(return_X_y=True)
@@ -169,6 +170,20 @@ def test_relevance_finds_columns() -> None:
 def test_what_cannot_be_sampled_is_refused(options, message) -> None:
     with pytest.raises(DataError, match=message):
         fitted(**options)
+
+
+@pytest.mark.parametrize("how", [compress, lambda model: point_depth(model, 1), mean_network])
+def test_chains_are_not_deployed_as_one_network(regression, how) -> None:
+    with pytest.raises(DepthError, match="SampledDepth; it needs one network"):
+        how(regression.model_)
+
+
+def test_doubt_grows_off_the_data(regression) -> None:
+    directions = np.random.default_rng(1).normal(size=(64, X.shape[1]))
+    directions *= X.std(0) / np.linalg.norm(directions, axis=1, keepdims=True)
+    splits = [regression.predict_dist(X.mean(0) + d * directions).uncertainty() for d in (2.0, 4.0, 8.0)]
+    near, far, farther = (float((split.weights + split.structure).mean()) for split in splits)
+    assert 0.0 < near < far < farther
 
 
 def test_relevance_of_trained_networks_is_refused() -> None:

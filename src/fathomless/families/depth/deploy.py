@@ -20,7 +20,13 @@ def compress(model: UnboundedDepth, eps: float = 0.0) -> UnboundedDepth:
 
     What these depths do not use is dropped. The total variation between the old and the new predictive
     distribution is at most `eps` for every input.
+
+    Raises
+    ------
+    DepthError
+        If the model is not one network: of several members, or of sampled weights.
     """
+    _refuse_several(model, "compress")
     if not 0.0 <= eps < 1.0:
         raise DataError(f"eps={eps} was given; 0 <= eps < 1 is allowed")
     kept: dict[int, float] = {}
@@ -39,7 +45,7 @@ def point_depth(model: UnboundedDepth, depth: int) -> nn.Module:
     Raises
     ------
     DepthError
-        If the depth is outside the support, or weights are not point estimates.
+        If the depth is outside the support, the model is not one network, or weights are not point estimates.
     """
     _refuse_drawn(model, "point_depth", heads=True)
     if str(depth) not in model.heads or depth > len(model.layers):
@@ -56,7 +62,7 @@ def mean_network(model: UnboundedDepth) -> nn.Module:
     Raises
     ------
     DepthError
-        If a head is not linear, or weights are not point estimates.
+        If a head is not linear, the model is not one network, or weights are not point estimates.
     """
     _refuse_drawn(model, "mean_network", heads=True)
     posterior = model.depth_posterior()
@@ -80,6 +86,11 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     -------
     label, depth : int64 Tensors, shape (B,)
         Class of every row, and the depth it stopped at.
+
+    Raises
+    ------
+    DepthError
+        If the model is not one network, or weights are not point estimates.
     """
     _refuse_drawn(model, "classify_early", heads=False)
     posterior = model.depth_posterior()
@@ -108,8 +119,16 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     return label, stopped
 
 
+def _refuse_several(model: UnboundedDepth, what: str) -> None:
+    """Refuse what is not one network: the members of an ensemble, the states of chains."""
+    if not isinstance(model, UnboundedDepth):
+        kind = type(model).__name__
+        raise DepthError(f"{what} was called on {kind}; it needs one network: members=1, n_restarts=1, weights='map'")
+
+
 def _refuse_drawn(model: UnboundedDepth, what: str, *, heads: bool) -> None:
     """Refuse a model whose weights are drawn; with `heads`, those of heads with a posterior may be."""
+    _refuse_several(model, what)
     own = [head for head in model.heads.values() if not (heads and isinstance(head, GaussianHead))]
     if any(isinstance(part, BayesianLayer) for part in (*model.layers.values(), *own, model.readout)):
         needed = "weights='map'" if heads else "weights='map' and head='point'"

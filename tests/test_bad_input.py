@@ -312,7 +312,7 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"depth_prior": "flat"}, "depth_prior='flat'|'flat'"),
         ({"min_depth": -1}, "min_depth=-1 was given; at least 0 is needed"),
         ({"max_depth": 0}, "max_depth=0 was given; at least 1 is needed"),
-        ({"weights": "laplace"}, "weights='laplace' was given; allowed are 'map', 'meanfield' and 'sparse'"),
+        ({"weights": "laplace"}, "weights='laplace' was given; allowed are 'map', 'meanfield', 'matrix' and 'sparse'"),
         ({"weight_prior": 0.0}, r"a prior scale of 0\.0 was given; a positive, finite number is allowed"),
         ({"weight_prior": -1.0}, r"a prior scale of -1\.0 was given"),
         ({"weight_prior": "wide"}, "weight_prior='wide' was given; a finite number is allowed"),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.nn.layers import BayesianLayer, MeanField, WeightPrior, prior_scales
+from fathomless.nn.matrix_normal import MatrixNormal
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.system.errors import DataError
@@ -19,7 +20,7 @@ from fathomless.system.errors import DataError
 __all__ = ["WEIGHT_KINDS", "Bayesian", "BayesianSlot", "bayesian", "sparse_layers", "with_weights"]
 
 #: Kinds of weights that :func:`with_weights` knows.
-WEIGHT_KINDS = ("map", "meanfield", "sparse")
+WEIGHT_KINDS = ("map", "meanfield", "matrix", "sparse")
 
 Make = Callable[[str, nn.Module], nn.Module | None]
 
@@ -117,8 +118,9 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
 
     Parameters
     ----------
-    kind : {"map", "meanfield", "sparse"}
-        Point estimates, an independent Gaussian on each, or spikes and slabs in linear maps and convolutions.
+    kind : {"map", "meanfield", "matrix", "sparse"}
+        Point estimates, an independent Gaussian on each, a matrix normal or spikes and slabs in linear maps and
+        convolutions.
     module : nn.Module
         Any module.
     prior : WeightPrior
@@ -130,6 +132,8 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
         return module
     if kind == "meanfield":
         return MeanField(module, prior, scale)
+    if kind == "matrix":
+        return bayesian(module, lambda _, part: MatrixNormal(part, prior, scale))
     start = SlabStart(log_scale=(math.log(scale), 0.1))
 
     def make(_: str, part: nn.Module) -> SpikeSlab:

@@ -25,6 +25,7 @@ from fathomless.families.baselines.model import (
     depth_uncertainty_network,
     dropout_network,
     finite_network,
+    matrix_normal_network,
     mean_field_network,
 )
 from fathomless.families.depth import deploy
@@ -50,6 +51,7 @@ BASELINES = {
     "dun": lambda **options: depth_uncertainty_network(NET, 4, **options),
     "dun with its own heads": lambda **options: depth_uncertainty_network(NET, 4, shared_head=False, **options),
     "meanfield": lambda **options: mean_field_network(NET, 2, **options),
+    "mvg": lambda **options: matrix_normal_network(NET, 2, **options),
     "dropout": lambda **options: dropout_network(NET, 3, 0.2, **options),
 }
 TASKS = ("classification", "regression")
@@ -408,7 +410,7 @@ def test_every_structure_can_be_asked_for_on_the_command_line(
     assert ("Depth 3, fixed." in text or "Depth 2, fixed." in text or "5 members, depth 3, fixed." in text) is fixed
     assert ("Mean depth against the epoch" in text) is not fixed
     assert ("Predictions average over all depths" in text) is not fixed
-    assert ("its value is not a bound on the evidence" in text) is (name != "meanfield")
+    assert ("its value is not a bound on the evidence" in text) is (name not in ("meanfield", "mvg"))
 
 
 def test_options_of_another_structure_are_refused_by_name(

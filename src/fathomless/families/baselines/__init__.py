@@ -5,6 +5,7 @@ from fathomless.families.baselines.options import (
     DropoutOptions,
     EnsembleOptions,
     FiniteOptions,
+    MatrixNormalOptions,
     MeanFieldOptions,
 )
 from fathomless.families.family import Family
@@ -78,6 +79,25 @@ FAMILIES = (
                 ("Charles Blundell", "Julien Cornebise", "Koray Kavukcuoglu", "Daan Wierstra"),
                 "Weight Uncertainty in Neural Networks",
                 2015,
+                "booktitle",
+                ICML,
+            ),
+        ),
+        report=_REPORT,
+    ),
+    Family(
+        name="mvg",
+        title="a baseline: a matrix normal on every layer",
+        options=MatrixNormalOptions,
+        classifier=f"{_ESTIMATOR}:MatrixNormalNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:MatrixNormalNetworkRegressor",
+        papers=(
+            Reference(
+                "louizos2016structured",
+                "inproceedings",
+                ("Christos Louizos", "Max Welling"),
+                "Structured and Efficient Variational Deep Learning with Matrix Gaussian Posteriors",
+                2016,
                 "booktitle",
                 ICML,
             ),

@@ -8,6 +8,7 @@ from fathomless.families.baselines.model import (
     depth_uncertainty_network,
     dropout_network,
     finite_network,
+    matrix_normal_network,
     mean_field_network,
 )
 from fathomless.families.baselines.options import (
@@ -15,6 +16,7 @@ from fathomless.families.baselines.options import (
     DropoutOptions,
     EnsembleOptions,
     FiniteOptions,
+    MatrixNormalOptions,
     MeanFieldOptions,
 )
 from fathomless.families.depth.estimator import LayeredNetwork
@@ -29,6 +31,8 @@ __all__ = [
     "DropoutNetworkRegressor",
     "FiniteNetworkClassifier",
     "FiniteNetworkRegressor",
+    "MatrixNormalNetworkClassifier",
+    "MatrixNormalNetworkRegressor",
     "MeanFieldNetworkClassifier",
     "MeanFieldNetworkRegressor",
 ]
@@ -69,6 +73,15 @@ class _MeanFieldNetwork(MeanFieldOptions, LayeredNetwork):
         self._room(inputs, outputs, dtype, layers=self.depth, heads=1, copies=2.0)
         start = self._options_of_model(self.weight_prior, seed, dtype)
         return mean_field_network(self._blocks(inputs, outputs), self.depth, **start)
+
+
+class _MatrixNormalNetwork(MatrixNormalOptions, LayeredNetwork):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return matrix_normal_network(self._blocks(inputs, outputs), self.depth, **start)
 
 
 class _DeepEnsemble(EnsembleOptions, _FiniteNetwork):
@@ -132,6 +145,22 @@ class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
 @documented
 class MeanFieldNetworkRegressor(_MeanFieldNetwork, Regressor):
     """Regressor by a network with an independent Gaussian on every weight."""
+
+
+@documented
+class MatrixNormalNetworkClassifier(_MatrixNormalNetwork, Classifier):
+    """Classifier by a network with a matrix normal posterior of each layer.
+
+    References
+    ----------
+    C. Louizos and M. Welling, "Structured and Efficient Variational Deep Learning with Matrix Gaussian Posteriors",
+    ICML 2016.
+    """
+
+
+@documented
+class MatrixNormalNetworkRegressor(_MatrixNormalNetwork, Regressor):
+    """Regressor by a network with a matrix normal posterior of each layer."""
 
 
 @documented

@@ -6,6 +6,7 @@ function                                  depth                                 
 :func:`finite_network`                    one, given                             point estimates
 :func:`depth_uncertainty_network`         free masses on 1, …, D                 point estimates
 :func:`mean_field_network`                one, given                             an independent Gaussian on each
+:func:`matrix_normal_network`             one, given                             a matrix normal on each layer
 :func:`dropout_network`                   one, given                             point estimates, units at random
 ========================================= ====================================== ==================================
 
@@ -27,7 +28,14 @@ from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales
 from fathomless.posterior.laws import FixedDepth, FreeCategorical, UniformPrior
 from fathomless.system.errors import DataError
 
-__all__ = ["Dropout", "depth_uncertainty_network", "dropout_network", "finite_network", "mean_field_network"]
+__all__ = [
+    "Dropout",
+    "depth_uncertainty_network",
+    "dropout_network",
+    "finite_network",
+    "matrix_normal_network",
+    "mean_field_network",
+]
 
 
 class Dropout(BayesianLayer):
@@ -160,6 +168,22 @@ def mean_field_network(architecture: Architecture, depth: int, **options: Any) -
     C. Blundell, J. Cornebise, K. Kavukcuoglu and D. Wierstra, "Weight Uncertainty in Neural Networks", ICML 2015.
     """
     return finite_network(architecture, depth, weights="meanfield", **options)
+
+
+def matrix_normal_network(architecture: Architecture, depth: int, **options: Any) -> UnboundedDepth:
+    """Build a network of one depth with a matrix normal posterior of each layer; its objective is an evidence bound.
+
+    Parameters
+    ----------
+    architecture, depth, options
+        As for :func:`mean_field_network`.
+
+    References
+    ----------
+    C. Louizos and M. Welling, "Structured and Efficient Variational Deep Learning with Matrix Gaussian Posteriors",
+    ICML 2016.
+    """
+    return finite_network(architecture, depth, weights="matrix", **options)
 
 
 def dropout_network(architecture: Architecture, depth: int, rate: float = 0.1, **options: Any) -> UnboundedDepth:

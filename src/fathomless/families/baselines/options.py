@@ -14,6 +14,7 @@ __all__ = [
     "DropoutOptions",
     "EnsembleOptions",
     "FiniteOptions",
+    "MatrixNormalOptions",
     "MeanFieldOptions",
 ]
 
@@ -71,6 +72,11 @@ class MeanFieldOptions(DrawnWeightsOptions, FiniteOptions):
     """An ordinary network with an independent Gaussian on every weight."""
 
     depth: int = option(2, "whole", least=0)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MatrixNormalOptions(MeanFieldOptions):
+    """An ordinary network with a matrix normal posterior of each layer."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -119,7 +119,7 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     return label, stopped
 
 
-def _refuse_several(model: UnboundedDepth, what: str) -> None:
+def _refuse_several(model: object, what: str) -> None:
     """Refuse what is not one network: the members of an ensemble, the states of chains."""
     if not isinstance(model, UnboundedDepth):
         kind = type(model).__name__

@@ -84,7 +84,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         Prior over the offset.
     min_depth : int
         Least depth; 0 puts a head straight on the input, a linear model.
-    weights : {"map", "meanfield", "sparse"}
+    weights : {"map", "meanfield", "matrix", "sparse"}
         Point estimates with the decay of the prior (penalised maximum likelihood, no evidence bound), an independent
         Gaussian per weight, or a Gaussian and an inclusion variable (evidence bounds).
     weight_prior : WeightPrior

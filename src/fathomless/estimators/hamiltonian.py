@@ -43,7 +43,8 @@ from fathomless.system.rng import fold_in
 
 __all__ = ["DOUBTED", "HamiltonianEstimator", "Sampled", "unconverged"]
 
-DOUBTED = 0.05  #: share of rows beyond which leave-one-out densities decide about nothing
+DOUBTED = 0.05  #: share of rows with a large k-hat beyond which it is told
+_REFUSED = 0.5  # and beyond which leave-one-out densities decide about nothing
 _LEAST, _MOST = 0.02, 4  # weight of a structure that is sampled, and how many are
 _FEWEST = 3  # chains of a structure
 _POINTS = 100  # training rows, and random inputs, where functions are compared
@@ -213,8 +214,8 @@ def unconverged(weighing: Mapping[str, Any], asked: str = "fit") -> list[str]:
             f"the chains of depth {', '.join(apart)} have not mixed: R-hat of 5 % of what networks predict is above "
             f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise sweeps or leapfrogs"
         )
-    doubtful = {number: told["doubtful"] for number, told in sampling.items() if told["doubtful"] > DOUBTED}
-    if doubtful and asked == "stacking":
+    doubtful = {number: told["doubtful"] for number, told in sampling.items() if told["doubtful"] > _REFUSED}
+    if doubtful and asked == "stacking" and len(sampling) > 1:
         found.append(
             f"leave-one-out densities under depth {', '.join(doubtful)} are not reliable for up to "
             f"{max(doubtful.values()):.0%} of the rows (k-hat above 0.7): depths keep the weights of the fit"
@@ -247,7 +248,7 @@ def _restricted(weighing: Mapping[str, Any], masses: Mapping[int, float]) -> dic
 
 
 def _doubtful(found: Any) -> bool:
-    return any(one.told["doubtful"] > DOUBTED for one in found)
+    return any(one.told["doubtful"] > _REFUSED for one in found)
 
 
 @torch.no_grad()

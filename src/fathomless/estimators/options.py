@@ -276,14 +276,14 @@ class HamiltonianOptions:
         Networks that are kept of each chain, evenly spaced.
     structure_weights : {"fit", "stacking"}
         Weigh structures as the fit has, by networks that have not seen the rows, or by leave-one-out densities of the
-        sampled ones.
+        sampled ones, unless Pareto's k-hat is above 0.7 on more than half of the rows.
     """
 
     chains: int = option(8, "whole", least=2)
     sweeps: int = option(400, "whole", least=16)
     leapfrogs: int = option(100, "whole", least=1)
     states: int = option(30, "whole", least=1)
-    structure_weights: str = option("fit", "choice", names=("fit", "stacking"))
+    structure_weights: str = option("stacking", "choice", names=("fit", "stacking"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fathomless.estimators.findings import Case, Finding
-from fathomless.estimators.hamiltonian import unconverged
+from fathomless.estimators.hamiltonian import DOUBTED, unconverged
 from fathomless.families.depth import plots
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.estimator import LayeredNetwork
@@ -208,9 +208,17 @@ def _not_mixed(case: Case) -> Iterator[Finding]:
             "problem" if mixing else "advice",
             "Chains have not mixed" if mixing else "Leave-one-out densities are not reliable",
             text[0].upper() + text.partition("; raise")[0][1:] + ".",
-            f"Raise {case.now('sweeps')} or {case.now('leapfrogs')}."
-            if mixing
-            else "Leave structure_weights='fit', or collect more rows.",
+            f"Raise {case.now('sweeps')} or {case.now('leapfrogs')}." if mixing else "Collect more rows.",
+        )
+    sampling = case.estimator.weighing_["sampling"].values()
+    doubtful = max(told["doubtful"] for told in sampling)
+    if DOUBTED < doubtful <= 0.5 and len(sampling) > 1 and case.given["structure_weights"] == "stacking":
+        yield Finding(
+            "advice",
+            "Leave-one-out densities are not reliable",
+            f"They weigh the depths, and k-hat is above 0.7 on up to {doubtful:.0%} of the rows, which single draws "
+            "decide.",
+            "Compare structure_weights='fit' on unseen rows, or raise sweeps and states.",
         )
 
 

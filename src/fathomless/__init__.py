@@ -35,6 +35,12 @@ if TYPE_CHECKING:  # type checkers do not run what follows
         FiniteNetworkRegressor as FiniteNetworkRegressor,
     )
     from fathomless.families.baselines.estimator import (
+        LaplaceNetworkClassifier as LaplaceNetworkClassifier,
+    )
+    from fathomless.families.baselines.estimator import (
+        LaplaceNetworkRegressor as LaplaceNetworkRegressor,
+    )
+    from fathomless.families.baselines.estimator import (
         MatrixNormalNetworkClassifier as MatrixNormalNetworkClassifier,
     )
     from fathomless.families.baselines.estimator import (

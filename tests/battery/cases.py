@@ -66,6 +66,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "dun": {"": ({"depths": 3}, {"weights"})},
     "dropout": {"": ({}, {"structure"})},
     "meanfield": {"": ({}, {"structure"})},
+    "laplace": {"": ({}, {"structure"})},
     "mvg": {"": ({}, {"structure"})},
     "ensemble": {"": (AVERAGE, {"structure"})},
 }

@@ -44,7 +44,6 @@ from fathomless.system.rng import fold_in
 __all__ = ["DOUBTED", "HamiltonianEstimator", "Sampled", "unconverged"]
 
 DOUBTED = 0.05  #: share of rows with a large k-hat beyond which it is told
-_REFUSED = 0.5  # and beyond which leave-one-out densities decide about nothing
 _LEAST, _MOST = 0.02, 4  # weight of a structure that is sampled, and how many are
 _FEWEST = 3  # chains of a structure
 _POINTS = 100  # training rows, and random inputs, where functions are compared
@@ -123,7 +122,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             found[number] = self._chains_of(prepared, number, networks, fitted.likelihood, chains)
         weighing = _restricted(fitted.weighing, masses)
         log_density = torch.stack([found[number].loo for number in masses], 1)
-        if self.structure_weights == "stacking" and len(masses) > 1 and not _doubtful(found.values()):
+        if self.structure_weights == "stacking" and len(masses) > 1:
             prior = prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
@@ -204,7 +203,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             )
 
 
-def unconverged(weighing: Mapping[str, Any], asked: str = "fit") -> list[str]:
+def unconverged(weighing: Mapping[str, Any]) -> list[str]:
     """Return what is to be warned of in sampled weights, a sentence each."""
     sampling, found = weighing.get("sampling", {}), []
     apart = {number: told for number, told in sampling.items() if told["rhat"] > _RHAT}
@@ -213,12 +212,6 @@ def unconverged(weighing: Mapping[str, Any], asked: str = "fit") -> list[str]:
         found.append(
             f"the chains of depth {', '.join(apart)} have not mixed: R-hat of 5 % of what networks predict is above "
             f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise sweeps or leapfrogs"
-        )
-    doubtful = {number: told["doubtful"] for number, told in sampling.items() if told["doubtful"] > _REFUSED}
-    if doubtful and asked == "stacking" and len(sampling) > 1:
-        found.append(
-            f"leave-one-out densities under depth {', '.join(doubtful)} are not reliable for up to "
-            f"{max(doubtful.values()):.0%} of the rows (k-hat above 0.7): depths keep the weights of the fit"
         )
     return found
 
@@ -245,10 +238,6 @@ def _restricted(weighing: Mapping[str, Any], masses: Mapping[int, float]) -> dic
     listed = ("numbers", "errors", "single", "poisson", "log_density")
     kept = {name: [weighing[name][place] for place in places] for name in listed}
     return {**weighing, **kept, "weights": list(masses.values())}
-
-
-def _doubtful(found: Any) -> bool:
-    return any(one.told["doubtful"] > _REFUSED for one in found)
 
 
 @torch.no_grad()

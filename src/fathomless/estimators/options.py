@@ -276,7 +276,7 @@ class HamiltonianOptions:
         Networks that are kept of each chain, evenly spaced.
     structure_weights : {"fit", "stacking"}
         Weigh structures as the fit has, by networks that have not seen the rows, or by leave-one-out densities of the
-        sampled ones, unless Pareto's k-hat is above 0.7 on more than half of the rows.
+        sampled ones.
     """
 
     chains: int = option(8, "whole", least=2)

@@ -46,8 +46,10 @@ __all__ = [
     "as_points",
     "check_heads",
     "doubt_about_heads",
+    "greatest_evidence",
     "head_posterior",
     "head_statistics",
+    "per_square",
     "with_posterior",
 ]
 
@@ -109,7 +111,7 @@ class Statistics:
             return cls(((s[:, None] * phi).T @ phi)[None], none, information, s.sum())
         assert isinstance(likelihood, LocationScale)
         _, log_scale = likelihood.noise.split(f[None].double())
-        c, y = _per_square(likelihood).to(phi), y.double()
+        c, y = per_square(likelihood).to(phi), y.double()
         if log_scale.ndim < 3:  # one scale for all rows
             information = s.sum() * torch.diag((c * torch.exp(-2.0 * log_scale)).expand(y.shape[1]).to(phi))
             w = s[:, None].expand_as(y)  # (B, K)
@@ -208,7 +210,7 @@ def head_posterior(
         value: Tensor = 0.5 * (size * log_alpha - total.log().sum((1, 2)) + fit)
         return value
 
-    alpha = _maximum(evidence, data) if precision is None else precision
+    alpha = greatest_evidence(evidence, data) if precision is None else precision
     total = data + alpha
     mean = (basis @ (b / total)[:, :, None])[:, :, 0] if bayes else trained.double()
     return HeadPosterior(mean, basis, mixing, total.rsqrt(), alpha)
@@ -319,7 +321,7 @@ def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> 
     return linear
 
 
-def _per_square(likelihood: LocationScale) -> Tensor:
+def per_square(likelihood: LocationScale) -> Tensor:
     """Return the Fisher information of a location for scale 1, shape () or (T,)."""
     if isinstance(likelihood, StudentT):
         df = likelihood.df().detach().double()
@@ -327,7 +329,7 @@ def _per_square(likelihood: LocationScale) -> Tensor:
     return torch.ones((), dtype=torch.float64)
 
 
-def _maximum(evidence: Callable[[Tensor], Tensor], like: Tensor) -> float:
+def greatest_evidence(evidence: Callable[[Tensor], Tensor], like: Tensor) -> float:
     """Return the α of greatest evidence: on a grid, then by golden section around the best point."""
     grid = torch.linspace(math.log(_LOW), math.log(_HIGH), _POINTS, dtype=torch.float64, device=like.device)
     best = int(evidence(grid).argmax())

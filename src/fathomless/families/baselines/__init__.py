@@ -5,6 +5,7 @@ from fathomless.families.baselines.options import (
     DropoutOptions,
     EnsembleOptions,
     FiniteOptions,
+    LaplaceOptions,
     MatrixNormalOptions,
     MeanFieldOptions,
 )
@@ -81,6 +82,25 @@ FAMILIES = (
                 2015,
                 "booktitle",
                 ICML,
+            ),
+        ),
+        report=_REPORT,
+    ),
+    Family(
+        name="laplace",
+        title="a baseline: Laplace's approximation of all weights",
+        options=LaplaceOptions,
+        classifier=f"{_ESTIMATOR}:LaplaceNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:LaplaceNetworkRegressor",
+        papers=(
+            Reference(
+                "immer2021improving",
+                "inproceedings",
+                ("Alexander Immer", "Maciej Korzepa", "Matthias Bauer"),
+                "Improving Predictions of Bayesian Neural Nets via Local Linearization",
+                2021,
+                "booktitle",
+                "International Conference on Artificial Intelligence and Statistics",
             ),
         ),
         report=_REPORT,

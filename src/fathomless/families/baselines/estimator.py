@@ -1,9 +1,17 @@
 """The estimators of the baselines: networks to compare with."""
 
+from abc import ABC
+from typing import cast
+
 import torch
 
+from fathomless.data.rows import Rows
+from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import documented
+from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.variational import VariationalEstimator
+from fathomless.families.baselines.linearised import LinearisedNetwork
 from fathomless.families.baselines.model import (
     depth_uncertainty_network,
     dropout_network,
@@ -16,11 +24,17 @@ from fathomless.families.baselines.options import (
     DropoutOptions,
     EnsembleOptions,
     FiniteOptions,
+    LaplaceOptions,
     MatrixNormalOptions,
     MeanFieldOptions,
 )
 from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.run import Fitted
+from fathomless.inference.svi import calibrate
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.system.errors import DataError
+from fathomless.system.rng import fold_in
 
 __all__ = [
     "DeepEnsembleClassifier",
@@ -31,6 +45,8 @@ __all__ = [
     "DropoutNetworkRegressor",
     "FiniteNetworkClassifier",
     "FiniteNetworkRegressor",
+    "LaplaceNetworkClassifier",
+    "LaplaceNetworkRegressor",
     "MatrixNormalNetworkClassifier",
     "MatrixNormalNetworkRegressor",
     "MeanFieldNetworkClassifier",
@@ -82,6 +98,33 @@ class _MatrixNormalNetwork(MatrixNormalOptions, LayeredNetwork):
         self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
         start = self._options_of_model(self.weight_prior, seed, dtype)
         return matrix_normal_network(self._blocks(inputs, outputs), self.depth, **start)
+
+
+class AfterTraining(LaplaceOptions, Estimator, ABC):
+    """How a posterior is found around what was trained."""
+
+    def _infer(self, prepared: Prepared) -> Fitted:
+        """Train; draw networks; fit the noise anew, which held a part of the doubt about weights."""
+        fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
+        if not isinstance(prepared.train, Rows):
+            raise DataError("Laplace's approximation was asked for of a stream; it needs all rows at once")
+        members = fitted.model.members if isinstance(fitted.model, Ensemble) else [fitted.model]
+        for k, model in enumerate(members):
+            seed = fold_in(prepared.seed, "laplace", k)
+            cast(LinearisedNetwork, model).take_posterior(fitted.likelihood, prepared.train, self.networks, seed)
+        valid = prepared.valid
+        if self.calibrate and valid is not None and len(valid):
+            calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed)
+        return fitted
+
+
+class _LaplaceNetwork(AfterTraining, LayeredNetwork):
+    """How the options of the family become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> LinearisedNetwork:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return LinearisedNetwork(self._blocks(inputs, outputs), self.depth, **start)
 
 
 class _DeepEnsemble(EnsembleOptions, _FiniteNetwork):
@@ -145,6 +188,22 @@ class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
 @documented
 class MeanFieldNetworkRegressor(_MeanFieldNetwork, Regressor):
     """Regressor by a network with an independent Gaussian on every weight."""
+
+
+@documented
+class LaplaceNetworkClassifier(_LaplaceNetwork, Classifier):
+    """Classifier by a network that is linear in its weights, with Laplace's approximation of their posterior.
+
+    References
+    ----------
+    A. Immer, M. Korzepa and M. Bauer, "Improving Predictions of Bayesian Neural Nets via Local Linearization", AISTATS
+    2021.
+    """
+
+
+@documented
+class LaplaceNetworkRegressor(_LaplaceNetwork, Regressor):
+    """Regressor by a network that is linear in its weights, with Laplace's approximation of their posterior."""
 
 
 @documented

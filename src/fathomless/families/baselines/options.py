@@ -14,6 +14,7 @@ __all__ = [
     "DropoutOptions",
     "EnsembleOptions",
     "FiniteOptions",
+    "LaplaceOptions",
     "MatrixNormalOptions",
     "MeanFieldOptions",
 ]
@@ -77,6 +78,24 @@ class MeanFieldOptions(DrawnWeightsOptions, FiniteOptions):
 @dataclass(kw_only=True, eq=False, repr=False)
 class MatrixNormalOptions(MeanFieldOptions):
     """An ordinary network with a matrix normal posterior of each layer."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LaplaceOptions(FiniteOptions):
+    """An ordinary network, made linear in its weights around what was trained, with their normal posterior.
+
+    Parameters
+    ----------
+    networks : int
+        How many are drawn.
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight in the training; that of the posterior is times what has the
+        greatest evidence.
+    """
+
+    depth: int = option(2, "whole", least=0)
+    weight_prior: "float | WeightPrior" = option(0.3, "real", object)
+    networks: int = option(100, "whole", least=2)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -202,7 +202,7 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             self.relevance_ = _relevance(self.model_, self.schema_.encoded_names, 0.9)
 
     def _warn(self, fitted: Fitted) -> None:
-        for text in unconverged(fitted.weighing, getattr(self, "structure_weights", "fit")):
+        for text in unconverged(fitted.weighing):
             warnings.warn(text, ConvergenceWarning, stacklevel=4)
         t = fitted.training
         model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)

@@ -202,17 +202,16 @@ def findings(case: Case) -> Iterator[Finding]:
 
 
 def _not_mixed(case: Case) -> Iterator[Finding]:
-    for text in unconverged(case.estimator.weighing_, case.given["structure_weights"]):
-        mixing = "R-hat" in text
+    for text in unconverged(case.estimator.weighing_):
         yield Finding(
-            "problem" if mixing else "advice",
-            "Chains have not mixed" if mixing else "Leave-one-out densities are not reliable",
+            "problem",
+            "Chains have not mixed",
             text[0].upper() + text.partition("; raise")[0][1:] + ".",
-            f"Raise {case.now('sweeps')} or {case.now('leapfrogs')}." if mixing else "Collect more rows.",
+            f"Raise {case.now('sweeps')} or {case.now('leapfrogs')}.",
         )
     sampling = case.estimator.weighing_["sampling"].values()
     doubtful = max(told["doubtful"] for told in sampling)
-    if DOUBTED < doubtful <= 0.5 and len(sampling) > 1 and case.given["structure_weights"] == "stacking":
+    if doubtful > DOUBTED and len(sampling) > 1 and case.given["structure_weights"] == "stacking":
         yield Finding(
             "advice",
             "Leave-one-out densities are not reliable",

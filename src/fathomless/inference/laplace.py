@@ -1,0 +1,197 @@
+r"""Laplace's approximation for all weights of a network, which is made linear in them.
+
+Around a posterior mode θ* with the prior N(0, s²/α) of each weight, networks are taken for
+
+.. math:: f(x) = f_{\theta^*}(x) + J(x)(\theta - \theta^*), \qquad J(x) = \partial f(x) / \partial \theta ,
+
+so that the posterior is normal, with the precision (of generalised Gauss-Newton)
+
+.. math:: \sum_i s_i\, J(x_i)^\top \Lambda_i J(x_i) + \alpha\, \mathrm{diag}(1/s^2)
+
+for the Fisher information :math:`\Lambda_i` of the outputs: see :mod:`fathomless.inference.heads`, of which this is the
+same for all weights and without Kronecker's approximation. With G of the rows :math:`\Lambda_i^{1/2} J(x_i)\,
+\mathrm{diag}(s)` and its singular values and right singular vectors, :math:`G = U S V^\top`, a draw is
+
+.. math:: \theta = \theta^* + s \circ \big(\alpha^{-1/2} \varepsilon - V \big(\alpha^{-1/2} - (S^2 + \alpha)^{-1/2}\big)
+          V^\top \varepsilon\big), \qquad \varepsilon \sim N(0, I),
+
+and α is that of the greatest evidence, :math:`-\tfrac12 \alpha \lVert \theta^* / s \rVert^2 + \tfrac12 \sum_r
+[\ln \alpha - \ln(S_r^2 + \alpha)]`.
+
+References
+----------
+D. J. C. MacKay, "A Practical Bayesian Framework for Backpropagation Networks", Neural Computation 1992. A. Immer,
+M. Korzepa and M. Bauer, "Improving Predictions of Bayesian Neural Nets via Local Linearization", AISTATS 2021.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from fathomless.data.rows import Rows
+from fathomless.inference.heads import greatest_evidence, per_square
+from fathomless.nn.flat import refuse
+from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
+from fathomless.system.errors import DataError
+
+__all__ = ["LaplacePosterior", "jacobian", "laplace_posterior", "linearised"]
+
+_CHUNK = 256  # rows whose Jacobians are there at once
+_LARGEST = 8000  # of weights, or of rows times outputs, whichever is less
+_NUMBERS = 2 * 10**8  # of G, where rows are fewer than weights
+
+
+@dataclass(frozen=True)
+class LaplacePosterior:
+    """A normal law of P weights around their mode.
+
+    Attributes
+    ----------
+    scale : Tensor, shape (P,)
+        s.
+    basis : Tensor, shape (P, R)
+        V.
+    square : Tensor, shape (R,)
+        S².
+    precision : float
+        α.
+    """
+
+    scale: Tensor
+    basis: Tensor
+    square: Tensor
+    precision: float
+
+    def deviations(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw θ − θ*, (n, P)."""
+        noise = torch.empty(n, len(self.scale), dtype=self.scale.dtype, device=self.scale.device)
+        noise.normal_(generator=generator)
+        free = self.precision**-0.5
+        shrunk = ((noise @ self.basis) * (free - (self.square + self.precision).rsqrt())) @ self.basis.T
+        drawn: Tensor = self.scale * (free * noise - shrunk)
+        return drawn
+
+    def covariance(self) -> Tensor:
+        """Return the covariance, (P, P)."""
+        shrunk = (self.basis * (1.0 / self.precision - 1.0 / (self.square + self.precision))) @ self.basis.T
+        return self.scale[:, None] * (torch.eye(len(shrunk)).to(shrunk) / self.precision - shrunk) * self.scale
+
+
+@torch.no_grad()
+def laplace_posterior(
+    network: nn.Module, likelihood: Likelihood, rows: Rows, scale: Tensor, precision: float | None = None
+) -> LaplacePosterior:
+    """Return the posterior of the weights of a trained network.
+
+    Parameters
+    ----------
+    network : nn.Module
+        (B, D) -> (B, K).
+    likelihood : Likelihood
+        Of classes, or of a location and scale.
+    rows : Rows
+        Those that the network was trained on.
+    scale : Tensor, shape (P,)
+        s, in the order of ``network.parameters()``.
+    precision : float, optional
+        α; the one of greatest evidence by default.
+
+    Raises
+    ------
+    DataError
+        For another likelihood, for a network with buffers or dropout, and where both weights and rows are too many.
+    """
+    if not isinstance(likelihood, Categorical | LocationScale):
+        raise DataError(
+            f"Laplace's approximation was asked for with {type(likelihood).__name__} as likelihood; a noise with a "
+            "scale, or classes, are allowed"
+        )
+    refuse(network)
+    count, size = len(rows) * _told(likelihood), len(scale)
+    wide = count < size
+    if min(count, size) > _LARGEST or (wide and count * size > _NUMBERS):
+        raise DataError(
+            f"Laplace's approximation was asked for {size:,} weights and {len(rows):,} rows; up to {_LARGEST:,} "
+            f"weights, or {_LARGEST:,} rows times outputs with {_NUMBERS:,} numbers in all, are allowed: make the "
+            "network narrower, or use head='laplace'"
+        )
+    scale, parts = scale.double(), []
+    gram = scale.new_zeros(0, 0) if wide else scale.new_zeros(size, size)
+    for part in rows.parts(_CHUNK):
+        g = _weighed(network, likelihood, part) * scale  # (B K, P)
+        if wide:
+            parts.append(g)
+        else:
+            gram.addmm_(g.T, g)
+    if wide:
+        whole = torch.cat(parts)
+        square, left = torch.linalg.eigh(whole @ whole.T)
+        kept = square > 1e-12 * square.max().clamp(min=1e-300)
+        square = square[kept]
+        basis = whole.T @ (left[:, kept] / square.sqrt())
+    else:
+        square, basis = torch.linalg.eigh(gram)
+    square = square.clamp(min=0.0)
+    mode = torch.cat([p.reshape(-1) for p in network.parameters()]).double() / scale
+    fit = mode.square().sum()
+
+    def evidence(log_alpha: Tensor) -> Tensor:
+        alpha = log_alpha.exp()[:, None]
+        value: Tensor = 0.5 * ((log_alpha[:, None] - (square + alpha).log()).sum(1) - alpha[:, 0] * fit)
+        return value
+
+    alpha = greatest_evidence(evidence, square) if precision is None else precision
+    return LaplacePosterior(scale, basis, square, alpha)
+
+
+@torch.no_grad()
+def linearised(network: nn.Module, x: Tensor, deviations: Tensor) -> Tensor:
+    """Return f(x) + J(x) δ for deviations δ (S, P): outputs (S, B, K).
+
+    Examples
+    --------
+    >>> network = nn.Linear(2, 1)
+    >>> (linearised(network, torch.ones(3, 2), torch.tensor([[1.0, 1.0, 0.5]])) - network(torch.ones(3, 2))).shape
+    torch.Size([1, 3, 1])
+    """
+    parts = [network(part) + (jacobian(network, part) @ deviations.T).movedim(2, 0) for part in x.split(_CHUNK)]
+    return torch.cat(parts, 1)
+
+
+def jacobian(network: nn.Module, x: Tensor) -> Tensor:
+    """Return J of every row, (B, K, P), of parameters in their order."""
+    own = {name: p.detach() for name, p in network.named_parameters()}
+
+    def f(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
+        output: Tensor = functional_call(network, parameters, (row[None],))[0]
+        return output
+
+    found = vmap(jacrev(f), (None, 0))(own, x)
+    return torch.cat([found[name].flatten(2) for name in own], 2)
+
+
+def _told(likelihood: Likelihood) -> int:
+    """Return how many outputs are doubted: a scale that depends on the input stays a point estimate."""
+    return likelihood.targets if isinstance(likelihood, LocationScale) else likelihood.outputs
+
+
+def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> Tensor:
+    """Return Λ^½ J of some rows, (B K, P), in double precision; rows count as often as they say."""
+    outputs, derivative = network(part.x), jacobian(network, part.x).double()
+    if isinstance(likelihood, Categorical):
+        p = likelihood.components(outputs[None]).log_probs[0].exp().to(derivative)
+        temperature = 1.0 if likelihood.log_temperature is None else float(likelihood.log_temperature.exp())
+        root = (torch.diag_embed(p.sqrt()) - p.sqrt()[:, :, None] * p[:, None]) / temperature  # root' root = Λ
+        g: Tensor = root @ derivative
+    else:
+        assert isinstance(likelihood, LocationScale)
+        log_scale = likelihood.noise.split(outputs[None].double())[1]
+        root = (per_square(likelihood).to(derivative).sqrt() * torch.exp(-log_scale)).expand(
+            1, len(outputs), likelihood.targets
+        )[0]
+        g = root[:, :, None] * derivative[:, : likelihood.targets]
+    if part.weight is not None:
+        g = part.weight.to(g).sqrt()[:, None, None] * g
+    return g.flatten(0, 1)

@@ -169,7 +169,7 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             prefix = f"model/members.{i}."
             of_member = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
             self._check_saved(own, {f"model/{name}": shape for name, shape in of_member.items()})
-        if "members" in blueprint or "states" in blueprint:  # sampled networks check their sizes themselves
+        if {"members", "states", "networks"} & set(blueprint):  # what was sampled checks its sizes itself
             return
         layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
         heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}

@@ -200,7 +200,9 @@ def test_without_a_signal_the_degree_does_not_grow(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_fits_predicts_evaluates_reports_and_cites(shell: Shell, tmp_path: Path) -> None:
+def test_the_command_line_fits_predicts_evaluates_reports_and_cites(
+    shell: Shell, toy: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     X, y = quadratic(240)
     for name, part in (("data.csv", slice(0, 200)), ("new.csv", slice(200, 240))):
         lines = [f"{a:.6f},{b:.6f}" for a, b in zip(X[part, 0], y[part], strict=True)]
@@ -213,8 +215,8 @@ def test_the_command_line_fits_predicts_evaluates_reports_and_cites(shell: Shell
     assert manifest["estimator"] == "ToyRegressor"
     assert manifest["options"] == {"max_degree": 3, "epochs": 200, "learning_rate": 0.02}
 
-    done = shell("predict", "run", "new.csv", "--out", "predicted.csv")
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    assert call("predict", "run", "new.csv", "--out", "predicted.csv").code == 0
     with (tmp_path / "predicted.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert np.corrcoef([float(row["mean"]) for row in rows], y[200:])[0, 1] > 0.9
@@ -223,21 +225,20 @@ def test_the_command_line_fits_predicts_evaluates_reports_and_cites(shell: Shell
         assert sum(parts) == pytest.approx(float(row["std"]) ** 2, rel=1e-6)
         assert parts[1] == 0.0
 
-    done = shell("evaluate", "run", "new.csv", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["scores"]["r2"]["value"] > 0.9
+    said = call("evaluate", "run", "new.csv", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["scores"]["r2"]["value"] > 0.9
 
-    done = shell("report", "run", "--out", "page.html")
-    assert done.returncode == 0, done.stderr
+    assert call("report", "run", "--out", "page.html").code == 0
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Probability of each degree" in page
     assert page == (tmp_path / "run" / "report.html").read_text(encoding="utf-8") or "new.csv" in page
 
-    done = shell("cite", "run")
-    assert done.returncode == 0, done.stderr
-    assert [line.partition(".")[0] for line in done.stdout.splitlines()][-1] == "The toy developers"
-    assert "On the Degrees of Polynomials" in done.stdout
-    assert "Infinitely Deep" not in done.stdout  # of this family alone
+    said = call("cite", "run")
+    assert said.code == 0, said.err
+    assert [line.partition(".")[0] for line in said.out.splitlines()][-1] == "The toy developers"
+    assert "On the Degrees of Polynomials" in said.out
+    assert "Infinitely Deep" not in said.out  # of this family alone
 
 
 def test_help_names_the_family_and_its_options(toy: Path, call: Call) -> None:

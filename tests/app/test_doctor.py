@@ -87,10 +87,9 @@ def problems(findings: Mapping[str, Finding]) -> dict[str, Finding]:
     ("estimator", "load"),
     [
         (UnboundedDepthClassifier, bundled.load_iris),
-        (UnboundedDepthClassifier, bundled.load_breast_cancer),
         (UnboundedDepthRegressor, bundled.load_diabetes),
     ],
-    ids=["iris", "breast_cancer", "diabetes"],
+    ids=["iris", "diabetes"],
 )
 def test_default_fits_of_well_known_data_have_no_problem(estimator: Any, load: Any) -> None:
     assert not problems(looked_over(estimator(random_state=0), *load(return_X_y=True)))
@@ -105,7 +104,7 @@ def test_a_default_fit_of_a_sine_is_healthy() -> None:
 @pytest.mark.slow
 def test_a_default_fit_of_a_table_of_categories_is_healthy(data_folder: Path) -> None:
     table = readers.read_table(data_folder / "tabular" / "adult.csv.xz")
-    some = np.random.default_rng(0).permutation(len(table["income"]))[:4000]
+    some = np.random.default_rng(0).permutation(len(table["income"]))[:2000]
     X = frame({name: values[some] for name, values in table.items() if name not in ("income", "split")})
     assert not problems(looked_over(UnboundedDepthClassifier(random_state=0), X, table["income"][some]))
 

@@ -1,6 +1,8 @@
 import datetime
 import json
 import math
+import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -246,3 +248,20 @@ def test_targets_whose_variance_would_overflow_are_refused() -> None:
     with pytest.raises(DataError, match=r"1e\+200, too large"):
         fit_target([0.0, 1e200])
     assert np.isfinite(fit_target([0.0, 1e150]).encode([5e149])).all()
+
+
+@pytest.mark.parametrize(
+    ("y", "reason"),
+    [
+        ([f"{k},{k % 7}5" for k in range(40)], "decimal comma: read the file with --decimal ,"),
+        ([f"{k}.000,50 €" for k in range(40)], "with a unit or separators of thousands"),
+        ([f"house {k}" for k in range(40)], "an identifier, a name or a date"),
+        (list(range(40)), "--task regression"),
+    ],
+)
+def test_labels_of_single_rows_are_no_classes(y: list[Any], reason: str) -> None:
+    with pytest.raises(DataError, match=re.escape(reason)) as told:
+        fit_labels(y)
+    assert "y has 40 different values in 40 rows" in str(told.value)
+    assert len(fit_labels([*y, *y]).labels) == 40
+    assert len(fit_labels(y[:20]).labels) == 20

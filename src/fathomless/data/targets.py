@@ -4,6 +4,7 @@ Both are plain frozen values that go to JSON and back without loss.
 """
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,6 +18,9 @@ from fathomless.system.errors import DataError
 __all__ = ["ClassLabels", "LabelTally", "TargetScale", "TargetTally", "fit_labels", "fit_target"]
 
 _LARGEST = 1e150  # its square is still far from the end of double precision
+_MANY = 20  # classes, above which two rows of each are needed on average
+_WITH_COMMA = re.compile(r"[-+]?\d*,\d+")
+_WITH_UNIT = re.compile(r"\D{0,4}[-+]?\d[\d.,' ]*\D{0,4}")
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ def fit_labels(y: Any, weight: npt.NDArray[Any] | None = None) -> ClassLabels:
     Raises
     ------
     DataError
-        For missing labels, continuous or mixed ones, and fewer than two classes.
+        For missing labels, continuous or mixed ones, fewer than two classes, and more than 20 that have fewer than two
+        rows on average.
 
     Examples
     --------
@@ -112,10 +117,22 @@ def fit_labels(y: Any, weight: npt.NDArray[Any] | None = None) -> ClassLabels:
     return tally.learned()
 
 
+def _reason(values: list[Any]) -> str:
+    """Say why nearly every row might have a label of its own, and what to do."""
+    if not isinstance(values[0], str):
+        return "numbers are predicted by a regressor (--task regression)"
+    if all(map(_WITH_COMMA.fullmatch, values)):
+        return "they look like numbers with a decimal comma: read the file with --decimal , (decimal=',')"
+    if all(map(_WITH_UNIT.fullmatch, values)):
+        return "they look like numbers with a unit or separators of thousands: remove these from the column"
+    return "is the column an identifier, a name or a date? Choose another target"
+
+
 @dataclass
 class LabelTally:
     """The classes seen so far in a target that comes part by part."""
 
+    rows: int = 0
     seen: dict[Any, float] = field(default_factory=dict)
     dtypes: set[np.dtype[Any]] = field(default_factory=set)
 
@@ -127,10 +144,17 @@ class LabelTally:
         for name, count in zip(names.tolist(), counts.tolist(), strict=True):
             self.seen[name] = self.seen.get(name, 0.0) + float(count)
         self.dtypes.add(values.dtype)
+        self.rows += len(values)
 
     def learned(self) -> ClassLabels:
-        """Return the classes, of which at least two are needed."""
+        """Return the classes: two at least, and for many of them two rows each."""
         found = sorted(self.seen)
+        if len(found) > max(_MANY, self.rows / 2):
+            shown = f"{found[0]!r}, {found[1]!r}, ..."
+            raise DataError(
+                f"y has {len(found):,} different values in {self.rows:,} rows ({shown}), too many to be classes: "
+                f"{_reason(found)}"
+            )
         if len(found) < 2:
             raise DataError(f"y holds one class only ({some(found)}); a classifier needs at least two classes")
         dtype = np.result_type(*self.dtypes)

@@ -301,8 +301,8 @@ def test_steps_and_information_are_held_after_the_burn_in() -> None:
 
 
 def test_rows_come_to_count_while_chains_burn_in() -> None:
-    """A network without errors: τ ~ Gamma(1 + c N / 2, 0.01), where rows count c, a hundredth at first."""
-    x, rows, shares = torch.zeros(25, 2), 25, {0: 0.01, 10: 0.1, 20: 1.0, 30: 1.0}
+    """A network without errors: τ ~ Gamma(1 + c N / 2, 0.01), where rows count c, a tenth at first."""
+    x, rows, shares = torch.zeros(25, 2), 25, {0: 0.1, 10: 0.1**0.5, 20: 1.0, 30: 1.0}
     network = nn.Linear(2, 1)
     observed = ScaledNoise(torch.zeros(rows, 1), torch.ones(rows, dtype=F64), math.inf, free=False)
     sampler = NetworkSampler(network, x, observed, leapfrogs=1, adapting=40)

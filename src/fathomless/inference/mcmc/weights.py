@@ -7,7 +7,7 @@ While a chain burns in, the information is estimated by the mean square of the g
 home, :math:`E\, (\partial_j U)^2 = E\, \partial_j^2 U`. Afterwards it is held, as the step is, so that what is kept
 comes from one kernel.
 
-In the first half of the burn-in rows count less than once, a hundredth at first: a chain that begins at a network which
+In the first half of the burn-in rows count less than once, a tenth at first: a chain that begins at a network which
 has followed the noise of many columns would stay there, with scales that suit it. As rows come to count, scales of
 columns that say nothing stay small.
 """
@@ -34,7 +34,7 @@ _WANTED = 0.7  # probability of acceptance
 _FIRST_STEP = 0.05  # before it is adapted, for masses that are prior precisions
 _SHARE = 0.1  # of what the rows could say of a weight, at first
 _INFORMED = 0.75  # share of the burn-in in which the information is estimated
-_ANNEALED, _LEAST = 0.5, 0.01  # share of the burn-in in which rows come to count, and how often at first
+_ANNEALED, _LEAST = 0.5, 0.1  # share of the burn-in in which rows come to count, and how often at first
 _TRUST, _FORGET = 5.0, 0.03  # sweeps that the first guess counts as, and the least share of a new sweep
 _DIVERGED = 1000.0  # nats of energy
 

@@ -117,16 +117,6 @@ def test_weights_of_rows_are_repetitions() -> None:
         assert heavy.force([a], f)(f)[0, :, 0].tolist() == pytest.approx([float(pull[0] + pull[1]), float(pull[2])])
 
 
-def test_rows_that_count_more_or_less_are_weights_of_rows() -> None:
-    y, f, g = torch.randn(4, 1, dtype=F64), torch.randn(1, 4, 1, dtype=F64), np.random.default_rng(0)
-    for likelihood, target in ((StudentT(df=5.0), y), (Bernoulli(1), (y > 0).double())):
-        whole = observation(likelihood.double(), target, None)
-        less = observation(likelihood.double(), target, torch.full((4,), 0.3, dtype=F64))
-        noise = [less.start(g)]
-        assert float(whole.counted(0.3).log_prob(f, noise)) == float(less.log_prob(f, noise))
-        assert torch.equal(whole.counted(0.3).force(noise, f)(f), less.force(noise, f)(f))
-
-
 def test_forces_are_derivatives() -> None:
     g, f = np.random.default_rng(0), torch.randn(2, 5, 3, dtype=F64, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 2, 1, 0])
@@ -298,20 +288,6 @@ def test_steps_and_information_are_held_after_the_burn_in() -> None:
     for a, b in zip(states, after, strict=True):
         assert a.step == b.step
         assert np.array_equal(a.information, b.information)
-
-
-def test_rows_come_to_count_while_chains_burn_in() -> None:
-    """A network without errors: τ ~ Gamma(1 + c N / 2, 0.01), where rows count c, a tenth at first."""
-    x, rows, shares = torch.zeros(25, 2), 25, {0: 0.1, 10: 0.1**0.5, 20: 1.0, 30: 1.0}
-    network = nn.Linear(2, 1)
-    observed = ScaledNoise(torch.zeros(rows, 1), torch.ones(rows, dtype=F64), math.inf, free=False)
-    sampler = NetworkSampler(network, x, observed, leapfrogs=1, adapting=40)
-    generators = [np.random.default_rng(k) for k in range(400)]
-    states = [sampler.begin(torch.zeros(3), g) for g in generators]
-    for done, share in shares.items():
-        tau = [one.noise.precision[0] for one in sampler.sweep_all(states, done, generators)]
-        mean = (1.0 + 0.5 * share * rows) / 0.01
-        assert np.mean(tau) == pytest.approx(mean, abs=4.5 * mean / math.sqrt(400 * (1.0 + 0.5 * share * rows)))
 
 
 def test_trajectories_that_go_astray_are_rejected_and_counted() -> None:

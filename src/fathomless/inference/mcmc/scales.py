@@ -25,12 +25,10 @@ References
 Neal (1996), Bayesian Learning for Neural Networks, chapters 1 and 3.
 """
 
-import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
 
 import numpy as np
 import torch
@@ -131,21 +129,7 @@ class Noise:
 
 
 class Observation(ABC):
-    """What networks are held against: the targets, and p(y | f).
-
-    Attributes
-    ----------
-    count : Tensor or ndarray
-        How often each row counts.
-    """
-
-    count: Any
-
-    def counted(self, times: float) -> Self:
-        """Return the same rows, each of which counts so many times as often."""
-        other = copy.copy(self)
-        other.count = self.count * times
-        return other
+    """What networks are held against: the targets, and p(y | f)."""
 
     @abstractmethod
     def start(self, generator: np.random.Generator) -> Noise:
@@ -204,8 +188,7 @@ class ScaledNoise(Observation):
     """
 
     def __init__(self, y: Tensor, count: Tensor, df: float, *, free: bool) -> None:
-        self.y = y
-        self.count: Array = count.numpy()[:, None]
+        self.y, self.count = y, count.numpy()[:, None]
         self.target = y.double().cpu().numpy()
         self.df, self.free = df, free
 
@@ -289,8 +272,7 @@ class GivenLikelihood(Observation):
     """A likelihood without a learned scale: classes, a noise that depends on the input, a noise that is known."""
 
     def __init__(self, likelihood: Likelihood, y: Tensor, count: Tensor) -> None:
-        self.likelihood, self.y = likelihood, y
-        self.count: Tensor = count
+        self.likelihood, self.y, self.count = likelihood, y, count
 
     def start(self, generator: np.random.Generator) -> Noise:
         """Return no noise."""

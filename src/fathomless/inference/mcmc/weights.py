@@ -6,10 +6,6 @@ prior precision and τ times the information of the rows about it, which follow 
 While a chain burns in, the information is estimated by the mean square of the gradient, over τ: where chains are at
 home, :math:`E\, (\partial_j U)^2 = E\, \partial_j^2 U`. Afterwards it is held, as the step is, so that what is kept
 comes from one kernel.
-
-In the first half of the burn-in rows count less than once, a tenth at first: a chain that begins at a network which
-has followed the noise of many columns would stay there, with scales that suit it. As rows come to count, scales of
-columns that say nothing stay small.
 """
 
 import math
@@ -34,7 +30,6 @@ _WANTED = 0.7  # probability of acceptance
 _FIRST_STEP = 0.05  # before it is adapted, for masses that are prior precisions
 _SHARE = 0.1  # of what the rows could say of a weight, at first
 _INFORMED = 0.75  # share of the burn-in in which the information is estimated
-_ANNEALED, _LEAST = 0.5, 0.1  # share of the burn-in in which rows come to count, and how often at first
 _TRUST, _FORGET = 5.0, 0.03  # sweeps that the first guess counts as, and the least share of a new sweep
 _DIVERGED = 1000.0  # nats of energy
 
@@ -117,19 +112,18 @@ class NetworkSampler(JointSampler[WeightState]):
     ) -> list[WeightState]:
         """Move all chains by a sweep."""
         networks, pairs = self._side_by_side(states), list(zip(states, generators, strict=True))
-        observed = self._counted(done)
         before = networks(self.x)
         outputs = before.double().cpu().numpy()
         alpha = np.array([self.groups.redraw(state.weights.astype(np.float64), g) for state, g in pairs])
-        noise = [observed.redraw(f, state.noise, g) for f, (state, g) in zip(outputs, pairs, strict=True)]
+        noise = [self.observed.redraw(f, state.noise, g) for f, (state, g) in zip(outputs, pairs, strict=True)]
         precision = self.groups.precision(alpha)
         tau = np.array([[float(one.precision.mean()) if one.precision.size else 1.0] for one in noise])
-        information = self._informed(networks, states, done, observed, noise, precision, tau)
+        information = self._informed(networks, states, done, noise, precision, tau)
         mass = precision + tau * information
         step = np.array([[state.step.step * g.uniform(1.0 - _JITTER, 1.0 + _JITTER)] for state, g in pairs])
         momentum = np.array([g.standard_normal(len(self.groups.fan_in)) for g in generators]) * np.sqrt(mass)
         after, error = self._trajectory(
-            networks, before, observed, noise, *map(torch.from_numpy, (precision, mass, step, momentum))
+            networks, before, noise, *map(torch.from_numpy, (precision, mass, step, momentum))
         )
         chance = np.where(np.isfinite(error), np.exp(-np.maximum(error, 0.0)), 0.0)
         accepted = np.array([g.random() for g in generators]) < chance
@@ -155,7 +149,6 @@ class NetworkSampler(JointSampler[WeightState]):
         self,
         networks: FlatNetworks,
         f: Tensor,
-        observed: Observation,
         noise: Sequence[Noise],
         precision: Tensor,
         mass: Tensor,
@@ -165,11 +158,11 @@ class NetworkSampler(JointSampler[WeightState]):
         """Move the networks along trajectories; return their outputs at the ends, and the errors of their energies."""
         weights = networks.weights
         precision, mass, step, momentum = (one.to(weights) for one in (precision, mass, step, momentum))
-        force = observed.force(noise, weights)
+        force = self.observed.force(noise, weights)
 
         def energy(f: Tensor) -> Tensor:
             inside = (precision * weights.square() + momentum.square() / mass).double().sum(1)
-            return (0.5 * inside).cpu() - observed.log_prob(f, noise).cpu()
+            return (0.5 * inside).cpu() - self.observed.log_prob(f, noise).cpu()
 
         def gradient() -> Tensor:
             return networks.gradient(self.x, force).addcmul_(weights, precision, value=-1.0)
@@ -184,7 +177,6 @@ class NetworkSampler(JointSampler[WeightState]):
         networks: FlatNetworks,
         states: Sequence[WeightState],
         done: int,
-        observed: Observation,
         noise: Sequence[Noise],
         precision: NDArray[np.float64],
         tau: NDArray[np.float64],
@@ -193,16 +185,11 @@ class NetworkSampler(JointSampler[WeightState]):
         known = np.array([state.information for state in states])
         if done >= _INFORMED * self.adapting:
             return known
-        gradient = networks.gradient(self.x, observed.force(noise, networks.weights)).double().cpu().numpy()
+        gradient = networks.gradient(self.x, self.observed.force(noise, networks.weights)).double().cpu().numpy()
         square = (gradient - precision * networks.weights.double().cpu().numpy()) ** 2 / tau
         rate = max(1.0 / (done + _TRUST), _FORGET)
         estimated: NDArray[np.float64] = (1.0 - rate) * known + rate * square
         return estimated
-
-    def _counted(self, done: int) -> Observation:
-        """Return the rows as they count in a sweep."""
-        share = done / (_ANNEALED * self.adapting) if self.adapting else 1.0
-        return self.observed if share >= 1.0 else self.observed.counted(_LEAST ** (1.0 - share))
 
     def _adapted(self, step: StepSize, done: int, chance: float) -> StepSize:
         if done >= self.adapting:

@@ -6,6 +6,7 @@
     python benchmarks/speed.py fit           10,000 rows by 20 columns with the defaults, beside scikit-learn's MLP
     python benchmarks/speed.py predict       a million rows in chunks: rows a second and peak memory
     python benchmarks/speed.py leapfrog      a leapfrog step of 8 chains against forward and backward of stacked modules
+    python benchmarks/speed.py candidates    40 networks of a weight manifold side by side against one after the other
 
 Each figure is a median over interleaved repetitions on one thread; times are CPU seconds of the process.
 """
@@ -30,6 +31,8 @@ from torch import nn
 from fathomless import UnboundedDepthClassifier
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.manifold.candidates import CandidateStage
+from fathomless.families.manifold.network import FlatNetwork
 from fathomless.inference import svi
 from fathomless.inference.batched import BatchedRun, BatchedRuns
 from fathomless.inference.batched import _epoch as many_epoch
@@ -37,6 +40,7 @@ from fathomless.inference.mcmc.scales import observation
 from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
 from fathomless.inference.run import Run
 from fathomless.inference.stacked import Stack
+from fathomless.inference.stages import StagedRun
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.nn.stacked import stacked
@@ -223,12 +227,52 @@ def leapfrog() -> None:
         )
 
 
+def candidates() -> None:
+    """Print what 40 networks cost one after the other, in ordinary modules, over what they cost side by side."""
+    count, steps = 40, 20
+    print(f"{steps} steps of {count} networks of 50 units, all rows in each: one after the other over side by side")
+    for rows, columns in ((100, 6), (277, 6), (455, 13), (927, 8)):
+        x, y = torch.randn(rows, columns), torch.randn(rows, 1)
+        network = FlatNetwork(columns, 1, (50,))
+        start, none = 0.3 * torch.randn(count, network.size), torch.zeros(count, rows, dtype=torch.bool)
+        law, like = Gaussian(noise="stated"), torch.ones(network.size)
+        noise = torch.zeros(count, 1)
+
+        def side_by_side(stage: CandidateStage) -> None:
+            StagedRun({"candidates": lambda _: stage}, 0, rounds=1).advance()
+
+        def in_turn(x: torch.Tensor = x, y: torch.Tensor = y) -> None:
+            for _ in range(count):
+                module = nn.Sequential(nn.Linear(x.shape[1], 50), nn.ReLU(), nn.Linear(50, 1))
+                scale = nn.Parameter(torch.zeros(1))
+                parameters = [*module.parameters(), scale]
+                optimiser = torch.optim.Adam(parameters, lr=1e-2, fused=True)
+                for _ in range(steps):
+                    optimiser.zero_grad()
+                    fit = (0.5 * ((module(x) - y) * torch.exp(-scale)).square() + scale).sum()
+                    (fit + 0.5 * torch.stack([p.square().sum() for p in parameters]).sum()).backward()
+                    optimiser.step()
+
+        ratios = []
+        for _ in range(7):
+            stage = CandidateStage(
+                network, law, Rows(x, y), none, start, torch.zeros_like(start), like, noise, steps=steps
+            )
+            mine = clock(lambda stage=stage: side_by_side(stage))  # type: ignore[misc]
+            ratios.append(clock(in_turn) / mine)
+        low, *_, high = ratios = sorted(ratios[1:])
+        middle = statistics.median(ratios)
+        print(f"  {rows:4d} rows, {columns:2d} columns  {middle:5.1f}   ({low:.1f} to {high:.1f})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="step, many, fit, predict, leapfrog; all of them if nothing is named")
+    parser.add_argument(
+        "what", nargs="*", help="step, many, fit, predict, leapfrog, candidates; all of them if nothing is named"
+    )
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, python {platform.python_version()}, one thread")
-    parts = {"step": step, "many": many, "fit": fit, "predict": predict, "leapfrog": leapfrog}
+    parts = {"step": step, "many": many, "fit": fit, "predict": predict, "leapfrog": leapfrog, "candidates": candidates}
     for name in parser.parse_args().what or parts:
         parts[name]()
 

@@ -272,6 +272,7 @@ def test_the_format_of_a_table_does_not_matter(call: Call, monkeypatch: pytest.M
         ("houses.parquet", []),
         ("houses.csv.gz", []),
         ("houses.txt", ["--decimal", ","]),
+        ("houses.txt", []),
         ("houses.tsv", []),
         ("houses.tsv", ["--delimiter", "tab"]),
         ("-", []),

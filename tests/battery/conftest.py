@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from battery.cases import Case
 from installed import installed
 
 
@@ -12,7 +13,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a case in one process, where it is fitted once."""
     for item in items:
         case = getattr(item, "callspec", None) and item.callspec.params.get("case")
-        if case is not None:
+        if isinstance(case, Case):  # pytest shows all tests to every such function
             item.add_marker(pytest.mark.xdist_group(case.name))
 
 

@@ -163,7 +163,11 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str = "as many as 
         help="between the cells of CSV; auto finds , ; tab or | (default: auto)",
     )
     parser.add_argument(
-        "--decimal", default=".", choices=(".", ","), metavar="MARK", help="decimal mark of CSV (default: .)"
+        "--decimal",
+        default="auto",
+        choices=("auto", ".", ","),
+        metavar="MARK",
+        help="decimal mark of CSV; auto finds . or , (default: auto)",
     )
     parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
 

@@ -256,6 +256,7 @@ class _Fit:
             key=given.key,
             weight=given.weight,
             notes=table.notes,
+            notation=table.notation,
         )
         what = ", ".join(given.target) or table.name
         self.headline = f"{what}: {table.task} on {len(table.columns)} columns, {table.rows:,} rows"
@@ -366,9 +367,7 @@ def _predict(given: argparse.Namespace) -> int:
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
     key = given.key or (manifest.key if manifest else None)
     targets, levels, unused, done = manifest.targets if manifest else (), given.interval or [0.9], None, 0
-    source = tables.batches(
-        given.data, columns.kinds(estimator.schema_), delimiter=given.delimiter, decimal=given.decimal
-    )
+    source = tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest))
     with tables.writer(given.out) as write:
         for piece in source:
             if unused is None:
@@ -397,6 +396,14 @@ def _predict(given: argparse.Namespace) -> int:
     return 0
 
 
+def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict[str, Any]:
+    """Return how a table is to be read: as the one that was fitted, unless a decimal mark is given."""
+    known = dict(manifest.notation) if manifest else {}
+    if given.decimal != "auto":
+        known = {column: way for column, way in known.items() if "%" in way}
+    return {"delimiter": given.delimiter, "decimal": given.decimal, "notation": known}
+
+
 def _set_threads(threads: int | None) -> None:
     """Use as many threads as the training did, if there are so many: a narrow network is slower on many."""
     import torch
@@ -418,7 +425,7 @@ def _evaluate(given: argparse.Namespace) -> int:
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
     targets = () if isinstance(estimator, Density) else manifest.targets
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
-    pieces = tables.batches(given.data, kinds, delimiter=given.delimiter, decimal=given.decimal)
+    pieces = tables.batches(given.data, kinds, **_notation(given, manifest))
     frame, notes = columns.joined(pieces), list[str]()
     if targets:
         frame, notes = columns.answered(frame, targets)

@@ -1,8 +1,8 @@
 """What a fit command is given: a table in memory, or a stream of one that is larger than the memory."""
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from fathomless.app import columns
 from fathomless.data import files as tables
 from fathomless.data import streams
+from fathomless.data.notations import MARKS, words
 from fathomless.data.readers import fingerprint
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.tasks import Density, Supervised
@@ -53,7 +54,7 @@ class FitRequest:
     weight: str | None = None
     drop: Sequence[str] = ()
     delimiter: str = "auto"
-    decimal: str = "."
+    decimal: str = "auto"
     stream: bool = False
 
 
@@ -71,6 +72,8 @@ class Input:
         "classification", "regression" or "density".
     notes : tuple of str
         What was done to the table, for the reader.
+    notation : mapping of str to str
+        How its columns write numbers and dates, where that is not plain.
     train : callable
         Fits an estimator to it.
     take : callable
@@ -86,6 +89,7 @@ class Input:
     notes: tuple[str, ...]
     train: Callable[[Estimator], object]
     take: Callable[[npt.NDArray[np.int64]], tuple[Any, Any]]
+    notation: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(request: FitRequest) -> Input:
@@ -116,7 +120,8 @@ def _whole(request: FitRequest) -> Input:
         rows=len(y),
         columns=tuple(parts.X.column_names),
         task=task,
-        notes=(*notes, *parts.notes),
+        notes=(*notes, *parts.notes, *_told(table.notation)),
+        notation=table.notation,
         train=lambda estimator: cast(Supervised, estimator).fit(parts.X, y, sample_weight=parts.weight),
         take=lambda rows: (parts.X.take(rows), y[rows]),
     )
@@ -137,9 +142,21 @@ def _of_density(request: FitRequest) -> Input:
         rows=len(parts.X),
         columns=tuple(parts.X.column_names),
         task="density",
-        notes=parts.notes,
+        notes=(*parts.notes, *_told(table.notation)),
+        notation=table.notation,
         train=lambda estimator: cast(Density, estimator).fit(parts.X, sample_weight=parts.weight),
         take=lambda rows: (parts.X.take(rows), None),
+    )
+
+
+def _told(notation: Mapping[str, str]) -> tuple[str, ...]:
+    """Say which columns are not written plainly."""
+    named = {
+        way: [column for column, own in notation.items() if own == way] for way in dict.fromkeys(notation.values())
+    }
+    return tuple(
+        f"read as {words(way)}{' (--decimal changes that)' if way in MARKS else ''}: {', '.join(names)}"
+        for way, names in named.items()
     )
 
 

@@ -97,6 +97,8 @@ class RunManifest:
         The same seed, data, machine and number of threads give the same bytes.
     notes : tuple of str
         What was done to the table, for the reader.
+    notation : mapping of str to str
+        How columns write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
     versions : mapping of str to str
         Of fathomless, torch, numpy and Python.
     """
@@ -115,6 +117,7 @@ class RunManifest:
     key: str | None = None
     weight: str | None = None
     notes: tuple[str, ...] = ()
+    notation: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(
         default_factory=lambda: {
             "fathomless": fathomless.__version__,
@@ -151,6 +154,8 @@ class RunManifest:
         FileError
             If it was altered so that it is none.
         """
+        if isinstance(found, dict):
+            found = {"notation": {}, **found}  # older runs have none
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
             raise FileError(f"{path} is not what fathomless wrote there; restore it from a backup or fit again")
         texts = ("command", "columns", "targets", "notes")
@@ -160,8 +165,8 @@ class RunManifest:
             and all(isinstance(found[name], list) and all(isinstance(v, str) for v in found[name]) for name in texts)
             and all(type(found[name]) is int and found[name] >= 0 for name in whole)
             and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight"))
-            and all(isinstance(found[name], dict) for name in ("options", "versions"))
-            and all(isinstance(value, str) for value in found["versions"].values())
+            and all(isinstance(found[name], dict) for name in ("options", "versions", "notation"))
+            and all(isinstance(value, str) for name in ("versions", "notation") for value in found[name].values())
             and 1 <= found["threads"] <= 1024
             and 0 < len(found["targets"]) == len(set(found["targets"]))
         )

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 from pyarrow import types
 
+from fathomless.data import notations
 from fathomless.system.errors import DataError, FileError
 
 __all__ = [
@@ -100,8 +101,8 @@ def check_options(delimiter: str, decimal: str) -> None:
     """Refuse a delimiter or a decimal mark that CSV cannot have."""
     if delimiter not in ("auto", *_TAB) and not re.fullmatch(r"[ !#-~]", delimiter):
         raise DataError(f'delimiter is {delimiter!r}; allowed are "auto", "tab" and one character of ASCII, no quote')
-    if decimal not in (".", ","):
-        raise DataError(f'decimal is {decimal!r}; allowed are "." and ","')
+    if decimal not in ("auto", *notations.MARKS):
+        raise DataError(f'decimal is {decimal!r}; allowed are "auto", "." and ","')
 
 
 def cut(
@@ -283,22 +284,37 @@ def equal_tables(schema: pa.Schema, pieces: Iterable[pa.RecordBatch], rows: int)
         yield held.combine_chunks()
 
 
-def inferred(column: Column, decimal: str) -> Column:
-    """Find the type of a whole column of text, and its values."""
+def inferred(column: Column, marks: Sequence[str]) -> tuple[Column, str]:
+    """Find the type of a whole column of text, and its values; and the notation they are written in, "" if plain.
+
+    Parameters
+    ----------
+    column : Column
+        Text.
+    marks : sequence of str
+        Decimal marks that are allowed, the likeliest first.
+    """
     for cells in _readings(column):
         for kind in ("numeric", "boolean", "date"):
-            found = _typed(cells, kind, decimal)
-            if found is None:
-                continue
-            if found.null_count == len(found):
-                return pa.chunked_array([pa.nulls(len(found))])
-            whole = _cast(cells, pa.int64()) if kind == "numeric" else None
-            return found if whole is None else whole
-    return _stripped(column, ("",))
+            for notation in marks if kind == "numeric" else ("",):
+                found = _typed(cells, kind, notation)
+                if found is None:
+                    continue
+                if found.null_count == len(found):
+                    return pa.chunked_array([pa.nulls(len(found))]), ""
+                whole = _cast(cells, pa.int64()) if kind == "numeric" else None
+                told = notation if kind == "numeric" and notations.marked(cells, notation) else ""
+                return (found if whole is None else whole), told
+    cells = _stripped(column, _MISSING)
+    return notations.days(cells) or (_stripped(column, ("",)), "")
 
 
-def with_kinds(table: pa.Table, kinds: Mapping[str, str], decimal: str, name: str, start: int) -> pa.Table:
+def with_kinds(
+    table: pa.Table, kinds: Mapping[str, str], notation: Mapping[str, str], decimal: str, name: str, start: int
+) -> pa.Table:
     """Give the columns of one piece, whose first row has the number `start`, the types of their kinds.
+
+    Columns are in the notation that is known of them, else numbers have the decimal mark, or either ("auto").
 
     Raises
     ------
@@ -309,20 +325,24 @@ def with_kinds(table: pa.Table, kinds: Mapping[str, str], decimal: str, name: st
     for label, column in zip(table.column_names, table.columns, strict=True):
         kind, type_ = kinds.get(label), column.type
         if kind is not None and (types.is_string(type_) or types.is_large_string(type_)):
-            column = _as_kind(column, kind, decimal, f"{name}, column {label!r}", start)
+            known = notation.get(label, decimal)
+            column = _as_kind(column, kind, known, f"{name}, column {label!r}", start)
         elif kind == "numeric" and (types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)):
             column = pc.cast(column, pa.float64(), safe=False)
         found.append(column)
     return pa.table(found, names=table.column_names)
 
 
-def _as_kind(column: Column, kind: str, decimal: str, where: str, start: int) -> Column:
+def _as_kind(column: Column, kind: str, notation: str, where: str, start: int) -> Column:
     if kind == "category":
         return _stripped(column, ("",))
-    for cells in _readings(column):
-        if (found := _typed(cells, kind, decimal)) is not None:
+    ways = notations.MARKS if kind == "numeric" and notation not in notations.MARKS else (notation,)
+    for cells, way in itertools.product(_readings(column), ways):
+        if (found := _typed(cells, kind, way)) is not None:
             return found
-    bad = bisect.bisect_left(range(1, len(cells)), True, key=lambda n: _typed(cells.slice(0, n), kind, decimal) is None)
+    bad = bisect.bisect_left(
+        range(1, len(cells)), True, key=lambda n: all(_typed(cells.slice(0, n), kind, way) is None for way in ways)
+    )
     raise DataError(
         f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} is not {_EXPECTED[kind]}; "
         "correct it, or leave the cell empty"
@@ -335,7 +355,7 @@ def _readings(column: Column) -> Iterator[Column]:
     yield _stripped(column, _MISSING)
 
 
-def _typed(cells: Column, kind: str, decimal: str) -> Column | None:
+def _typed(cells: Column, kind: str, notation: str) -> Column | None:
     """Read text as numbers, booleans or dates; give nothing if a cell is of another kind."""
     if kind == "boolean":
         return _cast(cells, pa.bool_())  # true and false in any case, 1 and 0
@@ -343,10 +363,11 @@ def _typed(cells: Column, kind: str, decimal: str) -> Column | None:
         for unit, zone in itertools.product(("us", "ns"), (None, "UTC")):  # "ns" takes more than six digits
             if (times := _cast(cells, pa.timestamp(unit, zone))) is not None:
                 return pc.cast(times, pa.timestamp("us"), safe=False)
-        return None
-    if decimal == ",":
-        cells = pc.replace_substring(pc.replace_substring(cells, ".", "!"), ",", ".")
-    numbers = _cast(cells, pa.float64())
+        found = notations.days(cells, notation) if "%" in notation else None
+        return None if found is None else found[0]
+    numbers = _cast(cells, pa.float64()) if notation == "." else None
+    if numbers is None:
+        numbers = notations.numbers(cells, notation)
     return None if numbers is None else pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 

@@ -6,9 +6,11 @@ What a file is, its first bytes say: its name plays no part. In CSV
 - empty cells and the words NA, N/A, NaN, nan, null, NULL, None and ? are missing, with or without a space on either
   side. In quotes these words are text in a column of text, and missing in any other. Empty cells are always missing;
 - a column whose cells are all numbers is int64, or float64 where that does not hold them: in quotes or not, spaces
-  around them or not, 007 being 7; a column of true and false (in any case; 1 and 0 among them) is bool; a column of
-  ISO dates or times, with a zone throughout or nowhere, is timestamp[us], in UTC; any other is text, stripped of
-  surrounding spaces; and one without a value has the type null;
+  around them or not, 007 being 7, with decimal commas, marks between thousands, a currency or a per cent sign; a
+  column of true and false (in any case; 1 and 0 among them) is bool; a column of ISO dates or times, with a zone
+  throughout or nowhere, is timestamp[us], in UTC, and so is one of dates such as 31.12.2024, or 12/31/2024 where a
+  cell tells which is the month; any other is text, stripped of surrounding spaces; and one without a value has the
+  type null;
 - empty lines are no rows.
 """
 
@@ -22,7 +24,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
@@ -69,15 +71,20 @@ class Table:
         How many they were.
     name : str
         Where they came from, in words.
+    notation : mapping of str to str
+        How columns of CSV write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
     """
 
     frame: "pa.Table"
     sha256: str
     bytes: int
     name: str
+    notation: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(source: Source, *, delimiter: str = "auto", decimal: str = ".", columns: Sequence[str] | None = None) -> Table:
+def read(
+    source: Source, *, delimiter: str = "auto", decimal: str = "auto", columns: Sequence[str] | None = None
+) -> Table:
     """Read a whole table, CSV (plain, gzip, bzip2, xz or zstd) or Parquet, and find the type of every column.
 
     Parameters
@@ -87,8 +94,8 @@ def read(source: Source, *, delimiter: str = "auto", decimal: str = ".", columns
     delimiter : str
         One character, or "tab". "auto" takes the one of comma, semicolon, tab and bar that gives the header the most
         cells.
-    decimal : {".", ","}
-        The decimal mark of CSV. There are no marks between thousands.
+    decimal : {"auto", ".", ","}
+        The decimal mark of CSV; "auto" finds it by the cells of all columns.
     columns : sequence of str, optional
         The columns that are wanted, in this order; all if left out.
 
@@ -117,19 +124,25 @@ def read(source: Source, *, delimiter: str = "auto", decimal: str = ".", columns
         raw = Watched(file, sha.update)
         kind, content = _recognise(raw, name)
         if kind == "parquet":
-            frame = _whole_parquet(_seekable(file, raw, content), columns, name)
+            frame, notation = _whole_parquet(_seekable(file, raw, content), columns, name), dict[str, str]()
         else:
             text = _decompressed(content, kind, name)
-            frame = _whole_csv(text, columns, delimiter, decimal, name)
+            frame, notation = _whole_csv(text, columns, delimiter, decimal, name)
             while raw.read(_CHUNK):  # what no decompressor asked for belongs to the fingerprint too
                 pass
     if not len(frame):
         raise DataError(f"{name} has column names and no rows; give a table with at least one row")
-    return Table(frame, sha.hexdigest(), raw.bytes, name)
+    return Table(frame, sha.hexdigest(), raw.bytes, name, notation)
 
 
 def batches(
-    source: Source, kinds: Mapping[str, str], *, rows: int = 65536, delimiter: str = "auto", decimal: str = "."
+    source: Source,
+    kinds: Mapping[str, str],
+    *,
+    rows: int = 65536,
+    delimiter: str = "auto",
+    decimal: str = "auto",
+    notation: Mapping[str, str] | None = None,
 ) -> "Iterator[pa.Table]":
     """Read a table piece by piece, with columns of known kinds; the memory does not grow with the number of rows.
 
@@ -140,7 +153,9 @@ def batches(
     Parameters
     ----------
     source, delimiter, decimal
-        As in :func:`read`.
+        As in :func:`read`; "auto" allows both marks, and prefers the point.
+    notation : mapping of str to str, optional
+        How columns of CSV write numbers and dates, as :func:`read` has found it.
     kinds : mapping of str to {"numeric", "boolean", "category", "date"}
         What is known of some columns, which must all be there.
     rows : int
@@ -183,7 +198,7 @@ def batches(
         check_present(kinds, schema.names, name)
         start = 1
         for table in equal_tables(schema, pieces, rows):
-            yield with_kinds(table, fitted, decimal, name, start)
+            yield with_kinds(table, fitted, notation or {}, decimal, name, start)
             start += len(table)
 
 
@@ -313,10 +328,13 @@ def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watch
     return pa.PythonFile(file, "r")
 
 
-def _whole_csv(text: Any, columns: Sequence[str] | None, delimiter: str, decimal: str, name: str) -> "pa.Table":
+def _whole_csv(
+    text: Any, columns: Sequence[str] | None, delimiter: str, decimal: str, name: str
+) -> "tuple[pa.Table, dict[str, str]]":
     import pyarrow as pa
 
     from fathomless.data.csv import cut, inferred
+    from fathomless.data.notations import MARKS, mark_of
 
     schema, pieces = cut(text, columns, delimiter, name)
     gathered, size, asked = [], 0, 0
@@ -329,8 +347,12 @@ def _whole_csv(text: Any, columns: Sequence[str] | None, delimiter: str, decimal
             asked = size + _STEP
     left = pa.Table.from_batches(gathered, schema).columns[::-1]
     del gathered
+    mark = mark_of(left) if decimal == "auto" else decimal
+    marks = (mark, *(other for other in MARKS if decimal == "auto" and other != mark))
     # the text of a column goes when its values are there
-    return pa.table([inferred(left.pop(), decimal) for _ in schema], schema.names)
+    found = [inferred(left.pop(), marks) for _ in schema]
+    told = {column: notation for column, (_, notation) in zip(schema.names, found, strict=True) if notation}
+    return pa.table([values for values, _ in found], schema.names), told
 
 
 def _whole_parquet(file: Any, columns: Sequence[str] | None, name: str) -> "pa.Table":

@@ -45,7 +45,7 @@ OWNERS = {
     "arviz": {"inference.mcmc.diagnostics"},
     "PIL": {"data.readers"},
     "matplotlib": {"plots.canvas"},
-    "pyarrow": {"data.csv", "data.files", "data.streams", "app.columns"},
+    "pyarrow": {"data.csv", "data.files", "data.notations", "data.streams", "app.columns"},
     "jinja2": {"app.report"},
     "pandas": set(),
     "polars": set(),

@@ -367,9 +367,8 @@ def _predict(given: argparse.Namespace) -> int:
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
     key = given.key or (manifest.key if manifest else None)
     targets, levels, unused, done = manifest.targets if manifest else (), given.interval or [0.9], None, 0
-    source = tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest))
     with tables.writer(given.out) as write:
-        for piece in source:
+        for piece in tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest)):
             if unused is None:
                 used = {column.name for column in estimator.schema_.columns} | {key}
                 unused = [name for name in piece.column_names if estimator.schema_.named and name not in used]
@@ -398,10 +397,9 @@ def _predict(given: argparse.Namespace) -> int:
 
 def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict[str, Any]:
     """Return how a table is to be read: as the one that was fitted, unless a decimal mark is given."""
-    known = dict(manifest.notation) if manifest else {}
-    if given.decimal != "auto":
-        known = {column: way for column, way in known.items() if "%" in way}
-    return {"delimiter": given.delimiter, "decimal": given.decimal, "notation": known}
+    known = manifest.notation.items() if manifest else ()
+    kept = {column: way for column, way in known if given.decimal == "auto" or "%" in way}
+    return {"delimiter": given.delimiter, "decimal": given.decimal, "notation": kept}
 
 
 def _set_threads(threads: int | None) -> None:

@@ -286,6 +286,25 @@ def test_the_format_of_a_table_does_not_matter(call: Call, monkeypatch: pytest.M
     assert (manifest.source, manifest.bytes) == ("standard input", len(plain))
 
 
+def test_one_row_is_read_as_its_table_was(call: Call) -> None:
+    """Decimal commas, points between thousands and days first: alone, a cell could be read otherwise."""
+    rng = np.random.default_rng(0)
+    size, day = rng.integers(1001, 9999, 60), rng.integers(1, 28, 60)
+    swap = str.maketrans(",.", ".,")
+    features = [f"{n:,};{d:02d}.03.2024".translate(str.maketrans(",", ".")) for n, d in zip(size, day, strict=True)]
+    prices = [f"{n / 7:,.2f} €".translate(swap) for n in size]
+    lines = ["size;day;price", *map(";".join, zip(features, prices, strict=True))]
+    Path("german.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    said = call("fit", "german.csv", "--target", "price", "--epochs", "4", "--members", "1", "--out", "german")
+    assert "price: regression on 2 columns, 60 rows" in said.out
+    assert "note: read as numbers with decimal commas, marks between thousands or units" in said.err
+    assert "note: read as dates of the form %d.%m.%Y: day" in said.err
+    whole = predicted(call, data="german.csv", run="german")
+    Path("one.csv").write_text("size;day\n" + features[0] + "\n", encoding="utf-8")
+    one = predicted(call, data="one.csv", run="german")
+    assert one["mean"].to_pylist() == pytest.approx(whole["mean"].to_pylist()[:1])
+
+
 def test_the_format_of_predictions_does_not_matter(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted(call)
     expected = predicted(call)

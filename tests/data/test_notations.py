@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fathomless.data import files as tables
-from fathomless.data.notations import days, mark_of, marked, numbers
+from fathomless.data.notations import days, mark_of, numbers
 from fathomless.system.errors import DataError
 
 Write = Callable[[str], Path]
@@ -120,11 +120,18 @@ def test_the_columns_of_a_table_decide_on_its_mark(columns: list[list[str]], mar
 
 
 @pytest.mark.parametrize(
-    ("cells", "mark", "told"),
-    [(["1.5", "-2e3"], ".", False), (["1", "2"], ",", False), (["1,5"], ",", True), (["1,000"], ".", True)],
+    ("cells", "decimal", "notation"),
+    [
+        (["1.5", "-2e3"], "auto", {}),
+        ([" 1.5", "NA", "-.5 "], "auto", {}),
+        (["1", "2"], ",", {}),
+        (["1,5"], "auto", {"x": ","}),
+        (["1,000"], ".", {"x": "."}),
+    ],
 )
-def test_plain_numbers_need_no_notation(cells: list[str], mark: str, told: bool) -> None:
-    assert marked(column(*cells), mark) is told
+def test_plain_numbers_need_no_notation(file: Write, cells: list[str], decimal: str, notation: dict[str, str]) -> None:
+    text = "y;x\n" + "".join(f"a;{cell}\n" for cell in cells)
+    assert tables.read(file(text), decimal=decimal).notation == notation
 
 
 GERMAN = (

@@ -294,17 +294,19 @@ def inferred(column: Column, marks: Sequence[str]) -> tuple[Column, str]:
     marks : sequence of str
         Decimal marks that are allowed, the likeliest first.
     """
+    ways = [*(("numeric", mark) for mark in marks), ("boolean", ""), ("date", "")]
     for cells in _readings(column):
-        for kind in ("numeric", "boolean", "date"):
-            for notation in marks if kind == "numeric" else ("",):
-                found = _typed(cells, kind, notation)
-                if found is None:
-                    continue
-                if found.null_count == len(found):
-                    return pa.chunked_array([pa.nulls(len(found))]), ""
-                whole = _cast(cells, pa.int64()) if kind == "numeric" else None
-                told = notation if kind == "numeric" and notations.marked(cells, notation) else ""
-                return (found if whole is None else whole), told
+        for kind, mark in ways:
+            if (found := _typed(cells, kind, mark)) is None:
+                continue
+            if found.null_count == len(found):
+                return pa.chunked_array([pa.nulls(len(found))]), ""
+            if kind != "numeric":
+                return found, ""
+            if (whole := _cast(cells, pa.int64())) is not None:
+                return whole, ""
+            plain = mark == "." and _cast(pc.utf8_trim_whitespace(cells), pa.float64()) is not None
+            return found, "" if plain else mark
     cells = _stripped(column, _MISSING)
     return notations.days(cells) or (_stripped(column, ("",)), "")
 
@@ -337,9 +339,10 @@ def _as_kind(column: Column, kind: str, notation: str, where: str, start: int) -
     if kind == "category":
         return _stripped(column, ("",))
     ways = notations.MARKS if kind == "numeric" and notation not in notations.MARKS else (notation,)
-    for cells, way in itertools.product(_readings(column), ways):
-        if (found := _typed(cells, kind, way)) is not None:
-            return found
+    for cells in _readings(column):
+        for way in ways:
+            if (found := _typed(cells, kind, way)) is not None:
+                return found
     bad = bisect.bisect_left(
         range(1, len(cells)), True, key=lambda n: all(_typed(cells.slice(0, n), kind, way) is None for way in ways)
     )

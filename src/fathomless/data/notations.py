@@ -17,7 +17,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MARKS", "days", "mark_of", "marked", "numbers", "words"]
+__all__ = ["MARKS", "days", "mark_of", "numbers", "words"]
 
 #: Decimal marks.
 MARKS = (".", ",")
@@ -93,21 +93,12 @@ def days(cells: Column, notation: str | None = None) -> tuple[Column, str] | Non
 
 def mark_of(columns: Iterable[Column]) -> str:
     """Return the decimal mark of a table, by the first cells of its columns of text: "," where only it reads some."""
-    votes = dict.fromkeys(MARKS, 0)
-    for column in columns:
-        head = pc.utf8_trim_whitespace(column.slice(0, _HEAD)).drop_null()
-        if not len(head):
-            continue
-        able = [mark for mark in MARKS if numbers(head, mark) is not None]
-        if len(able) == 1:
-            votes[able[0]] += 1
-    return "," if votes[","] and not votes["."] else "."
+    heads = [pc.utf8_trim_whitespace(column.slice(0, _HEAD)).drop_null() for column in columns]
 
+    def needed(mark: str, other: str) -> bool:
+        return any(numbers(head, mark) is not None and numbers(head, other) is None for head in heads if len(head))
 
-def marked(cells: Column, mark: str) -> bool:
-    """Whether numbers say more than digits, signs and a decimal point: whether their notation must be told."""
-    plain = r"^\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\s*$" if mark == "." else r"^\s*[-+]?\d+\s*$"
-    return not pc.all(pc.match_substring_regex(cells, plain), min_count=0).as_py()
+    return "," if needed(",", ".") and not needed(".", ",") else "."
 
 
 def words(notation: str) -> str:

@@ -27,7 +27,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.options import DrawnWeightsOptions, options_of
 from fathomless.estimators.preparation import Array, Prepared, TableReader
 from fathomless.inference.run import Fitted, blueprint_of, rebuild
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
@@ -339,7 +339,7 @@ class Predictor(Estimator, ABC):
             likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"]))  # type: ignore[operator, union-attr]
         passes = self._draws() if self.model_.stochastic else 1
         networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
-        networks *= len(self.model_.members) if isinstance(self.model_, Ensemble) else 1
+        networks *= len(members_of(self.model_))
         memory.require(
             2.0 * 8.0 * passes * networks * min(len(X), PREDICTED_AT_ONCE) * self.likelihood_.outputs,
             f"weight_draws={passes:,} of {min(len(X), PREDICTED_AT_ONCE):,} rows",

@@ -26,7 +26,7 @@ from fathomless.inference.noise import (
 )
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.system.rng import as_generator, fold_in
@@ -194,7 +194,7 @@ def weighed(
         "poisson_loss": stacking.value(q, *table) - value,
         "log_density": (weight @ found.log_density / weight.sum()).tolist(),
         "rows": len(found.rows),
-        "members": len(model.members) if isinstance(model, Ensemble) else 1,
+        "members": len(members_of(model)),
     }
 
 
@@ -226,6 +226,6 @@ def _part(held: Held, i: int, size: int) -> Held:
 
 
 def _listed(model: Model) -> ListedStructure:
-    one = model.members[0] if isinstance(model, Ensemble) else model
+    one = members_of(model)[0]
     assert isinstance(one, ListedStructure)
     return one

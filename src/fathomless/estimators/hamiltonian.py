@@ -33,7 +33,7 @@ from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
 from fathomless.inference.run import Fitted
 from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, lacks
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
@@ -110,10 +110,10 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
         start = self._with({**self._start_options(), "checkpoint": None if folder is None else folder / "networks"})
         self._refuse_long(prepared, start)
         fitted = start._infer(prepared)
-        members = list(fitted.model.members) if isinstance(fitted.model, Ensemble) else [fitted.model]
+        members = members_of(fitted.model)
         first = members[0]
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
-            raise lacks(cast(Model, first), HasLogJoint, "weights='hmc'", "use weights='map'")
+            raise lacks(first, HasLogJoint, "weights='hmc'", "use weights='map'")
         posterior = cast(ListedPosterior, first.structure())
         masses = _heaviest(dict(zip(map(int, posterior.names), posterior.probabilities, strict=True)))
         found = {}

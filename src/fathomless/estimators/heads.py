@@ -21,8 +21,7 @@ from fathomless.inference.noise import KAPPA, KAPPA_ALONE, by_structure
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate as calibrated
 from fathomless.posterior.capabilities import ListedStructure
-from fathomless.posterior.ensemble import Ensemble
-from fathomless.posterior.model import Model
+from fathomless.posterior.ensemble import members_of
 
 __all__ = ["heads_by_bound", "heads_by_rows"]
 
@@ -63,7 +62,7 @@ def heads_by_rows(
     fitted, seen
         The same networks, with a law that was fitted to the rows under draws of their heads; and the rows under these.
     """
-    likelihood, models = fitted.likelihood, _networks(fitted.model)
+    likelihood, models = fitted.likelihood, members_of(fitted.model)
     train, folds = prepared.train, prepared.folds
     if calibrate:
         kappa = KAPPA_ALONE if folds is None else KAPPA
@@ -97,16 +96,12 @@ def heads_by_bound(fitted: Fitted, kind: str, prepared: Prepared, *, calibrate: 
 
     Parameters are those of :func:`heads_by_rows`.
     """
-    for model in _networks(fitted.model):
+    for model in members_of(fitted.model):
         with_posterior(model, fitted.likelihood, prepared.train, kind)
     valid = prepared.valid
     if calibrate and valid is not None and len(valid):
         calibrated(fitted.model, fitted.likelihood, valid, _DRAWS, fitted.seed)
     return fitted
-
-
-def _networks(model: Model) -> list[Model]:
-    return [one for one in model.members if isinstance(one, Model)] if isinstance(model, Ensemble) else [model]
 
 
 def _under(seen: Held, q: Mapping[int, float]) -> Held:

@@ -19,7 +19,7 @@ from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions
 from fathomless.inference.objective import elbo
 from fathomless.inference.training import Training
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.metrics import accuracy, expected_calibration_error
 from fathomless.posterior.model import Draws, Model
@@ -65,7 +65,7 @@ def training(given: Mapping[str, Any], **more: Any) -> Training:
 
 def each(model: Model) -> list[ContinuousDepth]:
     """Return a network, or those of an ensemble."""
-    return cast(list[ContinuousDepth], list(model.members) if isinstance(model, Ensemble) else [model])
+    return cast(list[ContinuousDepth], members_of(model))
 
 
 def steps_of(model: Model) -> int:

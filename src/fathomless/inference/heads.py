@@ -22,7 +22,7 @@ is that of the greatest evidence, within [1e-4, 1e4].
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -32,7 +32,7 @@ from fathomless.data.rows import Rows, Stream
 from fathomless.inference.distributed import ranks
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.capabilities import LinearHeads, lacks
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Categorical, Laplace, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
@@ -273,7 +273,7 @@ def with_posterior(model: Model, likelihood: Likelihood, rows: Rows | Stream, ki
 
 def as_points(model: Model) -> None:
     """Give a network, or all of an ensemble, the means of its normal heads in place of them."""
-    for one in _each(model):
+    for one in members_of(model):
         if isinstance(one, LinearHeads) and any(isinstance(part, GaussianHead) for part in one.modules()):
             heads = one.heads_in_use()
             one.replace_heads({k: head.mean_map() for k, head in heads.items() if isinstance(head, GaussianHead)})
@@ -339,7 +339,3 @@ def greatest_evidence(evidence: Callable[[Tensor], Tensor], like: Tensor) -> flo
         low, high = evidence(like.new_tensor([inner, outer])).tolist()
         left, right = (left, outer) if low >= high else (inner, right)
     return math.exp(min(max(0.5 * (left + right), math.log(_LOW)), math.log(_HIGH)))
-
-
-def _each(model: Model) -> Sequence[Model]:
-    return [one for one in model.members if isinstance(one, Model)] if isinstance(model, Ensemble) else [model]

@@ -16,7 +16,12 @@ from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system.errors import DataError
 
-__all__ = ["Ensemble"]
+__all__ = ["Ensemble", "members_of"]
+
+
+def members_of(model: Model) -> list[Model]:
+    """Return the members of an ensemble, or the one model that there is."""
+    return [cast(Model, member) for member in model.members] if isinstance(model, Ensemble) else [model]
 
 
 class Ensemble(Resizable):

@@ -32,7 +32,7 @@ from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import members_of
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
 
@@ -108,8 +108,7 @@ class AfterTraining(LaplaceOptions, Estimator, ABC):
         fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
         if not isinstance(prepared.train, Rows):
             raise DataError("Laplace's approximation was asked for of a stream; it needs all rows at once")
-        members = fitted.model.members if isinstance(fitted.model, Ensemble) else [fitted.model]
-        for k, model in enumerate(members):
+        for k, model in enumerate(members_of(fitted.model)):
             seed = fold_in(prepared.seed, "laplace", k)
             cast(LinearisedNetwork, model).take_posterior(fitted.likelihood, prepared.train, self.networks, seed)
         valid = prepared.valid

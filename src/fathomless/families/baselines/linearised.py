@@ -1,5 +1,6 @@
 """A network of one depth, made linear in its weights, with Laplace's approximation of their posterior."""
 
+import math
 from typing import Any
 
 import torch
@@ -17,8 +18,6 @@ from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in, seeded_globals
 
 __all__ = ["LinearisedNetwork"]
-
-_AT_ONCE = 2**20  # rows times networks
 
 
 class LinearisedNetwork(Resizable):
@@ -87,14 +86,11 @@ class LinearisedNetwork(Resizable):
         """Evaluate the network while it is trained, and every network that was drawn afterwards."""
         square = [p.square().sum() / self._scales[name] ** 2 for name, p in self.network.named_parameters()]
         decay = 0.5 * torch.stack(square).sum()
-        if self.training or not len(self.apart):
-            f = self.network(x)[None]
-        else:
-            parts = x.split(max(1, _AT_ONCE // len(self.apart)))
-            f = torch.cat([linearised(self.network, part, self.apart) for part in parts], 1)
-        even = torch.full((len(f),), 1.0 / len(f), dtype=torch.float64, device=f.device).log()
+        drawn = len(self.apart) > 0 and not self.training
+        f = linearised(self.network, x, self.apart) if drawn else self.network(x)[None]
+        even = f.new_full((len(f),), -math.log(len(f)))
         number = torch.full((len(f),), self.depth, device=f.device)
-        return Draws(f, even.to(f.dtype), number, {"weights": decay})
+        return Draws(f, even, number, {"weights": decay})
 
     def structure(self) -> ListedPosterior:
         """Return the one depth."""

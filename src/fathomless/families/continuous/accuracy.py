@@ -14,7 +14,7 @@ from torch import Tensor
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Transition, coarser
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import ContinuousPredictive, predictive
@@ -188,7 +188,7 @@ def counts(model: Model, steps: Sequence[int]) -> tuple[int, ...]:
     """
     if not steps or min(steps) < 1:
         raise DataError(f"steps={tuple(steps)} was given; whole numbers >= 1 are allowed, for instance (5, 10, 20, 40)")
-    first = model.members[0] if isinstance(model, Ensemble) else model
+    first = members_of(model)[0]
     assert isinstance(first, ContinuousDepth)
     multiple = first.horizons if first.random_horizon else 1
     return tuple(sorted({multiple * max(1, round(count / multiple)) for count in steps}))

@@ -28,7 +28,7 @@ from fathomless.families.continuous.solve import PathOptions
 from fathomless.inference.looks import Law
 from fathomless.inference.objective import log_predictive
 from fathomless.inference.run import Fitted
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, with_errors
@@ -54,8 +54,7 @@ class EffectiveDepth(ContinuousOptions, Estimator, ABC):
         """Train; find the effective depth."""
         fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
         x = prepared.train.first.x[:_ROWS]
-        members = len(fitted.model.members) if isinstance(fitted.model, Ensemble) else 1
-        draws = max(1, self.weight_draws // members)
+        draws = max(1, self.weight_draws // len(members_of(fitted.model)))
         layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(prepared.seed, "depth"))
         return replace(fitted, weighing={**fitted.weighing, "effective_depth": layers})
 
@@ -162,8 +161,7 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
     def _networks(self) -> list[ContinuousDepth]:
         """Return the fitted network, or those of an ensemble."""
         check_is_fitted(self, "model_")
-        members = self.model_.members if isinstance(self.model_, Ensemble) else [self.model_]
-        return cast(list[ContinuousDepth], list(members))
+        return cast(list[ContinuousDepth], members_of(self.model_))
 
     def _describe(self) -> None:
         first, *_ = networks = self._networks()

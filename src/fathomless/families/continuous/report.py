@@ -19,7 +19,7 @@ from fathomless.families.continuous.estimator import ContinuousDepthClassifier, 
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import follow, parted
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import members_of
 from fathomless.system.rng import as_generator
 
 __all__ = ["findings", "page"]
@@ -93,9 +93,7 @@ def _objective(estimator: Estimator, first: ContinuousDepth) -> str:
 
 
 def _networks(estimator: Estimator) -> list[ContinuousDepth]:
-    model = estimator.model_
-    members = model.members if isinstance(model, Ensemble) else [model]
-    return [member for member in members if isinstance(member, ContinuousDepth)]
+    return [member for member in members_of(estimator.model_) if isinstance(member, ContinuousDepth)]
 
 
 # ------------------------------------------------------------------------------------------------- the paths
@@ -314,9 +312,7 @@ def _horizon_path(estimator: Estimator, first: ContinuousDepth) -> Figure:
 
 def findings(case: Case) -> Iterator[Finding]:
     """Say what a second pair of eyes would of a path of weights."""
-    model = case.estimator.model_
-    members = model.members if isinstance(model, Ensemble) else [model]
-    networks = [member for member in members if isinstance(member, ContinuousDepth)]
+    networks = _networks(case.estimator)
     if not networks:
         return
     first, told = networks[0], case.estimator.structure_.statistics

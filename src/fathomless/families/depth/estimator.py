@@ -28,7 +28,7 @@ from fathomless.inference.looks import FIRST, Law
 from fathomless.inference.run import Fitted
 from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
 from fathomless.nn.layers import WeightPrior
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (
     DepthLaw,
     DepthPrior,
@@ -189,8 +189,8 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
         self.kinds_ = self.weighing_.get("kinds", [])
         self.sampling_ = {int(number): told for number, told in self.weighing_.get("sampling", {}).items()}
         one_law = "numbers" in self.weighing_ and not self.kinds_
-        first = self.model_.members[0] if one_law and isinstance(self.model_, Ensemble) else self.model_
-        self.structure_ = cast(ListedPosterior, cast(Model, first).structure())
+        first = members_of(self.model_)[0] if one_law else self.model_
+        self.structure_ = cast(ListedPosterior, first.structure())
         if "numbers" in self.weighing_:
             self.structure_ = with_errors(self.structure_, self.weighing_)
         pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)

@@ -86,7 +86,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         Least depth; 0 puts a head straight on the input, a linear model.
     weights : {"map", "meanfield", "matrix", "sparse"}
         Point estimates with the decay of the prior (penalised maximum likelihood, no evidence bound), an independent
-        Gaussian per weight, or a Gaussian and an inclusion variable (evidence bounds).
+        Gaussian per weight, a matrix normal per layer, or a Gaussian and an inclusion variable (evidence bounds).
     weight_prior : WeightPrior
         Prior N(0, s²) of the weights; s may depend on the shape of a parameter.
     weight_scale : float

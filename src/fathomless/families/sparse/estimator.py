@@ -26,7 +26,7 @@ from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
@@ -141,8 +141,7 @@ class _SparseBayes(TemperatureChoice, VariationalEstimator, ABC):
 
     def _members(self) -> list[SparseNetwork]:
         """Return the fitted network, or those of an ensemble of restarts."""
-        members = self.model_.members if isinstance(self.model_, Ensemble) else [self.model_]
-        return cast(list[SparseNetwork], list(members))
+        return cast(list[SparseNetwork], members_of(self.model_))
 
     def _describe(self) -> None:
         for member in self._members():

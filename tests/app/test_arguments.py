@@ -74,6 +74,11 @@ def test_help_fits_eighty_columns(
     assert "`" not in text
 
 
+def test_the_package_is_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "fathomless", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("fathomless ")
+
+
 def test_help_needs_neither_torch_nor_numpy_nor_pyarrow() -> None:
     code = (
         "import contextlib, io, sys\n"

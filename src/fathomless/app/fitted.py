@@ -1,0 +1,156 @@
+"""Commands of a fitted run: ``predict``, ``evaluate``, ``sample`` and ``report``."""
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fathomless.app.printing import note, scores_of, show, show_json, table_of
+from fathomless.system.errors import DataError, FileError
+
+if TYPE_CHECKING:
+    from fathomless.app.runs import RunManifest
+    from fathomless.estimators.base import Predictor
+
+__all__ = ["evaluate", "predict", "report", "sample", "set_threads"]
+
+
+def set_threads(threads: int | None) -> None:
+    """Use as many threads as the training did, if there are so many: a narrow network is slower on many."""
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(min(threads, os.cpu_count() or 1))
+
+
+def predict(given: argparse.Namespace) -> int:
+    """Predict the rows of a table, piece by piece."""
+    from dataclasses import replace
+
+    from fathomless.app import columns, runs
+    from fathomless.data import files as tables
+    from fathomless.data.targets import ClassLabels
+    from fathomless.estimators.tasks import Density
+
+    estimator, manifest = runs.load(given.folder)
+    set_threads(given.threads or (manifest.threads if manifest else None))
+    if given.interval and isinstance(estimator, Density):
+        raise DataError("--interval was given, and a density has no target; leave it out")
+    if given.interval and isinstance(estimator.target_, ClassLabels):
+        raise DataError("--interval was given, which is for numbers; the target is a class")
+    if given.unseen:
+        estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
+    key = given.key or (manifest.key if manifest else None)
+    targets, levels, unused, done = manifest.targets if manifest else (), given.interval or [0.9], None, 0
+    with tables.writer(given.out) as write:
+        for piece in tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest)):
+            if unused is None:
+                used = {column.name for column in estimator.schema_.columns} | {key}
+                unused = [name for name in piece.column_names if estimator.schema_.named and name not in used]
+                if given.key:
+                    columns.present(piece.column_names, [given.key])
+            if not len(piece):
+                raise DataError(f"{given.data} has column names and no rows; give rows to predict")
+            names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
+            X = piece if estimator.schema_.named else piece.drop_columns(list(names))
+            X = columns.features(X, estimator.schema_)
+            if isinstance(estimator, Density):
+                log_density, error = estimator.score_samples(X, return_error=True)
+                found = {"log_density": log_density, "monte_carlo_error": error}
+            else:
+                found = columns.predictions(cast("Predictor", estimator).predict_dist(X), targets, levels)
+            if key in found:
+                raise DataError(f"the key column {key!r} is called like one of predictions; give it another name")
+            write(columns.tabled({**names, **found}))
+            done += len(piece)
+    if unused:
+        note(f"columns that were not used: {', '.join(unused)}")
+    if given.out != "-":
+        show(f"{done:,} rows are in {given.out}")
+    return 0
+
+
+def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict[str, Any]:
+    """Return how a table is to be read: as the one that was fitted, unless a decimal mark is given."""
+    known = manifest.notation.items() if manifest else ()
+    kept = {column: way for column, way in known if given.decimal == "auto" or "%" in way}
+    return {"delimiter": given.delimiter, "decimal": given.decimal, "notation": kept}
+
+
+def evaluate(given: argparse.Namespace) -> int:
+    """Score a run on rows with known answers, and keep the scores."""
+    from fathomless.app import columns, runs
+    from fathomless.data import files as tables
+    from fathomless.data.targets import ClassLabels
+    from fathomless.estimators.tasks import Density
+
+    estimator, manifest = runs.load(given.folder)
+    set_threads(given.threads or (manifest.threads if manifest else None))
+    if manifest is None:
+        raise DataError(f"{given.folder} was saved from Python, which keeps no name of its target; evaluate it there")
+    labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
+    targets = () if isinstance(estimator, Density) else manifest.targets
+    kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
+    pieces = tables.batches(given.data, kinds, **_notation(given, manifest))
+    frame, notes = columns.joined(pieces), list[str]()
+    if targets:
+        frame, notes = columns.answered(frame, targets)
+    for text in notes:
+        note(text)
+    name = "standard input" if given.data == "-" else Path(given.data).name
+    if name in runs.OWN:  # and not in their place
+        name = f"./{name}"
+    X = columns.features(frame, estimator.schema_)
+    task = "regression" if labels is None else "classification"
+    y = columns.answers(frame.select(targets), task) if targets else None
+    found = runs.scored(estimator, X, y, name=name, targets=manifest.targets)
+    runs.keep_evaluation(given.folder, found)
+    if given.json:
+        show_json(
+            run=str(given.folder),
+            data=name,
+            rows=found.rows,
+            scores=scores_of(found),
+            constant=scores_of(found, "baseline"),
+        )
+    else:
+        show(table_of(found))
+        note(f"kept in {given.folder}; fathomless report {shlex.quote(given.folder)} shows it")
+    return 0
+
+
+def sample(given: argparse.Namespace) -> int:
+    """Draw rows from a density."""
+    from fathomless.app import columns, runs
+    from fathomless.data import files as tables
+    from fathomless.estimators.tasks import Density
+
+    estimator, _ = runs.load(given.folder)
+    if not isinstance(estimator, Density):
+        raise DataError(f"{given.folder} predicts a target; rows are drawn from a density (fit --task density)")
+    drawn = estimator.sample(given.rows, random_state=given.seed)
+    names = [column.name for column in estimator.schema_.columns]
+    with tables.writer(given.out) as write:
+        write(columns.tabled(dict(zip(names, drawn.T, strict=True))))
+    if given.out != "-":
+        show(f"{given.rows:,} rows are in {given.out}")
+    return 0
+
+
+def report(given: argparse.Namespace) -> int:
+    """Write the page of a run."""
+    from fathomless.app import runs
+    from fathomless.system import io
+
+    page = runs.page(given.folder)
+    out = Path(given.out) if given.out else Path(given.folder) / "report.html"
+    if out.is_dir():
+        raise FileError(f"{out} is a folder; give the name of a file, such as report.html")
+    io.write_text(out, page)
+    show(out)
+    if given.open:
+        import webbrowser
+
+        webbrowser.open(out.resolve().as_uri())
+    return 0

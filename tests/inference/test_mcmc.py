@@ -4,6 +4,8 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.stats
+import torch
 
 from fathomless.inference.mcmc.diagnostics import (
     diagnose,
@@ -15,8 +17,9 @@ from fathomless.inference.mcmc.diagnostics import (
     rhat,
     to_arviz,
 )
+from fathomless.inference.mcmc.elliptical import elliptical_slice
 from fathomless.inference.mcmc.joint import joint_distribution_test
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DivergenceError
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +36,27 @@ def autoregressive(chains: int, draws: int, rho: float, seed: int, apart: float 
     for t in range(1, draws):
         x[:, t] = rho * x[:, t - 1] + np.sqrt(1 - rho**2) * generator.normal(size=chains)
     return x + apart * np.arange(chains)[:, None]
+
+
+def test_elliptical_slices_leave_a_cut_normal_law_as_it_is() -> None:
+    """N(0, 1) beyond 1, and NaN elsewhere, has the mean φ(1)/(1 − Φ(1)) and the variance 1 + m − m²."""
+    z = torch.full((50, 1), 1.5, dtype=torch.float64)
+    log_p, generator, kept = torch.zeros(50, dtype=torch.float64), torch.Generator().manual_seed(0), []
+
+    def beyond(z: torch.Tensor) -> torch.Tensor:
+        return torch.where(z[:, 0] > 1.0, 0.0, torch.nan)
+
+    for _ in range(400):
+        z, log_p = elliptical_slice(z, log_p, beyond, generator)
+        kept.append(z[:, 0])
+    drawn = torch.stack(kept, 1).numpy()[:, 50:]
+    mean = scipy.stats.truncnorm(1.0, np.inf).mean()
+    assert mean == pytest.approx(1.5251, abs=1e-4)
+    assert abs(drawn.mean() - mean) < 5.0 * mcse_mean(drawn)
+    square = (drawn - mean) ** 2
+    assert abs(square.mean() - (1.0 + mean - mean**2)) < 5.0 * mcse_mean(square)
+    with pytest.raises(DivergenceError, match="not finite"):
+        elliptical_slice(z, torch.full_like(log_p, -torch.inf), beyond)
 
 
 CHAINS = {

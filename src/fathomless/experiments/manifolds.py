@@ -30,7 +30,7 @@ from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.fit import Manifold, Recipe
 from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
-from fathomless.families.manifold.network import FlatNetwork
+from fathomless.families.manifold.network import Flat, FlatNetwork
 from fathomless.inference.stages import run_stages
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
@@ -86,7 +86,7 @@ def gap_rows(seed: int) -> tuple[Rows, Callable[[Tensor], Tensor], float]:
 
 
 def mean_field(
-    network: FlatNetwork, likelihood: Likelihood, rows: Rows, scale: Tensor, start: Tensor, steps: int, seed: int
+    network: Flat, likelihood: Likelihood, rows: Rows, scale: Tensor, start: Tensor, steps: int, seed: int
 ) -> ProjectedNetwork:
     """Fit an independent normal law to every weight, with the prior N(0, scale²), from some weights (P,).
 
@@ -94,8 +94,8 @@ def mean_field(
     reparameterisation of :class:`~fathomless.families.manifold.model.ProjectedNetwork` is that of the weights then.
     """
     decoder = Decoder(1, (), network.size).to(start)
-    decoder.last.requires_grad_(False).weight.zero_()
-    decoder.last.bias.zero_()
+    for own in decoder.last.requires_grad_(False).parameters():
+        own.zero_()
     decoder.residual.copy_(scale.square())
     law = DecoderLaw(decoder, "bias")
     with torch.no_grad():

@@ -8,11 +8,18 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.families.manifold.autoencoder import AutoencoderOptions, AutoencoderStage
+from fathomless.families.manifold.autoencoder import (
+    AutoencoderOptions,
+    AutoencoderStage,
+    ChunkMap,
+    Decoder,
+    LayerMap,
+)
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.inference.run import under
 from fathomless.inference.stages import run_stages
 from fathomless.posterior.likelihoods import Gaussian
+from fathomless.system.rng import seeded_globals
 
 NET = FlatNetwork(1, 1, (4,), "tanh")
 PLAIN = AutoencoderOptions(dimensions=2, hidden=(8,), noise=0.0, rho=0.0, steps=60)
@@ -41,13 +48,13 @@ def stage(options: AutoencoderOptions = PLAIN, weights: Tensor | None = None, sc
 
 
 def log_likelihood(one: AutoencoderStage) -> Tensor:
-    w = one.decoder(one.encoder(one.tilde))
+    w = one.decoder(one.encoder(one.components))
     return one.likelihood.log_prob(one.network(w, one.rows.x), one.rows.y).mean()
 
 
 def test_the_objective_is_that_of_the_formula() -> None:
     one = stage(replace(PLAIN, rho=0.1))
-    z = one.encoder(one.tilde)
+    z = one.encoder(one.components)
     decoded = one.decoder.last(one.decoder.features(z))
     expected = (one.tilde - decoded).square().sum() / one.tilde.numel() + 0.1 * z.square().sum() / len(z)
     torch.testing.assert_close(one.loss(0.0, noise()), expected)
@@ -103,13 +110,53 @@ def test_all_dimensions_reproduce_all_candidates() -> None:
     assert one.gate().log_likelihood == pytest.approx(one.gate().of_candidates)
 
 
+def test_components_are_all_that_candidates_are() -> None:
+    """Inner products of components are those of weights; noise of size η along each has the same length in both."""
+    one = stage()
+    torch.testing.assert_close(one.components @ one.components.mT, one.unit**2 * one.tilde @ one.tilde.mT)
+    assert float(one.components.square().mean()) == pytest.approx(float(one.tilde.square().mean()))
+
+
+@pytest.mark.parametrize("last", ["layers", "chunks"])
+def test_smaller_maps_have_what_the_formula_says(last: str) -> None:
+    net = FlatNetwork(3, 2, (30, 40), "relu")  # 1,442 weights: two pieces, three layers
+    with seeded_globals(0):
+        decoder = Decoder(2, (5,), net.size, last, net.blocks).double()
+    z = torch.randn(4, 2, generator=noise(1), dtype=torch.float64)
+    h, own = decoder.features(z), decoder.last
+    if isinstance(own, LayerMap):
+        parts = [second(torch.tanh(first(h))) for first, _, second in own.maps]  # type: ignore[misc]
+        assert [part.shape[1] for part in parts] == [120, 1240, 82]
+        expected = torch.cat(parts, 1)
+    else:
+        assert isinstance(own, ChunkMap)
+        expected = torch.cat([own.out(torch.tanh(own.inside(h) + e)) for e in own.which], 1)[:, : net.size]
+        assert sum(p.numel() for p in own.parameters()) == 2 * 64 + 5 * 64 + 64 + 64 * 1024 + 1024
+    torch.testing.assert_close(decoder(z), decoder.mean + decoder.scale * expected)
+
+
+def test_a_layer_that_is_large_gets_few_units() -> None:
+    sizes = [first.out_features for first, _, _ in LayerMap(50, (100, 2**18, 2**22)).maps]  # type: ignore[misc]
+    assert sizes == [50, 4, 4]
+
+
+@pytest.mark.parametrize("last", ["layers", "chunks"])
+def test_smaller_maps_learn(last: str) -> None:
+    options = AutoencoderOptions(dimensions=3, hidden=(16,), last=last, steps=400)
+    found = run_stages({"a": lambda _: stage(options, scale=5.0)}, 0).found
+    assert float(found["a/gate"][0]) < 0.3
+    decoder = AutoencoderStage.decoder_of(under("a", found), options, NET)
+    left = (candidates() - decoder(found["a/codes"]).detach()) / decoder.scale
+    assert float(left.square().mean()) == pytest.approx(float(found["a/gate"][0]))
+
+
 def test_codes_get_their_unit_and_decoding_stays() -> None:
     one = stage()
     before = one.decoder(one.codes()).detach()
     found = one.finish()
     torch.testing.assert_close(found["codes"].mean(0), torch.zeros(2, dtype=torch.float64), rtol=0, atol=1e-12)
     torch.testing.assert_close(found["codes"].std(0, correction=0), torch.ones(2, dtype=torch.float64))
-    decoder = AutoencoderStage.decoder_of(found, PLAIN)
+    decoder = AutoencoderStage.decoder_of(found, PLAIN, NET)
     torch.testing.assert_close(decoder(found["codes"]).detach(), before)
     left = (one.weights - before) / decoder.scale
     torch.testing.assert_close(decoder.residual, left.square().mean(0))
@@ -123,7 +170,7 @@ def test_learning_keeps_the_candidates_and_their_predictions() -> None:
     reconstruction, decoded, of_candidates, _ = found["a/gate"].tolist()
     assert reconstruction < 0.05
     assert decoded > of_candidates - 0.05
-    decoder = AutoencoderStage.decoder_of(under("a", found), options)
+    decoder = AutoencoderStage.decoder_of(under("a", found), options, NET)
     assert decoder(found["a/codes"]).shape == (12, NET.size)
 
 

@@ -1,6 +1,7 @@
 """Estimators of weight manifolds: scikit-learn's rules, files, pauses, refusals, and what they say of their modes."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,18 @@ import numpy as np
 import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
 
+from fathomless.data.rows import Rows
 from fathomless.families.manifold import fit
+from fathomless.families.manifold.autoencoder import AutoencoderOptions
 from fathomless.families.manifold.candidates import kept_from
+from fathomless.families.manifold.dimensions import Dimensions
 from fathomless.families.manifold.estimator import ProjectedBayesClassifier, ProjectedBayesRegressor
+from fathomless.families.manifold.network import FlatNetwork
+from fathomless.inference.stages import run_stages
 from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system import io
 from fathomless.system.errors import ConvergenceWarning, DataError, FileError, PausedError
 from quick_fits import Array, classes, problem
@@ -117,6 +125,61 @@ def test_several_targets_and_weights_of_rows_are_taken() -> None:
     assert fitted.modes(X).shape == (4, *both.shape)
 
 
+def test_of_several_dimensions_unseen_rows_choose(tmp_path: Path) -> None:
+    """What trials say is what fits without the rows left out say of them; the best is fitted to all rows."""
+    X, y = problem()
+    fitted = ProjectedBayesRegressor(**{**QUICK, "latent_dim": (4, 1, 2)}).fit(X, y)
+    told = fitted.latent_dims_
+    assert list(told) == [1, 2, 4]
+    assert sum(trial["weight"] for trial in told.values()) == pytest.approx(1.0)
+    best = max(told, key=lambda number: told[number]["log_density"])
+    assert fitted.latent_dim_ == best
+    alone = ProjectedBayesRegressor(**{**QUICK, "latent_dim": best}).fit(X, y)
+    assert np.array_equal(said(fitted, X), said(alone, X))
+    assert (alone.latent_dim_, alone.latent_dims_) == (best, {})
+    loaded = ProjectedBayesRegressor.load(fitted.save(tmp_path / "saved"))
+    assert np.array_equal(said(loaded, X), said(fitted, X))
+    assert loaded.latent_dims_ == told
+
+
+def test_trials_do_not_see_the_rows_that_judge_them() -> None:
+    """Rows that are left out may say anything: what the trials find does not change."""
+    x = torch.linspace(-2.0, 2.0, 60, dtype=torch.float64)[:, None]
+    rows, held = Rows(x, x.sin()), torch.arange(60) % 10 == 0
+    wild = Rows(torch.where(held[:, None], 99.0, x), torch.where(held[:, None], -99.0, x.sin()))
+    folds = torch.arange(60)[None] % 10
+    quick = fit.Recipe(candidates=10, candidate_steps=60, components=2, latent_steps=20)
+
+    def manifold_of(table: Rows) -> Any:
+        def one(used: torch.Tensor, dimensions: int) -> fit.Manifold:
+            recipe = replace(quick, autoencoder=AutoencoderOptions(dimensions=dimensions, hidden=(5,), steps=40))
+            net = FlatNetwork(1, 1, (5,), "tanh")
+            return fit.Manifold(net, Gaussian().double(), table.take(used), folds[:, used], recipe, 0)
+
+        return one
+
+    found = []
+    for table in (rows, wild):
+        plan = Dimensions(manifold_of(table), table, held, (1, 2), 0).plan()
+        trials = {name: begin for name, begin in plan.items() if name[0] in "t12"}
+        assert len(trials) == 7
+        found.append(run_stages(trials, 0, rounds=2).found)
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+def test_a_sampled_posterior_is_told_and_kept(tmp_path: Path) -> None:
+    X, y = problem()
+    fitted = ProjectedBayesRegressor(**QUICK, latent_posterior="sampled").fit(X, y)
+    assert fitted.model_.decoder_law is None
+    assert set(fitted.sampling_) == {"chains", "draws", "rhat", "ess"}
+    assert fitted.sampling_["chains"] == 4
+    loaded = ProjectedBayesRegressor.load(fitted.save(tmp_path / "saved"))
+    assert np.array_equal(said(loaded, X), said(fitted, X))
+    assert loaded.structure_ == fitted.structure_
+    assert loaded.sampling_ == fitted.sampling_
+    assert ProjectedBayesRegressor(**QUICK).fit(X, y).sampling_ == {}
+
+
 @pytest.mark.parametrize("options", [
     {"decoder_width": 0},
     {"decoder_width": (12, 12), "width": (6, 5), "activation": "tanh"},
@@ -131,6 +194,39 @@ def test_variants_find_a_posterior(options: dict[str, Any]) -> None:
     fitted = ProjectedBayesRegressor(**{**QUICK, **options}).fit(X, y)
     assert fitted.score(X, y) > 0.3
     assert (fitted.validation_score_ is None) == (options.get("holdout") == 0.0)
+
+
+def own_network(inputs: int, outputs: int) -> nn.Module:
+    """Build a network with a layer that is no linear map, and one without a prior."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, inputs)), nn.Conv1d(1, 4, 2), nn.Flatten(), nn.LayerNorm(4 * (inputs - 1)), nn.GELU(),
+        nn.Linear(4 * (inputs - 1), outputs),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("last", ["whole", "layers", "chunks"])
+def test_networks_of_ones_own_by_snapshots(last: str, tmp_path: Path) -> None:
+    X, y = problem()
+    options = {**QUICK, "candidate_steps": 600, "architecture": own_network, "snapshots": 10, "decoder_map": last}
+    fitted = ProjectedBayesRegressor(**options).fit(X, y)
+    assert fitted.score(X, y) > 0.5
+    assert [row["stage"] for row in fitted.history_] == [stage for stage in range(13) for _ in range(10)]
+    assert fitted.validation_score_ is not None
+    loaded = ProjectedBayesRegressor.load(fitted.save(tmp_path / "saved"), architecture=own_network)
+    assert np.array_equal(said(loaded, X), said(fitted, X))
+
+
+def test_snapshots_are_paused_and_taken_up(tmp_path: Path) -> None:
+    X, y = problem()
+    options = {**QUICK, "snapshots": 4, "architecture": own_network}
+
+    def pause(run: Any) -> None:
+        run.pause = run.epoch == 25
+
+    with pytest.raises(PausedError, match="after epoch 25 of 70"):
+        ProjectedBayesRegressor(**options, checkpoint=tmp_path, callbacks=[pause]).fit(X, y)
+    again = ProjectedBayesRegressor(**options, checkpoint=tmp_path).fit(X, y)
+    assert np.array_equal(said(again, X), said(ProjectedBayesRegressor(**options).fit(X, y), X))
 
 
 def test_candidates_see_groups_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,6 +269,14 @@ def test_a_decoder_that_has_collapsed_is_told() -> None:
     ({"activation": "cos"}, "activation='cos' was given"),
     ({"width": (3, 0)}, "width=0 was given"),
     ({"candidates": 1}, "candidates=1 was given"),
+    ({"latent_dim": ()}, r"latent_dim=\(\) was given"),
+    ({"latent_dim": (2, 0)}, "latent_dim=0 was given"),
+    ({"latent_dim": (2, 3), "holdout": 0}, "without rows that are held out"),
+    ({"snapshots": 30}, "snapshots=30 was given for 20 candidates"),
+    ({"decoder_map": "small"}, "decoder_map='small' was given"),
+    ({"decoder_map": "chunks", "decoder_law": "last"}, "decoder_map='chunks' was given with decoder_width=16"),
+    ({"architecture": "conv"}, "architecture='conv' was given"),
+    ({"architecture": lambda i, o: nn.Sequential(nn.BatchNorm1d(i), nn.Linear(i, o))}, "networks without buffers"),
 ])  # fmt: skip
 def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):

@@ -12,6 +12,7 @@ from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.autoencoder import AutoencoderOptions
 from fathomless.families.manifold.fit import Manifold, Recipe
+from fathomless.families.manifold.latent import farthest
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.inference.stages import StagedRun, run_stages
 from fathomless.nn.layers import WeightPrior
@@ -152,11 +153,16 @@ def test_candidates_may_be_drawn_towards_the_prior() -> None:
     assert spread[1] > spread[0]
 
 
-def test_weights_of_components_stay_equal_unless_they_are_learned() -> None:
-    for equal in (True, False):
-        one, found = fitted(recipe=replace(QUICK, equal_weights=equal))
-        logits = one.model_of(found).law.logits
-        assert bool((logits == 0.0).all()) == equal
+@pytest.mark.parametrize("weights", ["counted", "equal", "learned"])
+def test_components_weigh_what_they_stand_for(weights: str) -> None:
+    one, found = fitted(recipe=replace(QUICK, weights=weights))
+    mass = one.model_of(found).law.log_weight.exp().detach()
+    f = one.network(found["decoder/weights"], one.rows.x)
+    chosen = farthest(f, 4)
+    apart = ((f[:, None] - f[chosen]) ** 2).mean((2, 3))  # (R, 4)
+    counted = torch.stack([(apart.argmin(1) == k).double().mean() for k in range(4)])
+    assert torch.allclose(mass, counted) == (weights == "counted")
+    assert torch.allclose(mass, torch.full_like(mass, 0.25)) == (weights == "equal")
 
 
 @pytest.mark.parametrize("at", [3, 5, 8, 12, 17])

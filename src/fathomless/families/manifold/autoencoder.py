@@ -15,7 +15,11 @@ Afterwards the codes of the candidates are shifted and scaled to mean 0 and stan
 that N(0, I) is where they are, and the decoder absorbs it. The mean square that it leaves of each weight,
 :math:`\psi_p`, is what the manifold does not explain.
 
-Without hidden layers both maps are affine, and start from principal components, the optimum of the first term.
+The encoder reads a candidate by its principal components, of which there are fewer than R: other directions of
+weights tell nothing of which candidate it is, and noise is as large along each of them.
+
+Without hidden layers both maps are affine, and start from the components, the optimum of the first term. A decoder's
+last map has hP numbers; for large networks there are smaller ones: see :data:`LAST_MAPS`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,19 +31,27 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.candidates import BATCH, WHOLE
-from fathomless.families.manifold.network import FlatNetwork
+from fathomless.families.manifold.network import Flat
 from fathomless.inference.run import under
 from fathomless.inference.stages import Stage
 from fathomless.posterior.likelihoods import Likelihood
+from fathomless.system import checks
 from fathomless.system.errors import DivergenceError
-from fathomless.system.rng import seeded_globals
+from fathomless.system.rng import fold_in, seeded_globals
 
-__all__ = ["AutoencoderOptions", "AutoencoderStage", "Decoder", "Gate"]
+__all__ = ["LAST_MAPS", "AutoencoderOptions", "AutoencoderStage", "ChunkMap", "Decoder", "Gate", "LayerMap"]
+
+#: Last maps of a decoder: one linear map; a map of each layer, with hidden units of its own, fewer for large layers; or
+#: one map for all pieces of 1,024 weights, which it tells apart by a learned vector of each (a hypernetwork).
+LAST_MAPS = ("whole", "layers", "chunks")
 
 _LEAST = 1e-3  # of the standard deviation of a weight over candidates
 _LEAST_CODE = 1e-6  # of that of a code
 _FROM, _RISE = 0.5, 0.2  # where β begins to rise, and for how long, in shares of the steps
-_MEMBERS = 12  # networks whose predictions are looked at in a step
+_COMPONENT = 1e-6  # singular values, of the largest, that are none
+_OF_A_LAYER = 2**20  # numbers of a layer's map, unless that leaves it fewer units than `_FEWEST`
+_FEWEST = 4
+_CHUNK, _INSIDE = 1024, 64  # weights of a piece, and hidden units of the map of all pieces
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,12 @@ class AutoencoderOptions:
     hidden : tuple of int
         Hidden units of the decoder, from the latent space upwards; the encoder has them in the other order. None: both
         are affine.
+    last : str
+        One of :data:`LAST_MAPS`.
     noise, beta, rho : float
         η, β and ρ.
+    members : int
+        Networks whose predictions are looked at in a step.
     steps : int
         Of Adam.
     rate : float
@@ -63,9 +79,11 @@ class AutoencoderOptions:
 
     dimensions: int = 10
     hidden: tuple[int, ...] = (50,)
+    last: str = "whole"
     noise: float = 0.05
     beta: float = 1.0
     rho: float = 1e-3
+    members: int = 12
     steps: int = 1200
     rate: float = 3e-3
 
@@ -91,6 +109,53 @@ class Gate:
     apart: float
 
 
+class LayerMap(nn.Module):
+    """From features (S, h) to weights (S, P), by a map with hidden units of its own for each layer.
+
+    Parameters
+    ----------
+    features : int
+        h.
+    blocks : sequence of int
+        Weights of each layer.
+    """
+
+    def __init__(self, features: int, blocks: Sequence[int]) -> None:
+        super().__init__()
+        units = [max(_FEWEST, min(features, _OF_A_LAYER // size)) for size in blocks]
+        self.maps = nn.ModuleList(
+            nn.Sequential(nn.Linear(features, own), nn.Tanh(), nn.Linear(own, size))
+            for own, size in zip(units, blocks, strict=True)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features."""
+        return torch.cat([own(features) for own in self.maps], 1)
+
+
+class ChunkMap(nn.Module):
+    r"""From features (S, h) to weights (S, P), piece by piece: of piece c, :math:`B \tanh(A h + e_c) + b`.
+
+    Parameters
+    ----------
+    features : int
+        h.
+    size : int
+        P.
+    """
+
+    def __init__(self, features: int, size: int) -> None:
+        super().__init__()
+        self.size = size
+        self.which = nn.Parameter(torch.randn(-(-size // _CHUNK), _INSIDE))  # e
+        self.inside, self.out = nn.Linear(features, _INSIDE), nn.Linear(_INSIDE, _CHUNK)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map features."""
+        pieces: Tensor = self.out(torch.tanh(self.inside(features)[:, None] + self.which))  # (S, C, 1024)
+        return pieces.flatten(1)[:, : self.size]
+
+
 class Decoder(nn.Module):
     """From points of the latent space to weights.
 
@@ -102,6 +167,10 @@ class Decoder(nn.Module):
         Hidden units, of hyperbolic tangents.
     size : int
         P.
+    last : {"whole", "layers", "chunks"}
+        The last map.
+    blocks : sequence of int, optional
+        Weights of each layer, for "layers"; one block by default.
 
     Attributes
     ----------
@@ -119,10 +188,18 @@ class Decoder(nn.Module):
     spread: Tensor
     residual: Tensor
 
-    def __init__(self, dimensions: int, hidden: tuple[int, ...], size: int) -> None:
+    def __init__(
+        self, dimensions: int, hidden: tuple[int, ...], size: int, last: str = "whole", blocks: Sequence[int] = ()
+    ) -> None:
         super().__init__()
+        checks.choice("last", last, LAST_MAPS)
         self.hidden = _tanh_layers((dimensions, *hidden))
-        self.last = nn.Linear((dimensions, *hidden)[-1], size)
+        features = (dimensions, *hidden)[-1]
+        self.last: nn.Module
+        if last == "whole":
+            self.last = nn.Linear(features, size)
+        else:
+            self.last = LayerMap(features, blocks or (size,)) if last == "layers" else ChunkMap(features, size)
         for name, value in (("mean", torch.zeros(size)), ("scale", torch.ones(size)), ("residual", torch.zeros(size))):
             self.register_buffer(name, value)
         self.register_buffer("shift", torch.zeros(dimensions))
@@ -144,7 +221,7 @@ class AutoencoderStage(Stage):
 
     Parameters
     ----------
-    network : FlatNetwork
+    network : FlatNetwork or FlatModule
         What weights are of.
     likelihood : Likelihood
         p(y | f), held as it is.
@@ -162,7 +239,7 @@ class AutoencoderStage(Stage):
 
     def __init__(
         self,
-        network: FlatNetwork,
+        network: Flat,
         likelihood: Likelihood,
         rows: Rows,
         weights: Tensor,
@@ -175,26 +252,37 @@ class AutoencoderStage(Stage):
         self.options, self.weights, self.beside = options, weights, dict(beside or {})
         sizes = (options.dimensions, *options.hidden)
         with seeded_globals(seed):
-            self.decoder = Decoder(options.dimensions, options.hidden, network.size).to(weights)
-            self.code = nn.Linear((*sizes, network.size)[1], sizes[0]).to(weights)
-            self.encoder = nn.Sequential(_tanh_layers((network.size, *sizes[:0:-1])), self.code).to(weights)
+            self.decoder = self._decoder(options, network).to(weights)
         self.decoder.mean.copy_(weights.mean(0))
         self.decoder.scale.copy_(weights.std(0, correction=0).clamp(min=_LEAST))
         self.tilde = (weights - self.decoder.mean) / self.decoder.scale  # (R, P)
+        left, values, axes = torch.linalg.svd(self.tilde, full_matrices=False)
+        count = int((values > values[0] * _COMPONENT).sum())
+        self.unit = (count / network.size) ** 0.5  # of components, so that their mean square is 1
+        self.components = left[:, :count] * values[:count] * self.unit  # (R, C)
+        with seeded_globals(fold_in(seed, "encoder")):
+            self.code = nn.Linear((*sizes, count)[1], sizes[0]).to(weights)
+            self.encoder = nn.Sequential(_tanh_layers((count, *sizes[:0:-1])), self.code).to(weights)
         if not options.hidden:
-            self._principal_components()
+            self._start_affine(values[:count], axes[:count])
+
+    @staticmethod
+    def _decoder(options: AutoencoderOptions, network: Flat) -> Decoder:
+        return Decoder(options.dimensions, options.hidden, network.size, options.last, network.blocks)
 
     @torch.no_grad()
-    def _principal_components(self) -> None:
+    def _start_affine(self, values: Tensor, axes: Tensor) -> None:
         """Start affine maps where the reconstruction is best, with codes of unit variance."""
-        _, sizes, axes = torch.linalg.svd(self.tilde, full_matrices=False)
-        count = min(self.options.dimensions, int((sizes > sizes[0] * 1e-6).sum()))
-        loads = sizes[:count, None] / len(self.tilde) ** 0.5  # (d, 1)
-        for part in (self.code, self.decoder.last):
-            nn.init.zeros_(part.weight)
-            nn.init.zeros_(part.bias)
-        self.code.weight[:count] = axes[:count] / loads
-        self.decoder.last.weight[:, :count] = (loads * axes[:count]).T
+        count = min(self.options.dimensions, len(values))
+        loads = values[:count] / len(self.tilde) ** 0.5  # (d,)
+        nn.init.zeros_(self.code.weight)
+        nn.init.zeros_(self.code.bias)
+        self.code.weight[:, :count].fill_diagonal_(1.0)
+        self.code.weight[:count, :count] /= loads[:, None] * self.unit
+        if isinstance(self.decoder.last, nn.Linear):
+            nn.init.zeros_(self.decoder.last.weight)
+            nn.init.zeros_(self.decoder.last.bias)
+            self.decoder.last.weight[:, :count] = (loads[:, None] * axes[:count]).T
 
     def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
         """Both maps, at one rate."""
@@ -202,14 +290,17 @@ class AutoencoderStage(Stage):
 
     def loss(self, share: float, generator: torch.Generator) -> Tensor:
         """Return the objective at a share t/T of the steps."""
-        noise = torch.randn(self.tilde.shape, generator=generator, dtype=self.tilde.dtype, device=self.tilde.device)
-        z = self.encoder(self.tilde + self.options.noise * noise)  # (R, D)
+        own = self.components
+        noise = torch.randn(own.shape, generator=generator, dtype=own.dtype, device=own.device)
+        z = self.encoder(own + self.options.noise * self.unit * noise)  # (R, D)
         decoded = self.decoder.last(self.decoder.features(z))  # (R, P)
         value: Tensor = (self.tilde - decoded).square().mean() + self.options.rho * z.square().sum(1).mean()
         beta = self.options.beta * min(max((share - _FROM) / _RISE, 0.0), 1.0)
         if beta == 0.0:
             return value
-        chosen = torch.randperm(len(z), generator=generator, device=generator.device)[:_MEMBERS].to(z.device)
+        chosen = torch.randperm(len(z), generator=generator, device=generator.device)[: self.options.members].to(
+            z.device
+        )
         rows = self.rows
         if len(rows) > WHOLE:
             rows = rows.take(torch.randint(len(rows), (2 * BATCH,), generator=generator, device=generator.device))
@@ -237,7 +328,7 @@ class AutoencoderStage(Stage):
     @torch.no_grad()
     def codes(self) -> Tensor:
         """Return the codes of the candidates, (R, D)."""
-        z: Tensor = (self.encoder(self.tilde) - self.decoder.shift) / self.decoder.spread
+        z: Tensor = (self.encoder(self.components) - self.decoder.shift) / self.decoder.spread
         return z
 
     def told(self) -> dict[str, float]:
@@ -260,11 +351,11 @@ class AutoencoderStage(Stage):
         state = {f"decoder/{name}": value for name, value in decoder.state_dict().items()}
         return {**self.beside, **state, "codes": codes, "gate": told.double()}
 
-    @staticmethod
-    def decoder_of(found: Mapping[str, Tensor], options: AutoencoderOptions) -> Decoder:
+    @classmethod
+    def decoder_of(cls, found: Mapping[str, Tensor], options: AutoencoderOptions, network: Flat) -> Decoder:
         """Return the decoder that :meth:`finish` returned the state of."""
         state = under("decoder", found)
-        decoder = Decoder(options.dimensions, options.hidden, len(state["mean"])).to(state["mean"])
+        decoder = cls._decoder(options, network).to(state["mean"])
         decoder.load_state_dict(state)
         return decoder
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.families.manifold.network import FlatNetwork
+from fathomless.families.manifold.network import Flat
 from fathomless.inference.crossfit import Held
 from fathomless.inference.stages import Stage
 from fathomless.posterior.likelihoods import Likelihood
@@ -72,7 +72,7 @@ class CandidateStage(Stage):
 
     Parameters
     ----------
-    network : FlatNetwork
+    network : FlatNetwork or FlatModule
         What they are.
     likelihood : Likelihood
         p(y | f). Where `log_noise` is given, f has the outputs of the network and the log scales.
@@ -92,7 +92,7 @@ class CandidateStage(Stage):
 
     def __init__(
         self,
-        network: FlatNetwork,
+        network: Flat,
         likelihood: Likelihood,
         rows: Rows,
         unseen: Tensor,

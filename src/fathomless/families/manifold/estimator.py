@@ -3,7 +3,8 @@
 import math
 import warnings
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -18,16 +19,19 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Array, Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
-from fathomless.families.manifold.fit import Manifold, Recipe
-from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
+from fathomless.families.manifold.autoencoder import LAST_MAPS, AutoencoderOptions, Decoder
+from fathomless.families.manifold.dimensions import Dimensions
+from fathomless.families.manifold.fit import STEPS, Manifold, Recipe
+from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw
 from fathomless.families.manifold.model import ProjectedNetwork
-from fathomless.families.manifold.network import FlatNetwork
+from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
 from fathomless.families.manifold.options import ManifoldOptions
+from fathomless.families.manifold.sampling import sample_latent
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Fitted
-from fathomless.inference.stages import run_stages
+from fathomless.inference.stages import Begin, StagedRun, run_stages
+from fathomless.nn.flat import flattened
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
@@ -35,7 +39,7 @@ from fathomless.posterior.structure import LatentPosterior
 from fathomless.system import checks, memory
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.progress import Silent, Terminal
-from fathomless.system.rng import fold_in
+from fathomless.system.rng import fold_in, seeded_globals
 
 __all__ = ["COLLAPSED", "ProjectedBayesClassifier", "ProjectedBayesRegressor"]
 
@@ -59,6 +63,14 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
         "kept": numbers of the candidates that the latent space was learned from, the best first; "score": mean log
         density of rows that candidates have not seen, under those that have not, which is `validation_score_` in
         standardised units. It is a score of the first stage.
+    latent_dim_ : int
+        Dimensions of the latent space.
+    latent_dims_ : dict of int to dict of str to float
+        If several were tried, the mean log density in standardised units of the rows left out of trials, and the weight
+        in the best mixture; else empty.
+    sampling_ : dict
+        Of a sampled posterior, "chains" and "draws" of each, and R-hat and effective draws of the log-likelihood; else
+        empty.
     """
 
     saved_values: ClassVar[dict[str, type]] = {"WeightPrior": WeightPrior}
@@ -66,11 +78,22 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
 
     model_: ProjectedNetwork
     structure_: LatentPosterior
+    latent_dim_: int
 
-    def _network(self, inputs: int, outputs: int) -> FlatNetwork:
+    def _network(self, inputs: int, outputs: int) -> Flat:
+        if callable(self.architecture):
+            return FlatModule(self.architecture(inputs, outputs))
+        checks.choice("architecture", self.architecture, ("mlp",))
         return FlatNetwork(inputs, outputs, _widths("width", self.width, least=1), self.activation)
 
-    def _recipe(self) -> Recipe:
+    def _tried(self) -> list[int]:
+        """Return the numbers of dimensions that are tried, or the only one."""
+        given = self.latent_dim if isinstance(self.latent_dim, list | tuple) else [self.latent_dim]
+        if not given:
+            raise DataError("latent_dim=() was given; a whole number, or several, are allowed")
+        return [checks.whole("latent_dim", one, least=1) for one in given]
+
+    def _recipe(self, dimensions: int) -> Recipe:
         prior = Recipe().prior
         if isinstance(self.weight_prior, WeightPrior):
             prior = self.weight_prior
@@ -80,36 +103,76 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             prior=prior,
             candidates=self.candidates,
             anchored=self.anchored,
+            snapshots=self._snapshots(),
             candidate_steps=self.candidate_steps,
             candidate_rate=checks.positive("candidate_rate", self.candidate_rate),
             matching=self.matching,
             autoencoder=AutoencoderOptions(
-                dimensions=self.latent_dim, hidden=self._decoder_hidden(), steps=self.decoder_steps
+                dimensions=dimensions,
+                hidden=self._decoder_hidden(),
+                last=self._decoder_map(),
+                members=self.training_draws,
+                steps=self.decoder_steps,
             ),
             components=self.components,
             covariance=self.covariance,
-            equal_weights=checks.choice("component_weights", self.component_weights, ("equal", "learned")) == "equal",
-            random=checks.choice("decoder_law", self.decoder_law, ("bias", "last", "none")),
+            weights=checks.choice("component_weights", self.component_weights, WEIGHTS),
+            random=self._random(),
             latent_steps=self.latent_steps,
             draws=self.training_draws,
         )
 
+    def _random(self) -> str:
+        chosen = checks.choice("decoder_law", self.decoder_law, ("bias", "last", "none"))
+        sampled = checks.choice("latent_posterior", self.latent_posterior, ("mixture", "sampled")) == "sampled"
+        return "none" if sampled else chosen
+
     def _decoder_hidden(self) -> tuple[int, ...]:
         return () if self.decoder_width == 0 else _widths("decoder_width", self.decoder_width, least=0)
 
+    def _decoder_map(self) -> str:
+        chosen = checks.choice("decoder_map", self.decoder_map, LAST_MAPS)
+        if chosen != "whole" and (self.decoder_width == 0 or self.decoder_law == "last"):
+            raise DataError(
+                f"decoder_map={chosen!r} was given with decoder_width={self.decoder_width!r} and "
+                f"decoder_law={self.decoder_law!r}; hidden units and the law 'bias' or 'none' are needed"
+            )
+        return chosen
+
+    def _snapshots(self) -> int:
+        each = checks.whole("snapshots", self.snapshots, least=1)
+        if each > max(1, self.candidate_steps // STEPS) or each > self.candidates:
+            raise DataError(
+                f"snapshots={each} was given for {self.candidates} candidates and candidate_steps="
+                f"{self.candidate_steps}; at most one for each candidate, and {STEPS} steps for each, are allowed"
+            )
+        return each
+
+    def _start(self, inputs: int, outputs: int, count: int, seed: int) -> Tensor | None:
+        """Return where trajectories of networks of the user's own begin: as they were built."""
+        if not callable(self.architecture):
+            return None
+        found = []
+        for k in range(count):
+            with seeded_globals(fold_in(seed, "network", k)):
+                found.append(flattened(self.architecture(inputs, outputs)))
+        return torch.stack(found)
+
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ProjectedNetwork:
         network = self._network(inputs, outputs)
-        decoder = Decoder(self.latent_dim, self._decoder_hidden(), network.size).to(dtype)
-        law = LatentLaw(torch.zeros(1, self.latent_dim, dtype=dtype), covariance=self.covariance)
-        of_decoder = DecoderLaw(decoder, self.decoder_law) if self.decoder_law != "none" else None
+        hidden, last = self._decoder_hidden(), self._decoder_map()
+        decoder = Decoder(self.latent_dim_, hidden, network.size, last, network.blocks).to(dtype)
+        law = LatentLaw(torch.zeros(1, self.latent_dim_, dtype=dtype), covariance=self.covariance)
+        of_decoder = None if self._random() == "none" else DecoderLaw(decoder, self._random())
         return ProjectedNetwork(network, decoder, law, of_decoder).eval()
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        if set(blueprint) != {"components", "random_columns"}:
+        if set(blueprint) - {"points"} != {"components", "random_columns"}:
             raise DataError(f"its layout is {sorted(blueprint)}, not that of a weight manifold")
         dimensions = shapes["model/law.means"][1]
-        if dimensions != self.latent_dim:
+        if dimensions not in self._tried():
             raise DataError(f"its latent space has {dimensions} dimensions, and latent_dim={self.latent_dim}")
+        self.latent_dim_ = dimensions
 
     def _infer(self, prepared: Prepared) -> Fitted:
         """Run the stages."""
@@ -117,17 +180,49 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
         if ranks().count > 1:
             raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one")
         likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
-        network, recipe = self._network(prepared.inputs, likelihood.outputs), self._recipe()
+        network, tried = self._network(prepared.inputs, likelihood.outputs), self._tried()
+        recipe = self._recipe(max(tried))
         self._require_memory(network, recipe, prepared)
-        manifold = Manifold(
-            network,
-            likelihood,
-            prepared.train,
-            prepared.folds,
-            recipe,
-            prepared.seed,
-            free_noise=getattr(self, "likelihood", "") == "auto",
+        trajectories = math.ceil(recipe.candidates / recipe.snapshots)
+        start = self._start(prepared.inputs, likelihood.outputs, trajectories, prepared.seed)
+        rows, folds = prepared.train, prepared.folds
+
+        def manifold_of(used: Tensor, dimensions: int) -> Manifold:
+            return Manifold(
+                network,
+                likelihood,
+                rows if bool(used.all()) else rows.take(used),
+                folds if folds is None or bool(used.all()) else folds[:, used.to(folds.device)],
+                self._recipe(dimensions),
+                prepared.seed,
+                free_noise=getattr(self, "likelihood", "") == "auto",
+                start=start,
+            )
+
+        several = self._several(tried, folds, partial(Dimensions, manifold_of, rows, seed=prepared.seed))
+        only = manifold_of(torch.ones_like(rows.x[:, 0], dtype=torch.bool), tried[0])
+        run = self._run((several or only).plan(), recipe, prepared)
+        manifold = several.chosen(run.found) if several else only
+        found_score = float(run.found["decoder/score"])
+        score = None if math.isnan(found_score) else found_score
+        kept, gate = run.found["decoder/kept"].tolist(), vars(manifold.gate_of(run.found))
+        model, likelihood, weighing = manifold.model_of(run.found), manifold.likelihood_of(run.found), dict[str, Any]()
+        if several:
+            weighing["latent_dims"] = {str(number): vars(one) for number, one in several.told(run.found).items()}
+        if self.latent_posterior == "sampled":
+            weighing["sampling"] = sample_latent(model, likelihood, rows, fold_in(prepared.seed, "chains"))
+        return Fitted(
+            model=model,
+            likelihood=likelihood,
+            history=run.history,
+            n_iter=run.epoch,
+            score=score,
+            seed=prepared.seed,
+            weighing={"kept": kept, "score": score, "gate": gate, **weighing},
         )
+
+    def _run(self, plan: Mapping[str, Begin], recipe: Recipe, prepared: Prepared) -> StagedRun:
+        """Run stages, from their last checkpoint if there is one."""
         callbacks, resume = list(self.callbacks or ()), None
         if self.checkpoint is not None:
             own = {name: value for name, value in self._options().items() if name not in _OF_A_RUN}
@@ -137,41 +232,49 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
-        run = run_stages(
-            manifold.plan(),
+        return run_stages(
+            plan,
             fold_in(prepared.seed, "stages"),
             device=prepared.device,
             callbacks=callbacks,
             progress=Terminal("round", self.shown) if self.progress else Silent(),
             resume=resume,
         )
-        found_score = float(run.found["decoder/score"])
-        score = None if math.isnan(found_score) else found_score
-        kept, gate = run.found["decoder/kept"].tolist(), vars(manifold.gate_of(run.found))
-        return Fitted(
-            model=manifold.model_of(run.found),
-            likelihood=manifold.likelihood_of(run.found),
-            history=run.history,
-            n_iter=run.epoch,
-            score=score,
-            seed=prepared.seed,
-            weighing={"kept": kept, "score": score, "gate": gate},
-        )
 
-    def _require_memory(self, network: FlatNetwork, recipe: Recipe, prepared: Prepared) -> None:
+    @staticmethod
+    def _several(
+        tried: Sequence[int], folds: Tensor | None, plan: Callable[[Tensor, Sequence[int]], Dimensions]
+    ) -> Dimensions | None:
+        """Return the plan that tries several numbers of dimensions, if there are several."""
+        if len(tried) < 2:
+            return None
+        if folds is None:
+            raise DataError(
+                f"latent_dim={tuple(tried)} was given without rows that are held out; set holdout, or give one number"
+            )
+        return plan(folds[0] == 0, tried)
+
+    def _require_memory(self, network: Flat, recipe: Recipe, prepared: Prepared) -> None:
         """Refuse a decoder, or candidates, that do not fit: weights, gradients and two moments of each."""
-        hidden = max((1, *recipe.autoencoder.hidden))
-        numbers = 4.0 * network.size * (recipe.candidates + 2.0 * hidden)
+        own = recipe.autoencoder
+        with torch.device("meta"):
+            decoder = Decoder(own.dimensions, own.hidden, network.size, own.last, network.blocks)
+        numbers = 4.0 * (network.size * recipe.candidates + sum(p.numel() for p in decoder.parameters()))
         memory.require(
             numbers * torch.empty((), dtype=prepared.dtype).element_size(),
             f"a manifold of {network.size:,} weights, learned from {recipe.candidates} candidates",
-            lambda share: f"networks of about {int(share * network.size):,} weights fit: lower width",
+            lambda share: (
+                f"networks of about {int(share * network.size):,} weights fit: lower width, or use chunks (decoder_map)"
+            ),
         )
 
     def _describe(self) -> None:
         told = self.weighing_
         self.structure_ = self.latent_posterior_ = self.model_.structure()
         self.decoder_gate_ = dict(told["gate"])
+        self.latent_dim_ = int(self.model_.law.means.shape[1])
+        self.latent_dims_ = {int(number): dict(trial) for number, trial in told.get("latent_dims", {}).items()}
+        self.sampling_ = dict(told.get("sampling", {}))
         self.candidates_ = {"kept": list(told["kept"]), "score": told["score"]}
 
     def _warn(self, fitted: Fitted) -> None:

@@ -7,8 +7,10 @@ and how large the noise is.
 """
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,21 +25,24 @@ from fathomless.families.manifold.candidates import (
     squared_errors,
     worth_keeping,
 )
-from fathomless.families.manifold.latent import DecoderLaw, LatentLaw, farthest
+from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw, farthest, shares
 from fathomless.families.manifold.matching import balance, match
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
-from fathomless.families.manifold.network import FlatNetwork
+from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
 from fathomless.inference.noise import KAPPA, heavy_tailed, total
 from fathomless.inference.run import under
 from fathomless.inference.stages import Begin, Stage
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
+from fathomless.system import checks
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["UNEXPLAINED", "Manifold", "Recipe"]
+__all__ = ["STEPS", "UNEXPLAINED", "Manifold", "Recipe"]
 
 #: Reconstruction error beyond which the decoder stays a point.
 UNEXPLAINED = 0.1
+#: Steps of a cycle, at least.
+STEPS = 10
 _LEAST = 10  # candidates that are kept, and two for each latent dimension
 _JUDGED = 20_000  # rows by which noise is fitted
 _COMPARED = 500  # rows by which candidates are compared
@@ -55,6 +60,9 @@ class Recipe:
         Of the weights of candidates.
     candidates : int
         R.
+    snapshots : int
+        Candidates that are taken from each trajectory, at the ends of as many cycles of the rate, which share the steps
+        (G. Huang et al., "Snapshot ensembles: train 1, get M for free", ICLR 2017). R is divided by it.
     anchored : bool
         Whether each candidate is drawn towards a draw from the prior, or towards 0.
     candidate_steps, candidate_rate
@@ -62,15 +70,15 @@ class Recipe:
     strict : bool
         Whether candidates with a log joint far below the best are left out whatever their errors on unseen rows.
     matching : bool
-        Whether hidden units are brought into one order.
+        Whether hidden units of perceptrons are brought into one order.
     autoencoder : AutoencoderOptions
         Of stage 2.
     components : int
         Of q(z), at most.
     covariance : {"diagonal", "full"}
         Of each component.
-    equal_weights : bool
-        Whether components weigh the same.
+    weights : {"counted", "equal", "learned"}
+        Of the components: the share of candidates that each is nearest to, the same, or what maximises the bound.
     random : {"bias", "last", "none"}
         What of the decoder's last layer is random.
     latent_steps, draws : int
@@ -79,6 +87,7 @@ class Recipe:
 
     prior: WeightPrior = field(default_factory=lambda: WeightPrior(0.5**0.5, fan_in=True))
     candidates: int = 40
+    snapshots: int = 1
     anchored: bool = False
     candidate_steps: int = 1200
     candidate_rate: float = 1e-2
@@ -87,7 +96,7 @@ class Recipe:
     autoencoder: AutoencoderOptions = field(default_factory=AutoencoderOptions)
     components: int = 10
     covariance: str = "diagonal"
-    equal_weights: bool = True
+    weights: str = "counted"
     random: str = "bias"
     latent_steps: int = 800
     draws: int = 8
@@ -98,7 +107,7 @@ class Manifold:
 
     Parameters
     ----------
-    network : FlatNetwork
+    network : FlatNetwork or FlatModule
         What weights are of.
     likelihood : Likelihood
         p(y | f), before it has seen rows.
@@ -119,7 +128,7 @@ class Manifold:
 
     def __init__(
         self,
-        network: FlatNetwork,
+        network: Flat,
         likelihood: Likelihood,
         rows: Rows,
         folds: Tensor | None,
@@ -131,45 +140,60 @@ class Manifold:
     ) -> None:
         self.network, self.likelihood, self.rows, self.recipe, self.seed = network, likelihood, rows, recipe, seed
         self.free_noise, self.start = free_noise, start
-        none = torch.zeros(recipe.candidates, len(rows), dtype=torch.bool, device=rows.x.device)
-        self.unseen = none if folds is None else kept_from(folds.to(rows.x.device), recipe.candidates)
+        self.trajectories = math.ceil(recipe.candidates / recipe.snapshots)
+        none = torch.zeros(self.trajectories, len(rows), dtype=torch.bool, device=rows.x.device)
+        self.unseen = none if folds is None else kept_from(folds.to(rows.x.device), self.trajectories)
+        self.cycles = ["candidates", *(f"candidates {k}" for k in range(2, recipe.snapshots + 1))]
 
     def plan(self) -> dict[str, Begin]:
         """Return the stages by name."""
         joint: dict[str, Begin] = {} if self.recipe.random == "none" else {"joint": self._joint}
-        return {"candidates": self._candidates, "decoder": self._decoder, "latent": self._latent, **joint}
+        cycles: dict[str, Begin] = {
+            name: partial(self._candidates, before=before)
+            for before, name in zip([None, *self.cycles], self.cycles, strict=False)
+        }
+        return {**cycles, "decoder": self._decoder, "latent": self._latent, **joint}
 
     # ---- stage 1
 
-    def _candidates(self, found: Mapping[str, Tensor]) -> Stage:
+    def _candidates(self, found: Mapping[str, Tensor], before: str | None) -> Stage:
         scale = self.network.prior_scale(self.recipe.prior).to(self.rows.x)
         start, anchor = (self._from_prior(name, scale) for name in ("start", "anchor"))
         if self.recipe.anchored:
             start = anchor
         start = start if self.start is None else self.start.to(start)
+        last = {} if before is None else under(before, found)
         law, log_noise = self.likelihood, None
         noise = self._learned()
         if noise is not None:
             law = copy.deepcopy(law)
             law.noise = StatedNoise(len(noise.raw))
-            log_noise = noise.log_scale().detach().to(start).expand(len(start), -1)
+            log_noise = last.get("log_noise", noise.log_scale().detach().to(start).expand(len(start), -1))
         return CandidateStage(
             self.network,
             law,
             self.rows,
             self.unseen,
-            start,
+            last.get("weights", start),
             anchor if self.recipe.anchored else torch.zeros_like(anchor),
             scale,
             log_noise,
-            steps=self.recipe.candidate_steps,
+            steps=max(STEPS, self.recipe.candidate_steps // self.recipe.snapshots),
             rate=self.recipe.candidate_rate,
         )
 
     def _from_prior(self, name: str, scale: Tensor) -> Tensor:
         noise = as_generator(fold_in(self.seed, "candidates", name), device=scale.device)
-        shape = (self.recipe.candidates, len(scale))
-        return scale * torch.randn(shape, generator=noise, dtype=scale.dtype, device=scale.device)
+        shape = (self.trajectories, len(scale))
+        drawn = torch.randn(shape, generator=noise, dtype=scale.dtype, device=scale.device)
+        if isinstance(self.network, FlatModule):  # what has no prior stays where it is
+            return torch.where(scale.isfinite(), scale * drawn, self.network.start.to(scale))
+        return scale * drawn
+
+    def found_candidates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what all cycles have found: weights (R, P), log joints (R,), log scales of the noise (R, T)."""
+        each = [under(name, found) for name in self.cycles]
+        return {key: torch.cat([one[key] for one in each]) for key in each[0]}
 
     def _learned(self) -> LearnedNoise | None:
         """Return the scale of the noise if it is one that is learned."""
@@ -191,16 +215,17 @@ class Manifold:
             "weights" (R', P), the best first; "kept" (R',), their numbers; "score", nats per unseen row under the
             candidates, NaN if there are none; and the state of the likelihood under "likelihood/".
         """
-        recipe, own = self.recipe, under("candidates", found)
+        recipe, own = self.recipe, self.found_candidates(found)
         rows = self.rows.take(slice(0, _JUDGED))
-        f, unseen = self._outputs(own["weights"], _JUDGED), self.unseen[:, :_JUDGED]
+        f = self._outputs(own["weights"], _JUDGED)
+        unseen = self.unseen[:, :_JUDGED].repeat(recipe.snapshots, 1)
         centre = f.softmax(-1) if self.likelihood.discrete else f[..., : rows.y.shape[-1]]
         errors = squared_errors(centre, rows.y, unseen, rows.weight)
         least = max(_LEAST, 2 * recipe.autoencoder.dimensions)
         kept = worth_keeping(own["log_joint"], errors, self.rows.count, least, strict=recipe.strict)
-        ordered = balance(self.network, own["weights"][kept])
-        if recipe.matching:
-            ordered = match(self.network, ordered)
+        ordered = own["weights"][kept]
+        if isinstance(self.network, FlatNetwork):
+            ordered = match(self.network, ordered) if recipe.matching else balance(self.network, ordered)
         likelihood, score = copy.deepcopy(self.likelihood), float("nan")
         noise = likelihood.noise if self._learned() is not None else None
         if isinstance(noise, LearnedNoise):
@@ -235,7 +260,7 @@ class Manifold:
 
     def decoder_of(self, found: Mapping[str, Tensor]) -> Decoder:
         """Return the decoder, from what was found."""
-        return AutoencoderStage.decoder_of(under("decoder", found), self.recipe.autoencoder)
+        return AutoencoderStage.decoder_of(under("decoder", found), self.recipe.autoencoder, self.network)
 
     @staticmethod
     def gate_of(found: Mapping[str, Tensor]) -> Gate:
@@ -243,9 +268,14 @@ class Manifold:
         return Gate(*found["decoder/gate"].tolist())
 
     def _latent(self, found: Mapping[str, Tensor]) -> Stage:
-        far = farthest(self._outputs(found["decoder/weights"], _COMPARED), self.recipe.components)
+        f = self._outputs(found["decoder/weights"], _COMPARED)
+        far = farthest(f, self.recipe.components)
         scale = _ALONE if len(far) == 1 else _AMONG
-        law = LatentLaw(found["decoder/codes"][far], scale, self.recipe.covariance, equal=self.recipe.equal_weights)
+        chosen = checks.choice("weights", self.recipe.weights, WEIGHTS)
+        counted = shares(f, far) if chosen == "counted" else None
+        law = LatentLaw(
+            found["decoder/codes"][far], scale, self.recipe.covariance, weights=counted, learned=chosen == "learned"
+        )
         return self._stage(ProjectedNetwork(self.network, self.decoder_of(found), law), found)
 
     def _joint(self, found: Mapping[str, Tensor]) -> Stage:
@@ -261,7 +291,7 @@ class Manifold:
 
     def _untrained(self, found: Mapping[str, Tensor]) -> ProjectedNetwork:
         centres = torch.zeros_like(found["latent/law.means"])
-        law = LatentLaw(centres, covariance=self.recipe.covariance, equal=self.recipe.equal_weights)
+        law = LatentLaw(centres, covariance=self.recipe.covariance, learned=self.recipe.weights == "learned")
         return ProjectedNetwork(self.network, self.decoder_of(found), law)
 
     def model_of(self, found: Mapping[str, Tensor], phase: str = "") -> ProjectedNetwork:

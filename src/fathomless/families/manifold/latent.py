@@ -26,11 +26,14 @@ from torch import Tensor, nn
 from fathomless.families.manifold.autoencoder import Decoder
 from fathomless.nn.layers import gaussian_divergence
 from fathomless.system import checks
+from fathomless.system.errors import DataError
 
-__all__ = ["COVARIANCES", "RANDOM", "DecoderLaw", "LatentLaw", "farthest"]
+__all__ = ["COVARIANCES", "RANDOM", "WEIGHTS", "DecoderLaw", "LatentLaw", "farthest", "shares"]
 
 #: Covariances of a component of q(z).
 COVARIANCES = ("diagonal", "full")
+#: Weights of the components of q(z).
+WEIGHTS = ("counted", "equal", "learned")
 #: What of the decoder's last layer is random.
 RANDOM = ("none", "bias", "last")
 
@@ -49,19 +52,36 @@ class LatentLaw(nn.Module):
         Log of the initial standard deviations.
     covariance : {"diagonal", "full"}
         Of each component.
-    equal : bool
-        Whether the weights of the components stay equal; else they are learned, from equal ones.
+    weights : Tensor, shape (K,), optional
+        Of the components; equal by default.
+    learned : bool
+        Whether they are learned, from these.
+
+    Attributes
+    ----------
+    points : Tensor, shape (K, n, D), optional
+        Points that chains have drawn, in the place of the normal laws: see :meth:`take_points`.
     """
 
+    points: Tensor | None
+
     def __init__(
-        self, means: Tensor, log_scale: float = -1.5, covariance: str = "diagonal", *, equal: bool = False
+        self,
+        means: Tensor,
+        log_scale: float = -1.5,
+        covariance: str = "diagonal",
+        *,
+        weights: Tensor | None = None,
+        learned: bool = False,
     ) -> None:
         super().__init__()
         checks.choice("covariance", covariance, COVARIANCES)
         count, dimensions = means.shape
-        self.logits = nn.Parameter(means.new_zeros(count), requires_grad=not equal)
+        logits = means.new_zeros(count) if weights is None else weights.to(means).log()
+        self.logits = nn.Parameter(logits, requires_grad=learned)
         self.means = nn.Parameter(means.clone())
         self.log_scale = nn.Parameter(torch.full_like(means, log_scale))
+        self.register_buffer("points", None)
         full = covariance == "full"
         self.below = nn.Parameter(means.new_zeros(count, dimensions, dimensions)) if full else None
 
@@ -78,6 +98,9 @@ class LatentLaw(nn.Module):
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw n points of every component, (K, n, D)."""
         count, dimensions = self.means.shape
+        if self.points is not None:
+            index = torch.randint(self.points.shape[1], (count, n), generator=generator, device=self.points.device)
+            return self.points.gather(1, index[..., None].expand(-1, -1, dimensions))
         noise = self.means.new_empty(count, n, dimensions).normal_(generator=generator)
         return self.means[:, None] + noise @ self.factors().mT
 
@@ -89,12 +112,26 @@ class LatentLaw(nn.Module):
         return torch.logsumexp(self.log_weight + each, -1)
 
     def divergence(self, z: Tensor) -> Tensor:
-        """KL(q(z) ‖ N(0, I)) in nats, by points (K, n, D) that were drawn if there are several components."""
+        """KL(q(z) ‖ N(0, I)) in nats, by points (K, n, D) that were drawn if there are several components.
+
+        Of chains nothing is known of it: NaN.
+        """
+        if self.points is not None:
+            return torch.full_like(z[0, 0, 0], math.nan)
         if len(self.means) == 1:
             squares = self.factors().square().sum() + self.means.square().sum()
             return 0.5 * (squares - self.means.shape[1]) - self.log_scale.sum()
         log_prior = -0.5 * z.square().sum(-1) - 0.5 * z.shape[-1] * math.log(2.0 * math.pi)  # (K, n)
         return self.log_weight.exp() @ (self.log_prob(z) - log_prior).mean(1)
+
+    @torch.no_grad()
+    def take_points(self, points: Tensor) -> None:
+        """Take points (K, n, D) of a chain for each component; centres and deviations become theirs."""
+        self.points = points.clone()
+        self.means.copy_(points.mean(1))
+        self.log_scale.copy_(points.std(1).clamp(min=1e-12).log())
+        if self.below is not None:
+            self.below.zero_()
 
 
 class DecoderLaw(nn.Module):
@@ -120,7 +157,13 @@ class DecoderLaw(nn.Module):
     def __init__(self, decoder: Decoder, random: str) -> None:
         super().__init__()
         checks.choice("random", random, RANDOM[1:])
-        columns = decoder.last.in_features + 1 if random == "last" else 1
+        columns = 1
+        if random == "last":
+            if not isinstance(decoder.last, nn.Linear):
+                raise DataError(
+                    "random='last' was given for a decoder of layers or chunks; 'bias' or 'none' is allowed for it"
+                )
+            columns = decoder.last.in_features + 1
         scale = ((decoder.residual + _FLOOR) / columns).sqrt()[:, None]
         self.register_buffer("prior_scale", scale)
         self.offset = nn.Parameter(torch.zeros(len(scale), columns).to(scale))
@@ -156,3 +199,24 @@ def farthest(f: Tensor, count: int) -> Tensor:
         apart = torch.minimum(apart, (flat - flat[chosen[-1]]).square().mean(1))
         chosen.append(int(apart.argmax()))
     return torch.tensor(chosen, device=f.device)
+
+
+def shares(f: Tensor, chosen: Tensor) -> Tensor:
+    """Return which share of all networks each chosen one stands for: those that say nearly what it says.
+
+    Parameters
+    ----------
+    f : Tensor, shape (R, N, K)
+        Outputs.
+    chosen : Tensor of int64, shape (M,)
+        Numbers of networks.
+
+    Returns
+    -------
+    Tensor, shape (M,)
+        Positive, with sum 1.
+    """
+    flat = f.flatten(1)
+    apart = torch.stack([(flat - flat[one]).square().mean(1) for one in chosen.tolist()])  # (M, R)
+    near = torch.bincount(apart.argmin(0), minlength=len(chosen)).clamp(min=1).to(f)
+    return near / near.sum()

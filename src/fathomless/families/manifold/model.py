@@ -26,7 +26,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.manifold.autoencoder import Decoder
 from fathomless.families.manifold.candidates import BATCH, WHOLE
 from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
-from fathomless.families.manifold.network import FlatNetwork
+from fathomless.families.manifold.network import Flat
 from fathomless.inference.objective import elbo
 from fathomless.inference.stages import Stage
 from fathomless.posterior.capabilities import Resizable
@@ -45,7 +45,7 @@ class ProjectedNetwork(Resizable):
 
     Parameters
     ----------
-    network : FlatNetwork
+    network : FlatNetwork or FlatModule
         What weights are of.
     decoder : Decoder
         From points to weights.
@@ -55,9 +55,7 @@ class ProjectedNetwork(Resizable):
         q(φ); without it the decoder is a point.
     """
 
-    def __init__(
-        self, network: FlatNetwork, decoder: Decoder, law: LatentLaw, decoder_law: DecoderLaw | None = None
-    ) -> None:
+    def __init__(self, network: Flat, decoder: Decoder, law: LatentLaw, decoder_law: DecoderLaw | None = None) -> None:
         super().__init__()
         self.network, self.decoder, self.law, self.decoder_law = network, decoder, law, decoder_law
 
@@ -89,7 +87,7 @@ class ProjectedNetwork(Resizable):
         else:
             if variance is not None:
                 mean = mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator)
-            most = max(1, _AT_ONCE // max(1, len(x) * max((*self.network.widths, 1))))
+            most = max(1, _AT_ONCE // max(1, len(x) * self.network.units))
             f = torch.cat([self.network(part, x) for part in mean.split(most)])
         divergence = {"latent": self.law.divergence(drawn)}
         if self.decoder_law is not None:
@@ -129,7 +127,8 @@ class ProjectedNetwork(Resizable):
     def blueprint(self) -> dict[str, Any]:
         """Return the number of components, and what of the decoder is random."""
         columns = 0 if self.decoder_law is None else self.decoder_law.offset.shape[1]
-        return {"components": len(self.law.means), "random_columns": columns}
+        points = 0 if self.law.points is None else self.law.points.shape[1]
+        return {"components": len(self.law.means), "random_columns": columns, "points": points}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have as many components, and the same random part of the decoder."""
@@ -137,6 +136,8 @@ class ProjectedNetwork(Resizable):
         if self.blueprint()["components"] != blueprint["components"]:
             centres = like.new_zeros(blueprint["components"], like.shape[1])
             self.law = LatentLaw(centres, covariance=covariance).to(like)
+        if points := blueprint.get("points", 0):
+            self.law.points = like.new_zeros(blueprint["components"], points, like.shape[1])
         if self.blueprint()["random_columns"] != blueprint["random_columns"]:
             random = {0: None, 1: "bias"}.get(blueprint["random_columns"], "last")
             self.decoder_law = None if random is None else DecoderLaw(self.decoder, random).to(like)

@@ -9,22 +9,26 @@ in the order in which torch lists the parameters of an ``nn.Sequential`` of line
 once, by batched products. Weights with independent Gaussian laws are drawn through what they do: the pre-activations
 of a layer with inputs u are :math:`N(u M^\top + m_b,\ u^2 V^\top + v_b)`, independently over rows (local
 reparameterisation). That is right for sums over rows, and for them alone: rows of one drawn function are dependent.
+
+Any other network is a function of its weights, too: it is evaluated once for each vector.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from fathomless.nn.layers import WeightPrior
+from fathomless.nn.flat import flattened, refuse
+from fathomless.nn.layers import WeightPrior, prior_scales
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["ACTIVATIONS", "Affine", "FlatNetwork"]
+__all__ = ["ACTIVATIONS", "Affine", "Flat", "FlatModule", "FlatNetwork"]
 
 
 def _bump(a: Tensor) -> Tensor:
@@ -90,7 +94,17 @@ class FlatNetwork:
     @property
     def size(self) -> int:
         """Return P."""
-        return sum(out * (fan_in + 1) for out, fan_in in self.shapes)
+        return sum(self.blocks)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Return the number of weights of each layer."""
+        return tuple(out * (fan_in + 1) for out, fan_in in self.shapes)
+
+    @property
+    def units(self) -> int:
+        """Return how many numbers of one row are there at once, at most."""
+        return max((1, *self.widths))
 
     @property
     def symmetry(self) -> str:
@@ -145,6 +159,77 @@ class FlatNetwork:
         """Return the standard deviation of the prior of every weight, shape (P,)."""
         each = self.layers(torch.zeros(self.size))
         return self.flat([Affine(*(part + prior.scale_of(part) for part in layer)) for layer in each])
+
+
+class FlatModule:
+    """Any network as a function of its weights.
+
+    Parameters
+    ----------
+    module : nn.Module
+        (B, D) -> (B, K). Its own weights are the start of its training.
+
+    Attributes
+    ----------
+    start : Tensor, shape (P,)
+        Its own weights, in the order of ``module.parameters()``.
+
+    Raises
+    ------
+    DataError
+        If it has buffers, drops units out or shares weights.
+
+    Examples
+    --------
+    >>> net = FlatModule(nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 1)))
+    >>> net.size, net(torch.zeros(7, net.size), torch.zeros(5, 2)).shape
+    (13, torch.Size([7, 5, 1]))
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        refuse(module)
+        self.module, self.start = module.eval(), flattened(module)
+
+    @property
+    def size(self) -> int:
+        """Return P."""
+        return len(self.start)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Return the number of weights of each part that has any."""
+        each = (sum(p.numel() for p in part.parameters(recurse=False)) for part in self.module.modules())
+        return tuple(filter(None, each))
+
+    @property
+    def units(self) -> int:
+        """Return 1: vectors are evaluated one after another."""
+        return 1
+
+    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
+        """Evaluate networks; shapes as of :class:`FlatNetwork`."""
+        named = dict(self.module.named_parameters())
+        sizes = [p.numel() for p in named.values()]
+        found = []
+        for row, own in zip(w, x if x.ndim == 3 else [x] * len(w), strict=True):
+            parts = zip(named.items(), row.split(sizes), strict=True)
+            weights = {name: part.view(p.shape) for (name, p), part in parts}
+            found.append(functional_call(self.module, weights, (own,)))
+        return torch.stack(found)
+
+    def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Evaluate networks with weights N(mean, variance), drawn once for all rows."""
+        return self(mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator), x)
+
+    def prior_scale(self, prior: WeightPrior) -> Tensor:
+        """Return the standard deviation of the prior of every weight, (P,); infinite where there is no prior."""
+        scales = prior_scales(self.module, prior)
+        named = self.module.named_parameters()
+        return torch.cat([torch.full((p.numel(),), scales.get(name, torch.inf)) for name, p in named])
+
+
+#: A network as a function of its weights.
+Flat: TypeAlias = FlatNetwork | FlatModule
 
 
 def _of_each(x: Tensor, count: int) -> Tensor:

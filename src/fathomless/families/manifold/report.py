@@ -135,10 +135,10 @@ def findings(case: Case) -> Iterator[Finding]:
             "weights; so the decoder is a point.",
             f"Raise {case.now('latent_dim')} or {case.now('decoder_steps')}.",
         )
-    if kept <= _SPARE * int(case.given["latent_dim"]):
+    if kept <= _SPARE * case.estimator.latent_dim_:
         yield Finding(
             "advice",
             "Few candidates for so many dimensions",
-            f"{kept} networks span a latent space of {case.given['latent_dim']} dimensions; four each are sensible.",
+            f"{kept} networks span a latent space of {case.estimator.latent_dim_} dimensions; four each are sensible.",
             f"Lower {case.now('latent_dim')}, or raise {case.now('candidates')}.",
         )

@@ -20,7 +20,7 @@ from commands import Call
 from fathomless.app import runs
 from fathomless.app.doctor import examine
 from fathomless.families import registry
-from fathomless.posterior.predictive import ContinuousPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from installed import installed

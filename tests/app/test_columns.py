@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fathomless.app import columns
 from fathomless.data.schema import Schema
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.system.errors import DataError
 
 # fits are short on purpose
@@ -314,7 +314,7 @@ def test_features_of_a_model_without_names_are_chosen_by_position() -> None:
 
 
 def test_a_forecast_is_laid_out_as_its_own_numbers(forecast: ContinuousPredictive) -> None:
-    found = columns.predictions(forecast, ["price"], [0.5])
+    found = forecast.columns(["price"], [0.5])
     names = ["mean", "std", "lower_50", "upper_50", "variance_noise", "variance_weights", "variance_structure"]
     assert list(found) == names
     low, high = forecast.interval(0.5)
@@ -325,7 +325,7 @@ def test_a_forecast_is_laid_out_as_its_own_numbers(forecast: ContinuousPredictiv
 
 
 def test_parts_of_the_uncertainty_add_up_to_the_variance(forecast: ContinuousPredictive) -> None:
-    found = columns.predictions(forecast, ["price"], [0.9])
+    found = forecast.columns(["price"], [0.9])
     total = found["variance_noise"] + found["variance_weights"] + found["variance_structure"]
     np.testing.assert_allclose(total, found["std"] ** 2, rtol=1e-12)
 
@@ -334,7 +334,7 @@ def test_parts_of_the_uncertainty_add_up_to_the_variance(forecast: ContinuousPre
 @given(st.lists(st.floats(0.001, 0.999), min_size=2, max_size=4, unique=True))
 def test_intervals_are_nested(forecast: ContinuousPredictive, levels: list[float]) -> None:
     levels = sorted(round(level, 6) for level in levels)
-    found = columns.predictions(forecast, ["price"], levels)
+    found = forecast.columns(["price"], levels)
     lower = [values for name, values in found.items() if name.startswith("lower")]
     upper = [values for name, values in found.items() if name.startswith("upper")]
     for narrow, wide in itertools.pairwise(lower):
@@ -351,25 +351,25 @@ def test_intervals_are_nested(forecast: ContinuousPredictive, levels: list[float
 def test_levels_are_named_in_percent_each_by_its_own_name(
     forecast: ContinuousPredictive, level: float, name: str
 ) -> None:
-    found = columns.predictions(forecast, ["price"], [level, 0.25])
+    found = forecast.columns(["price"], [level, 0.25])
     assert {f"lower_{name}", f"upper_{name}", "lower_25", "upper_25"} < set(found)
 
 
 def test_several_targets_bring_their_names() -> None:
     y = np.column_stack([np.arange(N) / 2, -np.arange(N)])
     forecast = regressor(y).predict_dist(rich_frame().select(["size", "colour"]))
-    found = columns.predictions(forecast, ["price", "rent"], [0.9])
+    found = forecast.columns(["price", "rent"], [0.9])
     assert [name for name in found if name.endswith("mean")] == ["price_mean", "rent_mean"]
     assert len(found) == 14
     np.testing.assert_array_equal(np.column_stack([found["price_mean"], found["rent_mean"]]), forecast.mean.numpy())
-    unnamed = columns.predictions(forecast, (), [0.9])
+    unnamed = forecast.columns((), [0.9])
     assert list(unnamed) == [name.replace("price", "y0").replace("rent", "y1") for name in found]
 
 
 @pytest.mark.parametrize("labels", [["no", "yes"], [False, True], [1, 2, 5], ["a", "b", "ü/ä", ""]], ids=str)
 def test_classes_keep_their_type_and_probabilities_sum_to_one(labels: list[Any]) -> None:
     dist = classes(labels)
-    found = columns.predictions(dist, ["y"], [0.9])
+    found = dist.columns(["y"], [0.9])
     probs = np.column_stack([found[f"probability_{label}"] for label in sorted(labels)])
     assert list(found) == [
         "class",

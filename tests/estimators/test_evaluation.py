@@ -20,8 +20,8 @@ from fathomless.estimators import evaluation
 from fathomless.estimators.evaluation import Evaluation, Score, evaluate
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior import metrics
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.mixtures import Component, Laplace, Mixture, Normal, StudentT
-from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 

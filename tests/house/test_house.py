@@ -28,7 +28,7 @@ OWNERS = {
         "families.manifold.estimator",
         "families.sparse.estimator",
     },
-    "narwhals": {"data.frames", "estimators.preparation", "estimators.tasks"},
+    "narwhals": {"posterior.distributions", "data.frames", "estimators.preparation", "estimators.tasks"},
     "scipy": {
         "posterior.mixtures",
         "posterior.metrics",

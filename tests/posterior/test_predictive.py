@@ -1,5 +1,6 @@
 import math
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, StudentT
 from fathomless.posterior.model import Draws
-from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
+from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.system.errors import DataError, DivergenceError
 
 STRUCTURES = [1, 1, 2, 2, 2, 7]
@@ -386,3 +388,38 @@ def test_targets_may_be_a_series_or_a_read_only_array():
     fixed.setflags(write=False)
     for given_ in (pd.Series(y, index=[7, 3, 9, 1]), fixed, y.tolist()):
         assert torch.equal(p.log_prob(given_), p.log_prob(y))
+
+
+def test_names_of_scipy_say_what_those_of_torch_do():
+    one = predictive(draws_for(Gaussian(), n=1, structure=[0]), Gaussian(), squeeze=True)
+    law = stats.norm(one.mean.numpy(), one.std.numpy())
+    grid = np.linspace(-2.0, 2.0, 7)[:, None]  # seven values for all rows
+    np.testing.assert_allclose(one.pdf(grid), law.pdf(grid))
+    np.testing.assert_allclose(one.logpdf(grid), law.logpdf(grid))
+    np.testing.assert_allclose(one.cdf(grid), law.cdf(grid))
+    levels = np.array([[0.1], [0.5], [0.9]])
+    np.testing.assert_allclose(one.ppf(levels), law.ppf(levels))
+    np.testing.assert_array_equal(one.quantile(0.5), one.median.numpy())
+    assert torch.equal(one.var, one.variance)
+    assert isinstance(one.pdf(0.0), np.ndarray)
+    assert isinstance(one.ppf(torch.tensor(0.5)), torch.Tensor)
+    several = regression()
+    assert several.pdf(np.zeros(several.mean.shape)).shape == several.mean.shape
+    p = classification(labels=["a", "b", "c"])
+    y = ["a", "c", "b", "a", "c"][: len(p)]
+    np.testing.assert_allclose(p.pmf(y), p.probs.numpy()[np.arange(len(p)), np.unique(y, return_inverse=True)[1]])
+    np.testing.assert_array_equal(p.logpmf(y), p.log_prob(y).numpy())
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_frame_has_the_columns(library):
+    for p in (regression(squeeze=False), classification()):
+        frame = p.to_frame(levels=(0.5,), library=library)
+        assert type(frame).__module__.startswith(library)
+        found = nw.from_native(frame)
+        expected = p.columns(levels=(0.5,))
+        assert found.columns == list(expected)
+        for name, values in expected.items():
+            assert found[name].to_list() == values.tolist()
+    with pytest.raises(DataError, match="library='excel' was given"):
+        classification().to_frame(library="excel")

@@ -12,10 +12,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.predictive import ContinuousPredictive, concatenate, predictive
+from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.split import Uncertainty
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system.errors import DataError

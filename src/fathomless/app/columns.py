@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fathomless.data.schema import Schema, family, rows_of, some
-from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive
 from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ __all__ = [
     "divide",
     "features",
     "kinds",
-    "predictions",
     "roles",
     "target_kinds",
     "task_of",
@@ -287,37 +285,3 @@ def joined(pieces: Iterable["pa.Table"]) -> "pa.Table":
     import pyarrow as pa
 
     return pa.concat_tables(list(pieces))
-
-
-def predictions(
-    dist: ClassPredictive | ContinuousPredictive, targets: Sequence[str], levels: Sequence[float]
-) -> dict[str, Array]:
-    """Lay out a predictive distribution as columns, one value for each row.
-
-    Regression: mean, std, lower_90 and upper_90 for every level, and the variance split into variance_noise,
-    variance_weights and variance_structure; with several targets each name begins with that of its target. Classes:
-    class, probability (of that class), probability_LABEL of every class, and the entropy, split likewise. Without
-    names the targets are y0, y1, ...
-    """
-    split = dist.uncertainty()
-    parts: Mapping[str, Array] = {
-        name: cast(Array, getattr(split, name).numpy()) for name in ("noise", "weights", "structure")
-    }
-    if isinstance(dist, ClassPredictive):
-        probs = dist.probs.numpy()
-        return {
-            "class": dist.predict(),
-            "probability": probs.max(1),
-            **{f"probability_{label}": probs[:, k] for k, label in enumerate(dist.labels.tolist())},
-            **{f"entropy_{name}": values for name, values in parts.items()},
-        }
-    found = {"mean": dist.mean.numpy(), "std": dist.std.numpy()}
-    for level in levels:
-        low, high = dist.interval(level)
-        found |= {f"lower_{100 * level:.12g}": low.numpy(), f"upper_{100 * level:.12g}": high.numpy()}
-    found |= {f"variance_{name}": values for name, values in parts.items()}
-    if dist.squeeze:
-        return found
-    count = found["mean"].shape[1]
-    targets = targets or [f"y{t}" for t in range(count)]
-    return {f"{targets[t]}_{name}": values[:, t] for t in range(count) for name, values in found.items()}

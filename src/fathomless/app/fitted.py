@@ -59,7 +59,7 @@ def predict(given: argparse.Namespace) -> int:
                 log_density, error = estimator.score_samples(X, return_error=True)
                 found = {"log_density": log_density, "monte_carlo_error": error}
             else:
-                found = columns.predictions(cast("Predictor", estimator).predict_dist(X), targets, levels)
+                found = cast("Predictor", estimator).predict_dist(X).columns(targets, levels)
             if key in found:
                 raise DataError(f"the key column {key!r} is called like one of predictions; give it another name")
             write(columns.tabled({**names, **found}))

@@ -27,10 +27,11 @@ from fathomless.estimators import saving
 from fathomless.estimators.options import DrawnWeightsOptions, options_of
 from fathomless.estimators.preparation import Array, Prepared, TableReader
 from fathomless.inference.run import Fitted, blueprint_of, rebuild
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, concatenate, predictive
+from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import io, memory
 from fathomless.system.errors import DataError, FileError

@@ -21,8 +21,8 @@ from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Predictor
 from fathomless.posterior import metrics
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
 from fathomless.posterior.mixtures import Mixture, Normal
-from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive, Predictive
 from fathomless.posterior.split import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError

@@ -20,8 +20,8 @@ from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_ta
 from fathomless.estimators.base import PREDICTED_AT_ONCE, Estimator, Predictor
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.estimators.preparation import Array
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
-from fathomless.posterior.predictive import ClassPredictive, ContinuousPredictive
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator

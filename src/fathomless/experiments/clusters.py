@@ -35,10 +35,11 @@ from fathomless.nn.layers import WeightPrior
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
+from fathomless.posterior.distributions import ClassPredictive
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import auroc
 from fathomless.posterior.model import Model
-from fathomless.posterior.predictive import ClassPredictive, predictive
+from fathomless.posterior.predictive import predictive
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["METHODS", "PROTOCOLS", "figure", "grid", "law", "posterior", "run", "sample"]

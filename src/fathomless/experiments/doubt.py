@@ -33,9 +33,10 @@ from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions, follow, parted
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.predictive import ContinuousPredictive, predictive
+from fathomless.posterior.predictive import predictive
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["METHODS", "Sampled", "figure", "hamiltonian", "prior_output", "r_hat", "run"]

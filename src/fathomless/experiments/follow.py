@@ -19,11 +19,12 @@ from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions
 from fathomless.inference.objective import elbo
 from fathomless.inference.training import Training
+from fathomless.posterior.distributions import ClassPredictive
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.metrics import accuracy, expected_calibration_error
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.predictive import ClassPredictive, predictive
+from fathomless.posterior.predictive import predictive
 from fathomless.system.rng import as_generator
 
 __all__ = ["bound", "class_scores", "drawn", "each", "network", "plain", "published", "rows_of", "steps_of", "training"]

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.mixtures import Normal
-from fathomless.posterior.predictive import ContinuousPredictive
 
 __all__ = ["gaussian_process"]
 

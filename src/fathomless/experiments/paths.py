@@ -34,10 +34,11 @@ from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.likelihoods import Laplace, Likelihood
 from fathomless.posterior.metrics import coverage, nll
 from fathomless.posterior.model import Model
-from fathomless.posterior.predictive import ContinuousPredictive, predictive
+from fathomless.posterior.predictive import predictive
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["TOYS", "Toy", "figure", "run", "scored"]

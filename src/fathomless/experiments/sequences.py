@@ -19,8 +19,8 @@ from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.nn.architectures import Architecture, SequenceTransformer, TabularTransformer
+from fathomless.posterior.distributions import ClassPredictive
 from fathomless.posterior.metrics import accuracy, expected_calibration_error, nll
-from fathomless.posterior.predictive import ClassPredictive
 
 __all__ = ["ImageRows", "figure", "run"]
 

@@ -25,8 +25,8 @@ from fathomless.experiments.parts import run_parts
 from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.metrics import nll, rmse
-from fathomless.posterior.predictive import ContinuousPredictive
 
 __all__ = ["DEEP", "SHALLOW", "SPLITS", "figure", "plan", "run", "split"]
 

@@ -14,10 +14,11 @@ from torch import Tensor
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Transition, coarser
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.predictive import ContinuousPredictive, predictive
+from fathomless.posterior.predictive import predictive
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 

@@ -13,7 +13,7 @@ from fathomless.app.arguments import parser
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 
-COMMANDS = ["fit", "predict", "evaluate", "sample", "report", "cite", "reproduce", "demo"]
+COMMANDS = ["fit", "predict", "evaluate", "compare", "sample", "report", "cite", "reproduce", "demo"]
 PARSER = parser({name: lambda given: 0 for name in COMMANDS})
 FIT = ["fit", "data.csv", "--target", "price"]
 BOTH = {

@@ -18,6 +18,7 @@ OWNERS = {
     "tqdm": {"system.progress"},
     "sklearn": {
         "data.frames",
+        "app.peers",
         "estimators.preparation",
         "estimators.base",
         "estimators.tasks",
@@ -41,12 +42,12 @@ OWNERS = {
         "families.manifold.matching",
     },
     "numba": {"families.graph.engine"},
-    "joblib": {"inference.mcmc.chains"},
+    "joblib": {"inference.mcmc.chains", "experiments.parts"},
     "arviz": {"inference.mcmc.diagnostics"},
     "PIL": {"data.readers"},
     "matplotlib": {"plots.canvas"},
     "pyarrow": {"data.csv", "data.files", "data.notations", "data.streams", "app.columns"},
-    "jinja2": {"app.report"},
+    "jinja2": {"app.markup"},
     "pandas": set(),
     "polars": set(),
 }

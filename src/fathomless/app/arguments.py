@@ -80,6 +80,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         metavar="FILE",
         help=".csv, .csv.gz or .parquet; - writes CSV to standard output (default: -)",
     )
+    _compare_parser(names, commands["compare"])
     evaluate = _command(
         names, "evaluate", commands["evaluate"], "score a run on rows with known answers", "RUN DATA [--json]"
     )
@@ -126,6 +127,31 @@ def _command(names: Any, name: str, run: Command, text: str, usage: str) -> argp
     return parser
 
 
+def _compare_parser(names: Any, run: Command) -> None:
+    parser = _command(
+        names, "compare", run, "compare all methods on a table by cross-validation", "DATA --target COLUMN [options]"
+    )
+    _data_arguments(parser, threads=None)
+    _target_arguments(parser)
+    parser.add_argument("--key", metavar="COLUMN", help="column that names the rows: not used to predict")
+    parser.add_argument(
+        "--methods",
+        type=_filled,
+        metavar="A,B,C",
+        help="of the structures of fit, and constant, linear, boosting (default: all that do not take too long)",
+    )
+    parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="of the rows (default: 5)")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of folds and fits (default: 0)")
+    parser.add_argument("--jobs", type=_rows, default=1, metavar="N", help="processes, of one thread each (default: 1)")
+    parser.add_argument(
+        "--out",
+        type=_filled,
+        metavar="FOLDER",
+        help="where to; the same command goes on with what is done there (default: runs/compare-TARGET)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
 def _reproduce_parser(names: Any, run: Command) -> None:
     parser = _command(
         names, "reproduce", run, "run an experiment and compare it with the papers", "NAME [--full] [options] | --list"
@@ -154,7 +180,7 @@ def _run_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="folder of a run, or of an estimator saved from Python")
 
 
-def _data_arguments(parser: argparse.ArgumentParser, threads: str = "as many as the training used") -> None:
+def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as many as the training used") -> None:
     parser.add_argument("data", metavar="DATA", help=_DATA)
     parser.add_argument(
         "--delimiter",
@@ -169,11 +195,11 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str = "as many as 
         metavar="MARK",
         help="decimal mark of CSV; auto finds . or , (default: auto)",
     )
-    parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
+    if threads is not None:
+        parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
 
 
-def _table_arguments(parser: argparse.ArgumentParser) -> None:
-    table = parser.add_argument_group("the table")
+def _target_arguments(table: Any) -> None:
     table.add_argument(
         "--target",
         action="append",
@@ -190,6 +216,11 @@ def _table_arguments(parser: argparse.ArgumentParser) -> None:
     table.add_argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be repeated"
     )
+
+
+def _table_arguments(parser: argparse.ArgumentParser) -> None:
+    table = parser.add_argument_group("the table")
+    _target_arguments(table)
     table.add_argument(
         "--key",
         metavar="COLUMN",
@@ -319,6 +350,12 @@ def _whole(text: str) -> int:
 def _rows(text: str) -> int:
     if not (value := _whole(text)):
         raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more rows are allowed")
+    return value
+
+
+def _folds(text: str) -> int:
+    if (value := _whole(text)) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r} was given; 2 or more folds are allowed")
     return value
 
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fathomless.app import fitted, fitting
+from fathomless.app import comparing, fitted, fitting
 from fathomless.app.arguments import parser
 from fathomless.app.printing import Stopped, ignore, note, say, show, warn
 from fathomless.families import registry
@@ -65,6 +65,7 @@ def _command(words: list[str]) -> int:
         commands = {
             "fit": fitting.fit,
             "predict": fitted.predict,
+            "compare": comparing.compare,
             "evaluate": fitted.evaluate,
             "sample": fitted.sample,
             "report": fitted.report,

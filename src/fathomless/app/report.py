@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-import jinja2
 import numpy as np
 import numpy.typing as npt
 
 from fathomless import plots
+from fathomless.app.markup import render_template
 from fathomless.data.schema import Column
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
@@ -124,17 +124,10 @@ def render(page: Page) -> str:
     str
         A whole document, for a file in UTF-8.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fathomless.app", "."),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["count"] = counted
     first, model = page.evaluations[0] if page.evaluations else None, page.estimator.model_
     section = _structure(page.estimator)
-    text = environment.get_template("report.html.j2").render(
+    return render_template(
+        "report.html.j2",
         page=page,
         first=first,
         lede=_lede(page, first),
@@ -157,7 +150,6 @@ def render(page: Page) -> str:
         options=_option_tables(page),
         long=_LONG,
     )
-    return re.sub(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text)  # 4.2 ± 0.3 % stays on one line
 
 
 # ------------------------------------------------------------------------------------------- words and numbers

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ def run_parts(
     settings: Mapping[str, Any],
     out: str | PathLike[str] | None = None,
     progress: Progress | None = None,
+    jobs: int = 1,
 ) -> tuple[dict[str, dict[str, Any]], float]:
-    """Run the parts of an experiment one after the other.
+    """Run the parts of an experiment, in their order or several at once.
 
     Parameters
     ----------
@@ -36,6 +37,8 @@ def run_parts(
         Folder; parts are kept in ``out/parts``. Without it nothing is kept.
     progress : Progress, optional
         Display.
+    jobs : int
+        Processes that work side by side; each part must be picklable then. -1 is one for each core.
 
     Returns
     -------
@@ -53,23 +56,40 @@ def run_parts(
     display = progress or Silent()
     found: dict[str, dict[str, Any]] = {}
     seconds = 0.0
-    display.start(len(parts))
+    paths = {name: None if out is None else Path(out) / "parts" / f"{name.replace('/', '-')}.json" for name in parts}
+    for name, path in paths.items():
+        if path is not None and path.exists():
+            kept = _kept(path, settings)
+            found[name], seconds = kept["values"], seconds + kept["seconds"]
+    display.start(len(parts), len(found))
     try:
-        for done, (name, make) in enumerate(parts.items(), 1):
-            path = None if out is None else Path(out) / "parts" / f"{name.replace('/', '-')}.json"
-            kept = _kept(path, settings) if path is not None and path.exists() else None
-            if kept is None:
-                start = time.monotonic()
-                values = json.loads(json.dumps(make()))
-                kept = {"settings": settings, "seconds": time.monotonic() - start, "values": values}
-                if path is not None:
-                    io.write_text(path, json.dumps(kept, indent=1) + "\n")
-            found[name] = kept["values"]
-            seconds += kept["seconds"]
-            display.advance(done, {})
+        for name, values, taken in _made({name: make for name, make in parts.items() if name not in found}, jobs):
+            found[name], seconds = values, seconds + taken
+            if (path := paths[name]) is not None:
+                kept = {"settings": settings, "seconds": taken, "values": values}
+                io.write_text(path, json.dumps(kept, indent=1) + "\n")
+            display.advance(len(found), {})
     finally:
         display.close()
-    return found, seconds
+    return {name: found[name] for name in parts}, seconds
+
+
+def _made(parts: Mapping[str, Part], jobs: int) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Make parts; yield each as soon as it is done."""
+    if jobs == 1:
+        yield from (_one(name, make) for name, make in parts.items())
+        return
+    from joblib import Parallel, delayed
+
+    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(
+        delayed(_one)(name, make) for name, make in parts.items()
+    )
+
+
+def _one(name: str, make: Part) -> tuple[str, dict[str, Any], float]:
+    start = time.monotonic()
+    values = json.loads(json.dumps(make()))
+    return name, values, time.monotonic() - start
 
 
 def repeated(found: Mapping[str, Mapping[str, Any]], name: str, repetitions: int) -> dict[str, Value]:

@@ -1,0 +1,219 @@
+"""Methods on one table: the same folds for all, arithmetic by hand, work that is kept, and what fails is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.datasets import load_diabetes, load_iris
+
+from fathomless.app import compare as module
+from fathomless.app.cli import main
+from fathomless.app.compare import LONG, Compared, Comparison, compare, methods_for
+from fathomless.app.peers import PEERS, Peer
+from fathomless.data.folds import fold_rows
+from fathomless.data.frames import encode, fit_schema
+from fathomless.data.targets import fit_target
+from fathomless.families import registry
+from fathomless.system.errors import DataError
+
+Array = Any
+FEW = ["constant", "linear", "boosting"]
+
+
+def table(rows: int = 120) -> tuple[Array, Array]:
+    X, y = load_diabetes(return_X_y=True)
+    return X[:rows, :4], y[:rows]
+
+
+def of(found: Comparison, name: str) -> Compared:
+    return next(method for method in found.methods if method.name == name)
+
+
+def test_ranks_are_those_of_arithmetic_by_hand() -> None:
+    X, y = table()
+    found = compare(X, y, task="regression", methods=FEW, folds=3, seed=4)
+    x, z = encode(fit_schema(X), X), fit_target(y).encode(y)
+    dealt = fold_rows(x, z, 3, 1, 4)[0].numpy()
+    log_p: dict[str, Array] = {name: [] for name in FEW}
+    for k in range(3):
+        train, test = dealt != k, dealt == k
+        log_p["constant"].append(stats.norm(y[train].mean(), y[train].std()).logpdf(y[test]))
+        for name in ("linear", "boosting"):
+            peer = Peer(name, "regression", 4).fit(X[train], y[train])
+            log_p[name].append(peer.predict_dist(X[test]).log_prob(y[test]).numpy())
+    each = {name: np.concatenate(parts) for name, parts in log_p.items()}
+    order = sorted(FEW, key=lambda name: -each[name].mean())
+    assert [method.name for method in found.methods] == order
+    for name in FEW:
+        score, behind = of(found, name).scores["log_likelihood"], of(found, name).behind
+        assert score.value == pytest.approx(each[name].mean())
+        assert score.error == pytest.approx(each[name].std(ddof=1) / len(y) ** 0.5)
+        apart = each[order[0]] - each[name]
+        assert behind.value == pytest.approx(apart.mean())
+        assert behind.error == pytest.approx(apart.std(ddof=1) / len(y) ** 0.5)
+    columns = found.columns()
+    assert columns["method"] == order
+    assert columns["rmse"] == [of(found, name).scores["rmse"].value for name in order]
+    assert (found.rows, found.folds, found.notes) == (120, 3, ())
+
+
+def test_the_width_of_boosting_is_that_of_residuals_it_was_not_fitted_to() -> None:
+    """Its own residuals are far smaller; the density covers what it should."""
+    X, y = load_diabetes(return_X_y=True)
+    peer = Peer("boosting", "regression", 0).fit(X[:300], y[:300])
+    p = peer.predict_dist(X[300:])
+    left = (p.mean.numpy() - y[300:]).std()
+    assert 0.7 < float(p.std[0]) / left < 1.4
+    inside = peer.predict_dist(X[:300]).mean.numpy() - y[:300]
+    assert float(p.std[0]) > 1.5 * inside.std()
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_peers_say_probabilities_of_classes(name: str) -> None:
+    X, y = load_iris(return_X_y=True)
+    p = Peer(name, "classification", 0).fit(X[::2], y[::2]).predict_dist(X[1::2])
+    assert p.columns()["class"].shape == (75,)
+    np.testing.assert_allclose(p.probs.sum(1), 1.0)
+    if name == "constant":
+        np.testing.assert_allclose(p.probs.numpy(), 1.0 / 3.0)
+    else:
+        assert (p.predict() == y[1::2]).mean() > 0.9
+
+
+def test_classes_are_compared_too_and_rare_ones_are_told() -> None:
+    X, y = load_iris(return_X_y=True)
+    y = np.where(np.arange(150) < 2, 7, y)  # two rows of a class of their own
+    found = compare(X, y, task="classification", methods=["constant", "linear"], folds=4)
+    assert found.rows == 148
+    assert found.notes == ("2 rows of rare classes were in every training, and are not tested",)
+    assert {"log_likelihood", "accuracy", "brier", "ece"} <= set(of(found, "linear").scores)
+    assert found.methods[0].name == "linear"
+
+
+def test_what_is_done_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = table()
+    whole = compare(X, y, task="regression", methods=FEW, folds=2)
+    fits, own = [], Peer.fit
+
+    def fit(self: Peer, *args: Any) -> Peer:
+        fits.append(self.name)
+        if len(fits) == 4:
+            raise KeyboardInterrupt
+        return own(self, *args)
+
+    monkeypatch.setattr(Peer, "fit", fit)
+    with pytest.raises(KeyboardInterrupt):
+        compare(X, y, task="regression", methods=FEW, folds=2, out=tmp_path)
+    assert len(list((tmp_path / "parts").iterdir())) == 3
+    fits[:] = ["done"] * 4
+    found = compare(X, y, task="regression", methods=FEW, folds=2, out=tmp_path)
+    assert fits[4:] == ["linear", "boosting", "boosting"]
+    assert [m.behind for m in found.methods] == [m.behind for m in whole.methods]
+    with pytest.raises(DataError, match=r"other settings \(seed\)"):
+        compare(X, y, task="regression", methods=FEW, folds=2, seed=1, out=tmp_path)
+    with pytest.raises(DataError, match=r"other settings \(table\)"):
+        compare(X[::-1], y, task="regression", methods=FEW, folds=2, out=tmp_path)
+
+
+def test_processes_find_the_same() -> None:
+    X, y = table(60)
+    one, two = (compare(X, y, task="regression", methods=FEW[:2], folds=2, jobs=jobs) for jobs in (1, 2))
+    assert [(m.name, m.scores, m.behind) for m in one.methods] == [(m.name, m.scores, m.behind) for m in two.methods]
+
+
+def test_families_are_fitted_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Known(Peer):
+        def __init__(self, **options: Any) -> None:
+            seen.append(options)
+            super().__init__("linear", "regression", 0)
+
+    monkeypatch.setattr(registry, "estimator_class", lambda place: Known)
+    X, y = table(60)
+    found = compare(X, y, task="regression", methods=["sparse", "linear"], folds=2, seed=9)
+    assert seen == [{"random_state": 9, "unseen": "ignore"}] * 2
+    assert of(found, "sparse").scores == of(found, "linear").scores
+
+
+def test_chains_over_graphs_are_left_out_of_long_tables_and_told() -> None:
+    assert "graph" in methods_for("regression", LONG)[0]
+    methods, notes = methods_for("regression", LONG + 1)
+    assert "graph" not in methods
+    assert set(PEERS) < set(methods)
+    assert "graph was left out" in notes[0]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"methods": ["forest"]}, r"methods='forest' was given; allowed for a regression are depth, sparse"),
+    ({"folds": 1}, "folds=1 was given"),
+    ({"folds": 40}, "120 rows were given for 40 folds; at least 80 are needed"),
+    ({"task": "density"}, "task='density' was given"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_refused(options: dict[str, Any], message: str) -> None:
+    if options.get("folds") == 40:
+        message = message.replace("120", "60")
+    X, y = table(60)
+    with pytest.raises(DataError, match=message):
+        compare(X, y, **{"task": "regression", "methods": ["constant"], **options})
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_ranks_tells_and_writes_a_page(
+    houses_csv: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Peer.fit
+
+    def fit(self: Peer, *args: Any) -> Peer:
+        if self.name == "boosting":
+            raise ValueError("too <many> trees")
+        return own(self, *args)
+
+    monkeypatch.setattr(Peer, "fit", fit)
+    words = ["compare", "houses.csv", "--target", "price", "--methods", ",".join(FEW), "--folds", "2"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    lines = [line.split()[0] for line in said.out.splitlines() if line]
+    assert lines[1:4] == ["Method", "linear", "constant"]
+    assert "boosting has no result: ValueError: too <many> trees" in said.err
+    page = Path("runs/compare-price/compare.html").read_text(encoding="utf-8")
+    assert all(name in page for name in FEW)
+    assert "too &lt;many&gt; trees" in page
+    assert "<script" not in page
+    assert main([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [method["name"] for method in told["methods"]] == ["linear", "constant", "boosting"]
+    assert told["methods"][2]["behind"]["value"] is None
+    assert told == {**json.loads(Path("runs/compare-price/compare.json").read_text(encoding="utf-8"))}
+
+
+def test_a_command_that_is_stopped_says_how_to_go_on(
+    houses_csv: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "compare", stopped)
+    assert main(["compare", "houses.csv", "--target", "price", "--folds", "2"]) == 130
+    assert "To go on: fathomless compare houses.csv --target price --folds 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--target", "price", "--target", "size"], "2 targets were given (--target); a comparison is of one"),
+    ([], "0 targets were given"),
+    (["--target", "price", "--task", "density"], "densities are not compared"),
+    (["--target", "price", "--folds", "1"], "2 or more folds are allowed"),
+    (["--target", "price", "--methods", "trees"], "methods='trees' was given"),
+])  # fmt: skip
+def test_words_that_cannot_be_followed_are_refused(
+    houses_csv: None, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["compare", "houses.csv", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

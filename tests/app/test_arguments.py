@@ -256,6 +256,7 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
         "fit": ["data", "--target", "y"],
         "predict": ["run", "data"],
         "evaluate": ["run", "data"],
+        "compare": ["data", "--target", "y"],
         "sample": ["run"],
         "report": ["r"],
     }

@@ -52,6 +52,18 @@ if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.families.baselines.estimator import (
         MeanFieldNetworkRegressor as MeanFieldNetworkRegressor,
     )
+    from fathomless.families.baselines.estimator import (
+        SubspaceNetworkClassifier as SubspaceNetworkClassifier,
+    )
+    from fathomless.families.baselines.estimator import (
+        SubspaceNetworkRegressor as SubspaceNetworkRegressor,
+    )
+    from fathomless.families.baselines.estimator import (
+        SWAGNetworkClassifier as SWAGNetworkClassifier,
+    )
+    from fathomless.families.baselines.estimator import (
+        SWAGNetworkRegressor as SWAGNetworkRegressor,
+    )
     from fathomless.families.continuous.estimator import ContinuousDepthClassifier as ContinuousDepthClassifier
     from fathomless.families.continuous.estimator import ContinuousDepthRegressor as ContinuousDepthRegressor
     from fathomless.families.depth.estimator import UnboundedDepthClassifier as UnboundedDepthClassifier

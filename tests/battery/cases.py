@@ -67,6 +67,8 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "dropout": {"": ({}, {"structure"})},
     "meanfield": {"": ({}, {"structure"})},
     "laplace": {"": ({}, {"structure"})},
+    "swag": {"": ({"passes": 12, "networks": 8}, {"structure"})},
+    "subspace": {"": ({"passes": 12, "networks": 8}, {"structure"})},
     "mvg": {"": ({}, {"structure"})},
     "ensemble": {"": (AVERAGE, {"structure"})},
 }

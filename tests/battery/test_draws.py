@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from battery.cases import CASES, ROWS, TRAINED, Case, chosen, drawn, fitted, named, parts, rows
-from fathomless.families.baselines.linearised import LinearisedNetwork
+from fathomless.families.baselines.drawn import DrawnNetworks
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.depth.model import UnboundedDepth
@@ -41,7 +41,7 @@ def with_certain_weights(model: Model) -> Model:
     for part in model.modules():
         if isinstance(part, GaussianHead):
             part.scale.zero_()
-        if isinstance(part, LinearisedNetwork):
+        if isinstance(part, DrawnNetworks):
             part.apart.zero_()
     if isinstance(model, ContinuousDepth):
         model.prior = OrnsteinUhlenbeck(rate=0.0)

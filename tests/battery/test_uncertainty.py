@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from battery.cases import PREDICTIVE, Case, fitted, named
-from fathomless.posterior.distributions import ContinuousPredictive
+from fathomless.posterior.distributions import ContinuousPredictive, Uncertainty
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
-from fathomless.posterior.predictive import Uncertainty, predictive
+from fathomless.posterior.predictive import predictive
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")

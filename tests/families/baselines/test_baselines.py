@@ -362,8 +362,8 @@ def test_a_saved_baseline_predicts_the_same_bytes(name: str, task: int, tmp_path
 QUICK: dict[str, Any] = {"epochs": 60, "learning_rate": 0.02, "width": 16}  # the checks ask for accuracy, too
 
 
-# one of each mechanism: drawn masks, drawn weights, several networks, a head that all depths share
-CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KINDS["dun"][1]]
+# one of each mechanism: masks, drawn weights, several networks, a head of all depths, descent at a constant rate
+CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KINDS["dun"][1], KINDS["swag"][1]]
 
 
 @parametrize_with_checks([kind(**QUICK) for kind in CHECKED])

@@ -8,6 +8,8 @@ from fathomless.families.baselines.options import (
     LaplaceOptions,
     MatrixNormalOptions,
     MeanFieldOptions,
+    SubspaceOptions,
+    SWAGOptions,
 )
 from fathomless.families.family import Family
 from fathomless.system.citations import ICML, NEURIPS, Reference
@@ -101,6 +103,51 @@ FAMILIES = (
                 2021,
                 "booktitle",
                 "International Conference on Artificial Intelligence and Statistics",
+            ),
+        ),
+        report=_REPORT,
+    ),
+    Family(
+        name="swag",
+        title="a baseline: moments of descent at a constant rate",
+        options=SWAGOptions,
+        classifier=f"{_ESTIMATOR}:SWAGNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:SWAGNetworkRegressor",
+        papers=(
+            Reference(
+                "maddox2019simple",
+                "inproceedings",
+                ("Wesley Maddox", "Timur Garipov", "Pavel Izmailov", "Dmitry Vetrov", "Andrew Gordon Wilson"),
+                "A Simple Baseline for Bayesian Uncertainty in Deep Learning",
+                2019,
+                "booktitle",
+                NEURIPS,
+            ),
+        ),
+        report=_REPORT,
+    ),
+    Family(
+        name="subspace",
+        title="a baseline: weights sampled in a plane",
+        options=SubspaceOptions,
+        classifier=f"{_ESTIMATOR}:SubspaceNetworkClassifier",
+        regressor=f"{_ESTIMATOR}:SubspaceNetworkRegressor",
+        papers=(
+            Reference(
+                "izmailov2019subspace",
+                "inproceedings",
+                (
+                    "Pavel Izmailov",
+                    "Wesley Maddox",
+                    "Polina Kirichenko",
+                    "Timur Garipov",
+                    "Dmitry Vetrov",
+                    "Andrew Gordon Wilson",
+                ),
+                "Subspace Inference for Bayesian Deep Learning",
+                2019,
+                "booktitle",
+                "Conference on Uncertainty in Artificial Intelligence",
             ),
         ),
         report=_REPORT,

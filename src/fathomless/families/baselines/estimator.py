@@ -1,9 +1,10 @@
 """The estimators of the baselines: networks to compare with."""
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
@@ -11,7 +12,7 @@ from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
-from fathomless.families.baselines.linearised import LinearisedNetwork
+from fathomless.families.baselines.drawn import DrawnNetworks
 from fathomless.families.baselines.model import (
     depth_uncertainty_network,
     dropout_network,
@@ -21,18 +22,26 @@ from fathomless.families.baselines.model import (
 )
 from fathomless.families.baselines.options import (
     DepthUncertaintyOptions,
+    DrawnNetworksOptions,
     DropoutOptions,
     EnsembleOptions,
     FiniteOptions,
     LaplaceOptions,
     MatrixNormalOptions,
     MeanFieldOptions,
+    SubspaceOptions,
+    SWAGOptions,
+    TrajectoryOptions,
 )
 from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.laplace import laplace_posterior
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
+from fathomless.inference.trajectories import constant_rate, iterates, subspace_draws, swag_draws
+from fathomless.nn.flat import flattened
 from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
 
@@ -51,7 +60,13 @@ __all__ = [
     "MatrixNormalNetworkRegressor",
     "MeanFieldNetworkClassifier",
     "MeanFieldNetworkRegressor",
+    "SWAGNetworkClassifier",
+    "SWAGNetworkRegressor",
+    "SubspaceNetworkClassifier",
+    "SubspaceNetworkRegressor",
 ]
+
+_BATCH = 32  # rows of a step at a constant rate
 
 
 class _FiniteNetwork(FiniteOptions, LayeredNetwork):
@@ -100,30 +115,85 @@ class _MatrixNormalNetwork(MatrixNormalOptions, LayeredNetwork):
         return matrix_normal_network(self._blocks(inputs, outputs), self.depth, **start)
 
 
-class AfterTraining(LaplaceOptions, Estimator, ABC):
+class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
     """How a posterior is found around what was trained."""
 
     def _infer(self, prepared: Prepared) -> Fitted:
         """Train; draw networks; fit the noise anew, which held a part of the doubt about weights."""
         fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
         if not isinstance(prepared.train, Rows):
-            raise DataError("Laplace's approximation was asked for of a stream; it needs all rows at once")
+            raise DataError("a posterior around what is trained was asked for of a stream; it needs all rows at once")
         for k, model in enumerate(members_of(fitted.model)):
-            seed = fold_in(prepared.seed, "laplace", k)
-            cast(LinearisedNetwork, model).take_posterior(fitted.likelihood, prepared.train, self.networks, seed)
+            self._take(
+                cast(DrawnNetworks, model), fitted.likelihood, prepared.train, fold_in(prepared.seed, "drawn", k)
+            )
         valid = prepared.valid
         if self.calibrate and valid is not None and len(valid):
             calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed)
         return fitted
 
+    @abstractmethod
+    def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
+        """Find the posterior of a trained network, and draw from it."""
 
-class _LaplaceNetwork(AfterTraining, LayeredNetwork):
+
+class _LaplaceNetwork(LaplaceOptions, AfterTraining, LayeredNetwork):
     """How the options of the family become a model."""
 
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> LinearisedNetwork:
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> DrawnNetworks:
         self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
         start = self._options_of_model(self.weight_prior, seed, dtype)
-        return LinearisedNetwork(self._blocks(inputs, outputs), self.depth, **start)
+        return DrawnNetworks(self._blocks(inputs, outputs), self.depth, **start)
+
+    def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
+        scale = model.prior_scale()
+        posterior = laplace_posterior(model.network, likelihood, rows, scale)
+        generator = torch.Generator(scale.device).manual_seed(seed)
+        model.take(posterior.deviations(self.networks, generator), posterior.precision)
+
+
+class _AlongTrajectory(TrajectoryOptions, AfterTraining, LayeredNetwork, ABC):
+    """How iterates of descent at a constant rate become a model."""
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> DrawnNetworks:
+        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
+        start = self._options_of_model(self.weight_prior, seed, dtype)
+        return DrawnNetworks(self._blocks(inputs, outputs), self.depth, linear=False, **start)
+
+    def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
+        held, network, scale = likelihood.requires_grad_(False), model.network, model.prior_scale()
+        batch = min(_BATCH, len(rows))
+        rate = constant_rate(network, held, rows, scale, batch, fold_in(seed, "rate"))
+        points = iterates(
+            network, held, rows, scale, rate=rate, batch=batch, passes=self.passes, seed=fold_in(seed, "batches")
+        )
+        generator = torch.Generator(scale.device).manual_seed(fold_in(seed, "draws"))
+        model.take(self._along(model, held, rows, points, generator) - flattened(network))
+
+    @abstractmethod
+    def _along(
+        self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Draw weights (n, P), given iterates (T, P)."""
+
+
+class _SWAGNetwork(SWAGOptions, _AlongTrajectory):
+    """How the options of the family become a model."""
+
+    def _along(
+        self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        return swag_draws(points, self.rank, self.networks, generator)
+
+
+class _SubspaceNetwork(SubspaceOptions, _AlongTrajectory):
+    """How the options of the family become a model."""
+
+    def _along(
+        self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        scale, d = model.prior_scale(), self.subspace_dimension
+        return subspace_draws(model.network, likelihood, rows, scale, points, d, self.networks, generator)
 
 
 class _DeepEnsemble(EnsembleOptions, _FiniteNetwork):
@@ -235,3 +305,47 @@ class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
 @documented
 class DeepEnsembleRegressor(_DeepEnsemble, Regressor):
     """Regressor by several ordinary networks, trained from different initial weights."""
+
+
+@documented
+class SWAGNetworkClassifier(_SWAGNetwork, Classifier):
+    """Classifier by a network whose weights have the moments of descent at a constant rate.
+
+    References
+    ----------
+    W. J. Maddox, T. Garipov, P. Izmailov, D. Vetrov and A. G. Wilson, "A Simple Baseline for Bayesian Uncertainty in
+    Deep Learning", NeurIPS 2019.
+    """
+
+
+@documented
+class SWAGNetworkRegressor(_SWAGNetwork, Regressor):
+    """Regressor by a network whose weights have the moments of descent at a constant rate.
+
+    References
+    ----------
+    W. J. Maddox, T. Garipov, P. Izmailov, D. Vetrov and A. G. Wilson, "A Simple Baseline for Bayesian Uncertainty in
+    Deep Learning", NeurIPS 2019.
+    """
+
+
+@documented
+class SubspaceNetworkClassifier(_SubspaceNetwork, Classifier):
+    """Classifier by a network whose weights are sampled in a plane of few dimensions.
+
+    References
+    ----------
+    P. Izmailov, W. J. Maddox, P. Kirichenko, T. Garipov, D. Vetrov and A. G. Wilson, "Subspace Inference for Bayesian
+    Deep Learning", UAI 2019.
+    """
+
+
+@documented
+class SubspaceNetworkRegressor(_SubspaceNetwork, Regressor):
+    """Regressor by a network whose weights are sampled in a plane of few dimensions.
+
+    References
+    ----------
+    P. Izmailov, W. J. Maddox, P. Kirichenko, T. Garipov, D. Vetrov and A. G. Wilson, "Subspace Inference for Bayesian
+    Deep Learning", UAI 2019.
+    """

@@ -11,12 +11,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DepthUncertaintyOptions",
+    "DrawnNetworksOptions",
     "DropoutOptions",
     "EnsembleOptions",
     "FiniteOptions",
     "LaplaceOptions",
     "MatrixNormalOptions",
     "MeanFieldOptions",
+    "SWAGOptions",
+    "SubspaceOptions",
+    "TrajectoryOptions",
 ]
 
 
@@ -81,21 +85,71 @@ class MatrixNormalOptions(MeanFieldOptions):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LaplaceOptions(FiniteOptions):
-    """An ordinary network, made linear in its weights around what was trained, with their normal posterior.
+class DrawnNetworksOptions(FiniteOptions):
+    """Networks that are drawn around one that was trained.
 
     Parameters
     ----------
     networks : int
         How many are drawn.
-    weight_prior : float or WeightPrior
-        Standard deviation of the prior of every weight in the training; that of the posterior is times what has the
-        greatest evidence.
     """
 
     depth: int = option(2, "whole", least=0)
     weight_prior: "float | WeightPrior" = option(0.3, "real", object)
     networks: int = option(100, "whole", least=2)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LaplaceOptions(DrawnNetworksOptions):
+    """An ordinary network, made linear in its weights around what was trained, with their normal posterior.
+
+    Parameters
+    ----------
+    weight_prior : float or WeightPrior
+        Standard deviation of the prior of every weight in the training; that of the posterior is times what has the
+        greatest evidence.
+    """
+
+    weight_prior: "float | WeightPrior" = option(0.3, "real", object)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TrajectoryOptions(DrawnNetworksOptions):
+    """Networks along the descent at a constant rate that begins where the training has ended.
+
+    Parameters
+    ----------
+    passes : int
+        Over the rows; the weights after each but the first quarter of them are kept.
+    """
+
+    passes: int = option(80, "whole", least=8)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SWAGOptions(TrajectoryOptions):
+    """An ordinary network, whose weights have a normal law with the moments of such a descent.
+
+    Parameters
+    ----------
+    rank : int
+        Of the part of the covariance that is not diagonal.
+    """
+
+    rank: int = option(20, "whole", least=2)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SubspaceOptions(TrajectoryOptions):
+    """An ordinary network, whose weights are sampled in the plane of the first principal components of such a descent.
+
+    Parameters
+    ----------
+    subspace_dimension : int
+        Of the plane.
+    """
+
+    subspace_dimension: int = option(5, "whole", least=1)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""A network of one depth, made linear in its weights, with Laplace's approximation of their posterior."""
+"""A network of one depth, and what is drawn around it once it is trained: as it is, or linear in its weights."""
 
 import math
 from typing import Any
@@ -6,22 +6,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fathomless.data.rows import Rows
-from fathomless.inference.laplace import laplace_posterior, linearised
+from fathomless.inference.laplace import linearised
 from fathomless.nn.architectures import Architecture
+from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.nn.layers import WeightPrior, prior_scales
 from fathomless.posterior.capabilities import Resizable
-from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, depth_structure
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in, seeded_globals
 
-__all__ = ["LinearisedNetwork"]
+__all__ = ["DrawnNetworks"]
+
+_CHUNK = 1024  # rows evaluated at once
 
 
-class LinearisedNetwork(Resizable):
-    """A network, and what is drawn of its weights once it is trained: :math:`f_{θ*}(x) + J(x)(θ - θ*)`.
+class DrawnNetworks(Resizable):
+    """A network, and what is drawn of its weights once it is trained.
+
+    Drawn networks are :math:`f_θ(x)`, or linear in their weights: :math:`f_{θ*}(x) + J(x)(θ - θ*)`.
 
     Parameters
     ----------
@@ -31,6 +34,8 @@ class LinearisedNetwork(Resizable):
         Layers before the head.
     weight_prior : WeightPrior
         s of every weight; normalisation layers have to have one.
+    linear : bool
+        Whether drawn networks are linear in their weights.
     seed : int
         Of the weights at their start.
     dtype : torch.dtype
@@ -39,9 +44,9 @@ class LinearisedNetwork(Resizable):
     Attributes
     ----------
     apart : Tensor, shape (S, P)
-        What was drawn, from the mode; without rows until :meth:`take_posterior`.
+        What was drawn, from the mode; without rows until :meth:`take`.
     precision : scalar Tensor
-        α of the prior N(0, s²/α) that has the greatest evidence; 1 while it is trained.
+        α of the prior N(0, s²/α) of Laplace's approximation that has the greatest evidence; else 1.
 
     Raises
     ------
@@ -58,11 +63,12 @@ class LinearisedNetwork(Resizable):
         depth: int,
         *,
         weight_prior: WeightPrior,
+        linear: bool = True,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.depth = depth
+        self.depth, self.linear = depth, linear
         with seeded_globals(fold_in(seed, "network")):
             parts = [*map(architecture.layer, range(1, depth + 1)), architecture.head(depth)]
         self.network = nn.Sequential(*parts).to(dtype)
@@ -70,8 +76,8 @@ class LinearisedNetwork(Resizable):
         without = [name for name, _ in self.network.named_parameters() if name not in self._scales]
         if without:
             raise DataError(
-                f"the network has weights without a prior ({', '.join(without[:3])}); Laplace's approximation needs "
-                "one of every weight: give weight_prior=WeightPrior(norms=True)"
+                f"the network has weights without a prior ({', '.join(without[:3])}); a posterior around what is "
+                "trained needs one of every weight: give weight_prior=WeightPrior(norms=True)"
             )
         weights = sum(p.numel() for p in self.network.parameters())
         self.register_buffer("apart", torch.zeros(0, weights, dtype=dtype))
@@ -87,23 +93,32 @@ class LinearisedNetwork(Resizable):
         square = [p.square().sum() / self._scales[name] ** 2 for name, p in self.network.named_parameters()]
         decay = 0.5 * torch.stack(square).sum()
         drawn = len(self.apart) > 0 and not self.training
-        f = linearised(self.network, x, self.apart) if drawn else self.network(x)[None]
+        f = self._drawn(x) if drawn else self.network(x)[None]
         even = f.new_full((len(f),), -math.log(len(f)))
         number = torch.full((len(f),), self.depth, device=f.device)
         return Draws(f, even, number, {"weights": decay})
+
+    def _drawn(self, x: Tensor) -> Tensor:
+        if self.linear:
+            return linearised(self.network, x, self.apart)
+        with torch.no_grad():
+            flat = FlatNetworks(self.network, len(self.apart))
+            flat.weights.copy_(flattened(self.network) + self.apart)
+            return torch.cat([flat(part) for part in x.split(_CHUNK)], 1)
 
     def structure(self) -> ListedPosterior:
         """Return the one depth."""
         return depth_structure({self.depth: 1.0})
 
-    def take_posterior(self, likelihood: Likelihood, rows: Rows, draws: int, seed: int) -> None:
-        """Find the posterior of the weights around what was trained, and draw from it."""
+    def prior_scale(self) -> Tensor:
+        """Return s of every weight, (P,)."""
         own = self.network.named_parameters()
-        scale = torch.cat([torch.full((p.numel(),), self._scales[name], device=p.device) for name, p in own])
-        posterior = laplace_posterior(self.network, likelihood, rows, scale)
-        generator = torch.Generator(scale.device).manual_seed(seed)
-        self.apart = posterior.deviations(draws, generator).to(self.apart)
-        self.precision.fill_(posterior.precision)
+        return torch.cat([torch.full((p.numel(),), self._scales[name]).to(p) for name, p in own])
+
+    def take(self, apart: Tensor, precision: float = 1.0) -> None:
+        """Take what was drawn, (S, P) from the mode."""
+        self.apart = apart.to(self.apart)
+        self.precision.fill_(precision)
 
     def blueprint(self) -> dict[str, Any]:
         """Return how many networks were drawn."""

@@ -137,7 +137,7 @@ def _hermite(x: Tensor, most: int) -> Tensor:
     each = [torch.ones_like(x), x]
     for k in range(1, most):
         each.append((x * each[k] - math.sqrt(k) * each[k - 1]) / math.sqrt(k + 1))
-    return torch.cat([x.new_ones(len(x), 1), *each[1 : most + 1]], 1)
+    return torch.cat([x.new_ones(x.shape[0], 1), *each[1 : most + 1]], 1)
 
 
 class _Polynomial(ToyOptions, VariationalEstimator, ABC):

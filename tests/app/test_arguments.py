@@ -13,7 +13,7 @@ from fathomless.app.arguments import parser
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 
-COMMANDS = ["fit", "predict", "evaluate", "compare", "sample", "report", "cite", "reproduce", "demo"]
+COMMANDS = ["fit", "predict", "evaluate", "compare", "sample", "report", "export", "cite", "reproduce", "demo"]
 PARSER = parser({name: lambda given: 0 for name in COMMANDS})
 FIT = ["fit", "data.csv", "--target", "price"]
 BOTH = {
@@ -259,6 +259,7 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
         "compare": ["data", "--target", "y"],
         "sample": ["run"],
         "report": ["r"],
+        "export": ["r"],
     }
     given = parser(commands).parse_args([command, *needed.get(command, [])])
     assert given.run(given) == COMMANDS.index(command)

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fathomless
 from commands import Call, Said
-from fathomless.app import report, runs
+from fathomless.app import columns, report, runs
 from fathomless.data import files as tables
+from fathomless.data.frames import as_numbers
 from fathomless.families.registry import references
 from housing import SCORES, N, column, fit, fitted, houses, predicted, refused, standard_input, write
 
@@ -26,7 +28,8 @@ DRAWN = report.render  # with pictures, which take their time
 
 # --------------------------------------------------------------------------------------------- errors: a run
 
-NEEDING = [["predict", "RUN", "houses.csv"], ["evaluate", "RUN", "houses.csv"], ["report", "RUN"], ["cite", "RUN"]]
+NEEDING = [["predict", "RUN", "houses.csv"], ["evaluate", "RUN", "houses.csv"]]
+NEEDING += [["report", "RUN"], ["export", "RUN"], ["cite", "RUN"]]
 
 
 @pytest.mark.parametrize("words", NEEDING, ids=lambda words: words[0])
@@ -86,6 +89,25 @@ def test_a_page_that_cannot_be_written_is_refused(call: Call, out: str) -> None:
 
 
 # ------------------------------------------------------------------------------ evaluations, pages and the rest
+
+
+@pytest.mark.parametrize("target", ["price", "grade"])
+def test_a_run_is_exported_as_one_file(call: Call, target: str) -> None:
+    fitted(call, target)
+    said = call("export", "run", "--format", "torch", "--out", "houses.pt2", "--level", "0.2")
+    assert (said.code, said.out) == (0, "houses.pt2\n")
+    assert "bytes; differs from the run by" in said.err
+    extra = {"metadata.json": ""}
+    module = torch.export.load("houses.pt2", extra_files=extra).module()
+    meta = json.loads(extra["metadata.json"])
+    assert meta["targets"] == [target]
+    assert set(meta["scores"]) == {"out-of-fold rows", "training rows"}
+    test = write("test.csv", houses(seed=2))
+    rows = columns.features(tables.read(test).frame, runs.load("run")[0].schema_)
+    found = module(torch.from_numpy(as_numbers(runs.load("run")[0].schema_, rows)))
+    name, values = ("mean", found["mean"]) if target == "price" else ("probability_low", found["probabilities"][:, 1])
+    np.testing.assert_allclose(values.numpy(), column(predicted(call, data=test), name), atol=1e-5)
+    refused(call("export", "run", "--format", "onnx", "--out", "houses.pt2"), "a name that ends with .onnx is allowed")
 
 
 def test_an_evaluation_is_printed_and_kept(call: Call) -> None:

@@ -41,6 +41,8 @@ OWNERS = {
         "families.graph.probit",
         "families.manifold.matching",
     },
+    "onnxruntime": {"estimators.exporting"},
+    "onnxscript": {"estimators.exporting"},
     "numba": {"families.graph.engine"},
     "joblib": {"inference.mcmc.chains", "experiments.parts"},
     "arviz": {"inference.mcmc.diagnostics"},

@@ -98,6 +98,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _run_argument(report)
     report.add_argument("--out", type=_filled, metavar="FILE", help="where to (default: RUN/report.html)")
     report.add_argument("--open", action="store_true", help="show it in the browser")
+    _export_parser(names, commands["export"])
     cite = _command(names, "cite", commands["cite"], "say what to cite", "[RUN] [--bibtex]")
     cite.add_argument("folder", nargs="?", metavar="RUN", help="a run; all methods if left out")
     cite.add_argument("--bibtex", action="store_true", help="as BibTeX")
@@ -125,6 +126,24 @@ def _command(names: Any, name: str, run: Command, text: str, usage: str) -> argp
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def _export_parser(names: Any, run: Command) -> None:
+    export = _command(names, "export", run, "write a run as one plain module", "RUN [--format NAME] [--out FILE]")
+    _run_argument(export)
+    export.add_argument(
+        "--format", choices=("onnx", "torch"), default="onnx", help="for ONNX Runtime or PyTorch (default: onnx)"
+    )
+    export.add_argument(
+        "--level",
+        type=_level,
+        action="append",
+        metavar="P",
+        help="probability of a quantile; may be repeated (default: 0.05, 0.5, 0.95)",
+    )
+    export.add_argument(
+        "--out", type=_filled, metavar="FILE", help="where to (default: RUN/model.onnx or RUN/model.pt2)"
+    )
 
 
 def _compare_parser(names: Any, run: Command) -> None:

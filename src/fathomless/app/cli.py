@@ -69,6 +69,7 @@ def _command(words: list[str]) -> int:
             "evaluate": fitted.evaluate,
             "sample": fitted.sample,
             "report": fitted.report,
+            "export": fitted.export,
             "cite": _cite,
             "reproduce": _reproduce,
             "demo": _demo,

@@ -1,4 +1,4 @@
-"""Commands of a fitted run: ``predict``, ``evaluate``, ``sample`` and ``report``."""
+"""Commands of a fitted run: ``predict``, ``evaluate``, ``sample``, ``report`` and ``export``."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fathomless.app.runs import RunManifest
     from fathomless.estimators.base import Predictor
 
-__all__ = ["evaluate", "predict", "report", "sample", "set_threads"]
+__all__ = ["evaluate", "export", "predict", "report", "sample", "set_threads"]
 
 
 def set_threads(threads: int | None) -> None:
@@ -153,4 +153,29 @@ def report(given: argparse.Namespace) -> int:
         import webbrowser
 
         webbrowser.open(out.resolve().as_uri())
+    return 0
+
+
+def export(given: argparse.Namespace) -> int:
+    """Write a run as one plain module, for other programs."""
+    from fathomless.app import runs
+    from fathomless.estimators.tasks import Supervised
+
+    estimator, manifest = runs.load(given.folder)
+    if not isinstance(estimator, Supervised):
+        raise DataError(f"{given.folder} is a density; runs that predict a target can be exported")
+    set_threads(manifest.threads if manifest else None)
+    suffix = {"onnx": ".onnx", "torch": ".pt2"}[given.format]
+    out = Path(given.out) if given.out else Path(given.folder) / f"model{suffix}"
+    if out.suffix != suffix:
+        raise DataError(f"--out {out} was given; a name that ends with {suffix} is allowed for --format {given.format}")
+    scores = {
+        one.name: {name: score.value for name, score in one.scores.items()} for one in runs.evaluations(given.folder)
+    }
+    about = (
+        {"targets": list(manifest.targets), "notation": dict(manifest.notation), "scores": scores} if manifest else {}
+    )
+    found = estimator.export(out, given.level or [0.05, 0.5, 0.95], **about)
+    show(found.path)
+    note(f"{found.bytes:,} bytes; differs from the run by {found.difference:.1e} at most on rows that were made up")
     return 0

@@ -30,6 +30,7 @@ from fathomless.data.schema import (
     Schema,
     check_encoded,
     check_option,
+    column_numbers,
     encode_column,
     family,
     fit_column,
@@ -40,6 +41,7 @@ from fathomless.system import memory
 from fathomless.system.errors import DataError
 
 __all__ = [
+    "as_numbers",
     "bundled",
     "check_missing",
     "check_weight",
@@ -161,6 +163,27 @@ def encode(schema: Schema, X: Any) -> Floats:
         encode_column(column, cells, out[:, start:stop], missing=schema.missing, unseen=schema.unseen)
         start = stop
     return out
+
+
+def as_numbers(schema: Schema, X: Any) -> Floats:
+    """Write a table as plain numbers, shape (N, C), which is what an exported module reads; NaN where missing.
+
+    Numbers stay what they are, booleans become 0 and 1, dates the days since 1970-01-01, and categories their place
+    among the levels of the column, -1 for those that training did not see.
+
+    Raises
+    ------
+    DataError
+        For missing, additional or retyped columns, and for infinite values.
+
+    Examples
+    --------
+    >>> as_numbers(fit_schema(np.array([[1.0, 5.0], [3.0, 5.0]])), [[2.0, 5.0]])
+    array([[2., 5.]])
+    """
+    table = _match(schema, _read_table(X, None))
+    found = [column_numbers(column, cells) for column, cells in zip(schema.columns, table.cells(), strict=True)]
+    return np.column_stack(found)
 
 
 # --------------------------------------------------------------------------------------- reading a table

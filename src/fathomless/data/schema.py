@@ -30,6 +30,7 @@ __all__ = [
     "check_encoded",
     "check_fields",
     "check_option",
+    "column_numbers",
     "encode_column",
     "family",
     "fit_column",
@@ -466,6 +467,17 @@ def encode_column(column: Column, cells: Cells, out: Floats, *, missing: str, un
     _ENCODERS[column.kind](column, cells, out, unseen)
     if column.gaps:
         out[:, -1] = cells.missing
+
+
+def column_numbers(column: Column, cells: Cells) -> Floats:
+    """Return the cells of a column as numbers; see :func:`fathomless.data.frames.as_numbers`."""
+    if column.kind == "category":
+        index: dict[Any, float] = {level: float(i) for i, level in enumerate(column.levels)}
+        codes = np.array([index.get(value, -1.0) for value in cells.levels()])
+        return np.where(cells.missing, math.nan, codes)
+    _check_kind(column, cells)
+    values = np.where(cells.missing, math.nan, cast(Floats, cells.values))
+    return 0.5 * (values + 1.0) if column.kind == "boolean" else values
 
 
 def _check_kind(column: Column, cells: Cells) -> None:

@@ -3,17 +3,19 @@
 import itertools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Self, cast
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import narwhals as nw
 import numpy as np
 from sklearn.base import ClassifierMixin, DensityMixin, RegressorMixin
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import check_is_fitted
+from torch import nn
 
-from fathomless.data.frames import encode, read_target, take
+from fathomless.data.frames import as_numbers, encode, read_target, take
 from fathomless.data.schema import Schema, some
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
@@ -25,6 +27,9 @@ from fathomless.posterior.likelihoods import Categorical, Gaussian, Laplace, Lik
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator
+
+if TYPE_CHECKING:
+    from fathomless.estimators.exporting import Exported
 
 __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regressor", "Supervised"]
 
@@ -84,6 +89,71 @@ class Supervised(Predictor):
             If a file cannot be read.
         """
         return self._fit(lambda: self._prepare_stream(source))
+
+    def to_module(self, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> nn.Module:
+        """Return the fitted estimator as one plain module of PyTorch, which needs nothing of this library.
+
+        It holds the encoding of the table, and the networks that the estimator predicts with, drawn once; so it says
+        what the estimator does, up to rounding. It maps float64 numbers (N, C), made of a table by :meth:`to_numbers`,
+        to a dict: ``mean`` and ``variance`` (N,) or (N, T), ``quantiles`` (N, L) or (N, T, L); or ``probabilities``
+        (N, K). What the estimator would refuse (missing values and categories that training did not see, unless
+        options allow them) gives NaN.
+
+        Parameters
+        ----------
+        levels : sequence of L floats
+            Of the quantiles, between 0 and 1.
+
+        Raises
+        ------
+        DataError
+            For a level outside, and for a network whose steps depend on the values of the rows.
+        """
+        check_is_fitted(self, "model_")
+        from fathomless.estimators import exporting
+
+        return exporting.module_of(self, levels)
+
+    def to_numbers(self, X: Any) -> Array:
+        """Return a table as the numbers that a module reads, shape (N, C); NaN where missing.
+
+        Booleans become 0 and 1, dates days since 1970-01-01, categories their place among those of the training, or -1.
+        """
+        check_is_fitted(self, "model_")
+        return as_numbers(self.schema_, self._table(X, reset=False))
+
+    def export(
+        self, path: str | PathLike[str], levels: Sequence[float] = (0.05, 0.5, 0.95), **about: Any
+    ) -> "Exported":
+        """Write :meth:`to_module` to a file, and compare what the file says with the estimator.
+
+        Parameters
+        ----------
+        path : path
+            ``.onnx`` for ONNX Runtime (needs the extra ``export``), ``.pt2`` for :func:`torch.export.load`. Either
+            takes any number of rows, and holds JSON under ``fathomless`` (ONNX) or ``metadata.json``: columns and how
+            they are given, outputs, levels, classes, the posterior over structure, scores.
+        levels : sequence of float
+            Of the quantiles.
+        about
+            More to be kept there, as plain JSON: names of targets, units.
+
+        Returns
+        -------
+        Exported
+            The path, its bytes, and the largest difference to the estimator.
+
+        Raises
+        ------
+        DataError
+            As :meth:`to_module`; and if a package is missing or the file does not say what the estimator says.
+        FileError
+            If it cannot be written.
+        """
+        check_is_fitted(self, "model_")
+        from fathomless.estimators import exporting
+
+        return exporting.export(self, path, levels, about)
 
     def _predictors(self, schema: Schema, X: Any) -> Array:
         return encode(schema, X)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import functional_call, vjp, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.heads import greatest_evidence, per_square
@@ -168,7 +168,13 @@ def jacobian(network: nn.Module, x: Tensor) -> Tensor:
         output: Tensor = functional_call(network, parameters, (row[None],))[0]
         return output
 
-    found = vmap(jacrev(f), (None, 0))(own, x)
+    basis = torch.eye(network(x[:1]).shape[1], dtype=x.dtype, device=x.device)  # given, where jacrev writes its own
+
+    def derivative(row: Tensor) -> dict[str, Tensor]:
+        (found,) = vmap(vjp(lambda parameters: f(parameters, row), own)[1])(basis)
+        return found  # type: ignore[no-any-return]
+
+    found = vmap(derivative)(x)
     return torch.cat([found[name].flatten(2) for name in own], 2)
 
 

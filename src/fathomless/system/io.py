@@ -45,6 +45,7 @@ __all__ = [
     "remove_file",
     "save",
     "writable",
+    "write_bytes",
     "write_text",
 ]
 
@@ -190,12 +191,23 @@ def write_text(path: PathLike, text: str) -> Path:
     FileError
         If it cannot be written; what was there before is untouched.
     """
+    return write_bytes(path, text.encode("utf-8", "surrogatepass"))
+
+
+def write_bytes(path: PathLike, content: bytes) -> Path:
+    """Write a file in one step: at any moment it holds the old content or the new one, whole.
+
+    Raises
+    ------
+    FileError
+        If it cannot be written; what was there before is untouched.
+    """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     with as_file_error(f"{path} could not be written", "; what was there before is untouched"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _put(partial, path, text.encode("utf-8", "surrogatepass"))
+            _put(partial, path, content)
         except BaseException:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)

@@ -94,7 +94,7 @@ class DrawnNetworks(Resizable):
         decay = 0.5 * torch.stack(square).sum()
         drawn = len(self.apart) > 0 and not self.training
         f = self._drawn(x) if drawn else self.network(x)[None]
-        even = f.new_full((len(f),), -math.log(len(f)))
+        even = torch.full((len(f),), -math.log(len(f)), dtype=f.dtype, device=f.device)
         number = torch.full((len(f),), self.depth, device=f.device)
         return Draws(f, even, number, {"weights": decay})
 

@@ -199,12 +199,16 @@ class IndianChefs(Resizable):
         hidden = self.observed + torch.argsort(-state["orders"][self.observed :], stable=True)
         noise = torch.randn(len(hidden), n, 1, generator=generator, dtype=x.dtype, device=x.device)
         noise = noise / state["precisions"][hidden].sqrt()[:, None, None]
-        u = x.new_zeros(len(hidden), n, len(x))
+        u = x.new_zeros(len(hidden), n, x.shape[0])
         for place, unit in enumerate(hidden.tolist()):
-            above = weights[hidden[:place], unit]
-            u[place] = (of_inputs[:, unit] + torch.tensordot(above, u[:place], 1) + noise[place]).sigmoid()
+            activation = of_inputs[:, unit] + noise[place]
+            if place:
+                activation = activation + torch.tensordot(weights[hidden[:place], unit], u[:place], 1)
+            u[place] = activation.sigmoid()
         own = slice(inputs, self.observed)
-        means = of_inputs[:, own] + torch.einsum("ht,hnb->nbt", weights[hidden, own], u)
+        means = of_inputs[:, own].expand(n, -1, -1)
+        if len(hidden):
+            means = means + torch.einsum("ht,hnb->nbt", weights[hidden, own], u)
         return means, state["precisions"][own]
 
     def structure(self) -> GraphPosterior:

@@ -87,7 +87,7 @@ class ProjectedNetwork(Resizable):
         else:
             if variance is not None:
                 mean = mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator)
-            most = max(1, _AT_ONCE // max(1, len(x) * self.network.units))
+            most = max(1, _AT_ONCE // max(1, x.shape[0] * self.network.units))
             f = torch.cat([self.network(part, x) for part in mean.split(most)])
         divergence = {"latent": self.law.divergence(drawn)}
         if self.decoder_law is not None:

@@ -1,0 +1,178 @@
+"""Estimators as plain modules: the same predictions, for any number of rows, in PyTorch and in ONNX Runtime."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from battery.cases import CASES, Case, fitted
+from fathomless import (
+    ContinuousDepthRegressor,
+    MeanFieldNetworkRegressor,
+    UnboundedDepthClassifier,
+    UnboundedDepthRegressor,
+)
+from fathomless.estimators import exporting
+from fathomless.posterior.mixtures import StudentT
+from fathomless.system.errors import DataError
+from fathomless.system.tracing import program
+
+# fits are short on purpose
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+
+Array = npt.NDArray[Any]
+QUICK = {"epochs": 8, "width": 6, "weight_draws": 5, "random_state": 0}
+PLAIN = [case for case in CASES if case.plain and case.task != "density"]
+
+
+def people(rows: int, seed: int = 0) -> pd.DataFrame:
+    """Return a table with every kind of column, and gaps."""
+    rng = np.random.default_rng(seed)
+    first = datetime.datetime(1896, 2, 20)
+    table = pd.DataFrame(
+        {
+            "age": rng.normal(40.0, 9.0, rows),
+            "city": rng.choice(["Bonn", "Rome", "Oslo"], rows),
+            "member": rng.random(rows) < 0.4,
+            "since": pd.Series([first + datetime.timedelta(days=int(d)) for d in rng.integers(0, 80_000, rows)]),
+        }
+    )
+    table.loc[::7, "age"] = np.nan
+    table.loc[3::9, "since"] = pd.NaT
+    return table
+
+
+def same(module: Any, estimator: Any, X: Any) -> None:
+    """Compare a module with the estimator it was made of."""
+    found = {name: value.numpy() for name, value in module(torch.from_numpy(estimator.to_numbers(X))).items()}
+    dist = estimator.predict_dist(X)
+    if "probabilities" in found:
+        np.testing.assert_allclose(found["probabilities"], dist.probs.numpy(), atol=1e-5)
+        return
+    unit = estimator.target_.scale[0]
+    for name, expected in (("mean", dist.mean), ("variance", dist.variance / unit)):
+        np.testing.assert_allclose(found[name] / unit ** (name == "variance"), expected.numpy(), atol=1e-5 * unit)
+    for place, level in enumerate((0.05, 0.5, 0.95)):
+        np.testing.assert_allclose(dist.cdf(found["quantiles"][..., place]).numpy(), level, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.name)
+def test_a_module_says_what_the_estimator_says(case: Case) -> None:
+    X, _ = case.table()
+    estimator = fitted(case)
+    module = estimator.to_module()
+    same(module, estimator, X)
+    same(module, estimator, X[:1])  # any number of rows
+    assert not any(p.requires_grad for p in module.parameters())
+
+
+@pytest.mark.parametrize("missing", ["auto", "impute"])
+def test_a_module_encodes_every_kind_of_column(missing: str) -> None:
+    X = people(90)
+    y = X["age"].fillna(30.0) + 5.0 * (X["city"] == "Rome") + X["since"].dt.day_of_year.fillna(0.0) / 50.0
+    estimator = UnboundedDepthRegressor(missing=missing, **QUICK).fit(X, y)
+    module = estimator.to_module()
+    same(module, estimator, people(200, seed=1))
+    numbers = estimator.to_numbers(X[1:2])
+    unknown = numbers.copy()
+    unknown[0, 1] = -1.0
+    gap = numbers.copy()
+    gap[0, 2] = np.nan
+    assert not torch.isnan(module(torch.from_numpy(numbers))["mean"]).any()
+    assert torch.isnan(module(torch.from_numpy(unknown))["mean"]).all()  # the estimator refuses it
+    assert bool(torch.isnan(module(torch.from_numpy(gap))["mean"]).all()) == (missing == "auto")
+
+
+def test_rare_and_unseen_categories_go_where_the_estimator_puts_them() -> None:
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"street": [f"s{int(k)}" for k in rng.geometric(0.08, 300)], "size": rng.normal(size=300)})
+    estimator = MeanFieldNetworkRegressor(max_levels=6, unseen="ignore", **QUICK).fit(
+        X, X["size"] + X["street"].str.len()
+    )
+    X.loc[0, "street"] = "elsewhere"
+    same(estimator.to_module(), estimator, X)
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "laplace", "student_t"])
+def test_quantiles_of_every_law(likelihood: str) -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(120, 2))
+    estimator = MeanFieldNetworkRegressor(likelihood=likelihood, **QUICK).fit(X, X[:, 0] + rng.standard_t(3, 120))
+    same(estimator.to_module(), estimator, X)
+    if likelihood != "gaussian":
+        return
+    two = MeanFieldNetworkRegressor(likelihood=likelihood, **QUICK).fit(X, np.column_stack([X[:, 0], 3.0 * X[:, 1]]))
+    assert two.to_module(levels=[0.1])(torch.from_numpy(X))["quantiles"].shape == (120, 2, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(2.01, 300.0), st.floats(-60.0, 60.0))
+def test_students_distribution_function(df: float, z: float) -> None:
+    law = StudentT(torch.zeros(1), torch.ones(1), torch.tensor([df]))
+    found = exporting._below(law, torch.tensor([z], dtype=torch.float64)).item()
+    assert found == pytest.approx(float(special.stdtr(df, z)), abs=3e-6)
+    ratio = exporting._gamma_ratio(torch.tensor(0.5 * df, dtype=torch.float64)).item()
+    assert ratio == pytest.approx(float(special.poch(0.5 * df, 0.5)), rel=1e-11)
+
+
+def test_a_file_for_onnx_runtime(tmp_path: Path) -> None:
+    X = people(80)
+    y = np.where(X["city"] == "Rome", "yes", "no")
+    estimator = UnboundedDepthClassifier(**QUICK).fit(X, y)
+    told = estimator.export(tmp_path / "model.onnx", unit="votes")
+    assert told.difference < 1e-5
+    assert told.bytes == told.path.stat().st_size
+    session = onnxruntime.InferenceSession(told.path, providers=["CPUExecutionProvider"])
+    for rows in (1, 33):
+        new = people(rows, seed=2)
+        (found,) = session.run(["probabilities"], {"x": estimator.to_numbers(new)})
+        np.testing.assert_allclose(found, estimator.predict_proba(new), atol=1e-5)
+    meta = json.loads(session.get_modelmeta().custom_metadata_map["fathomless"])
+    assert meta["classes"] == ["no", "yes"]
+    assert meta["unit"] == "votes"
+    assert [column["name"] for column in meta["columns"]] == list(X.columns)
+    assert meta["columns"][1]["levels"] == ["Bonn", "Oslo", "Rome"]
+    assert sum(meta["structure"]["probabilities"]) == pytest.approx(1.0)
+
+
+def test_a_file_for_torch(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    estimator = ContinuousDepthRegressor(hidden=4, steps=2, epochs=4, weight_draws=3, random_state=0).fit(X, X[:, 0])
+    told = estimator.export(tmp_path / "model.pt2", levels=[0.2])
+    extra = {"metadata.json": ""}
+    module = torch.export.load(told.path, extra_files=extra).module()
+    found = module(torch.from_numpy(X[:5]))
+    np.testing.assert_allclose(found["mean"].numpy(), estimator.predict(X[:5]), atol=1e-5 * estimator.target_.scale[0])
+    assert json.loads(extra["metadata.json"])["levels"] == [0.2]
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    estimator = MeanFieldNetworkRegressor(**QUICK).fit(X, X[:, 0])
+    with pytest.raises(DataError, match=r"a name that ends with .onnx or .pt2 is allowed"):
+        estimator.export(tmp_path / "model.pkl")
+    with pytest.raises(DataError, match="probabilities between 0 and 1 are allowed"):
+        estimator.to_module(levels=[1.0])
+    with pytest.raises(DataError, match="chooses its steps by the values of the rows"):
+        program(lambda x: x * 2.0 if bool((x > 0.0).any()) else x, torch.ones(3, 2))
+    with pytest.raises(DataError, match="draws numbers for each row"):
+        program(lambda x: x + torch.randn(x.shape, generator=torch.Generator()), torch.ones(3, 2))
+
+
+def test_a_program_keeps_rows_in_one_piece() -> None:
+    x = torch.randn(9, 2, generator=torch.Generator().manual_seed(0))
+    written = program(lambda x: torch.cat([part.cumsum(1) for part in x.split(4)]), x[:3])
+    assert torch.equal(written(x), x.cumsum(1))
+    masked = program(lambda x: x.new_zeros(2, 2).fill_diagonal_(2.0) @ x.T, x[:3])
+    assert torch.equal(masked(x)[0], 2.0 * x[:, 0])

@@ -178,7 +178,7 @@ def as_numbers(schema: Schema, X: Any) -> Floats:
 
     Examples
     --------
-    >>> as_numbers(fit_schema(np.array([[1.0, 5.0], [3.0, 5.0]])), [[2.0, 5.0]])
+    >>> as_numbers(fit_schema(np.array([[1.0, 5.0], [3.0, 5.0]])), np.array([[2.0, 5.0]]))
     array([[2., 5.]])
     """
     table = _match(schema, _read_table(X, None))

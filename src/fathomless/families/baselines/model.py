@@ -75,8 +75,9 @@ class Dropout(BayesianLayer):
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Apply the module, drop outputs."""
         y: Tensor = self.module(x)
-        shape = y.shape if self.training else (1, *y.shape[1:])
-        kept = torch.empty(shape, dtype=y.dtype, device=y.device).bernoulli_(1.0 - self.rate, generator=generator)
+        shape = y.shape if self.training else (1, *y.shape[1:])  # one mask for all rows
+        chance = torch.full(shape, 1.0 - self.rate, dtype=y.dtype, device=y.device)
+        kept = torch.bernoulli(chance, generator=generator)
         own = dict(self.module.named_parameters())
         decay = [0.5 / scale**2 * own[name].square().sum() for name, scale in self._prior.items()]
         return y * kept / (1.0 - self.rate), torch.stack([y.new_zeros(()), *decay]).sum()

@@ -14,6 +14,7 @@ import pytest
 import run_folders
 from commands import Call, Said
 from fathomless.data import files as tables
+from fathomless.data.writers import writer
 
 N = 90
 QUICK = ["--epochs", "4", "--width", "8"]
@@ -43,7 +44,7 @@ def houses(rows: int = N, seed: int = 0, **changes: Any) -> pa.Table:
 
 
 def write(name: str, table: pa.Table) -> str:
-    with tables.writer(name) as put:
+    with writer(name) as put:
         put(table)
     return name
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fathomless.data import files as tables
+from fathomless.data.writers import writer
 
 N = 80
 FIT = ["fit", "data.csv", "--target", "price", "--out", "run", "--epochs", "24", "--width", "4", "--quiet"]
@@ -17,7 +17,7 @@ def write_table(name: str, seed: int = 0, rows: int = N, **more: Any) -> pa.Tabl
     rng = np.random.default_rng(seed)
     size, colour = rng.normal(size=rows), rng.choice(["red", "green"], rows)
     table = pa.table({"size": size, "colour": colour, "price": np.sin(2 * size) + (colour == "red"), **more})
-    with tables.writer(name) as write:
+    with writer(name) as write:
         write(table)
     return table
 

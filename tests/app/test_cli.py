@@ -114,7 +114,7 @@ def test_a_table_without_features_is_refused(call: Call) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "bad.csv is empty; give a CSV or Parquet table"),
+        ("", "bad.csv is empty; give a table, such as CSV or Parquet"),
         ("size,price\n", "bad.csv has column names and no rows; give a table with at least one row"),
         ("size,size,price\n1,2,3\n", "size"),
         ("size,price\n1,2\n3,4,5\n", "bad.csv"),

@@ -37,7 +37,7 @@ PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "number for truth": ({"new": [7] * N}, [], "column 'new'"),
     "infinity": ({"size": [float("inf")] * N}, [], "column 'size' contains infinity in 90 of 90 rows"),
     "no such key": ({}, ["--key", "ident"], "there is no column 'ident'; did you mean"),
-    "other ending": ({}, ["--out", "x.txt"], "x.txt ends with none of .csv, .csv.gz, .parquet and .pq; choose one"),
+    "other ending": ({}, ["--out", "x.txt"], "x.txt ends with none of .csv, .tsv, .jsonl"),
     "no folder": ({}, ["--out", "nowhere/x.csv"], "nowhere/x.csv cannot be written: No such file or directory"),
     "a folder": ({}, ["--out", "run/evaluations.csv"], "run/evaluations.csv is a folder; give the name of a file"),
 }
@@ -58,7 +58,7 @@ def test_what_cannot_be_predicted_is_refused(call: Call, what: str) -> None:
     [
         ("id,size,rooms,colour,new,built\n", "new.csv has column names and no rows; give rows to predict"),
         ("size,rooms\n1,2\n", "new.csv lacks the columns 'colour', 'new', 'built'; it has 'size', 'rooms'"),
-        ("", "new.csv is empty; give a CSV or Parquet table"),
+        ("", "new.csv is empty; give a table, such as CSV or Parquet"),
     ],
     ids=["no rows", "no columns", "empty"],
 )
@@ -82,7 +82,7 @@ def test_empty_standard_input_is_refused(call: Call, monkeypatch: pytest.MonkeyP
     fitted(call)
     for words in (["predict", "run", "-"], ["evaluate", "run", "-"], ["fit", "-", "--target", "price"]):
         standard_input(monkeypatch, b"")
-        refused(call(*words), "standard input is empty; give a CSV or Parquet table")
+        refused(call(*words), "standard input is empty; give a table, such as CSV or Parquet")
 
 
 # ------------------------------------------------------------------------------------------------ predictions
@@ -204,7 +204,7 @@ def test_classes_have_no_intervals(call: Call) -> None:
 
 
 def test_classes_of_any_text_are_told_apart(call: Call) -> None:
-    labels = ['a,"b"', "ü\nü", " x", "x", "", "NA"]
+    labels = ['a,"b"', "ü\nü", "x", "X", "x y", "NA"]
     table = houses(grade=[labels[i % 6] for i in range(N)])
     pyarrow.parquet.write_table(table, "odd.parquet")
     fit(call, "grade", data="odd.parquet")
@@ -226,7 +226,7 @@ def test_a_key_that_is_called_like_a_prediction_is_refused(call: Call) -> None:
 
 
 def test_keys_keep_what_they_are(call: Call) -> None:
-    keys = ["007", "a,b", 'quo"te', "new\nline", "ü", " x ", *map(str, range(N - 6))]
+    keys = ["007", "a,b", 'quo"te', "new\nline", "ü", "x  y", *map(str, range(N - 6))]
     table = houses(id=keys)
     fit(call, data=write("keys.parquet", table))
     said = call("predict", "run", "keys.parquet", "--out", "keys_out.parquet")
@@ -298,7 +298,7 @@ def test_one_row_is_read_as_its_table_was(call: Call) -> None:
     said = call("fit", "german.csv", "--target", "price", "--epochs", "4", "--members", "1", "--out", "german")
     assert "price: regression on 2 columns, 60 rows" in said.out
     assert "note: read as numbers with decimal commas, marks between thousands or units" in said.err
-    assert "note: read as dates of the form %d.%m.%Y: day" in said.err
+    assert "note: read as dates of the form %d.%m.%Y (--dates changes that): day" in said.err
     whole = predicted(call, data="german.csv", run="german")
     Path("one.csv").write_text("size;day\n" + features[0] + "\n", encoding="utf-8")
     one = predicted(call, data="one.csv", run="german")

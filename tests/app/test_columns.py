@@ -91,7 +91,7 @@ def test_rows_without_a_target_are_left_out_with_their_weights_and_it_is_said() 
 
 
 def test_rows_of_the_weight_zero_are_left_out_and_it_is_said() -> None:
-    parts = columns.divide(frame(w=[0.0, 0.5, 2.0] * (N // 3)), ["price"], weight="w")
+    parts = columns.divide(frame(w=[0.0, 0.5, 2.0] * (N // 3)), ["price"], weight="w", key="id")
     assert parts.weight is not None
     assert parts.weight.tolist() == [0.5, 2.0] * (N // 3)
     assert parts.targets["price"].to_pylist() == [i / 4 for i in range(N) if i % 3]
@@ -100,7 +100,7 @@ def test_rows_of_the_weight_zero_are_left_out_and_it_is_said() -> None:
 
 
 def test_one_row_is_one_row() -> None:
-    parts = columns.divide(frame(price=[None, *range(N - 1)]), ["price"])
+    parts = columns.divide(frame(price=[None, *range(N - 1)]), ["price"], keep=["id"])
     assert parts.notes == ("1 row without a target was left out",)
 
 
@@ -111,14 +111,14 @@ def test_a_target_without_any_value_is_refused(gaps: list[Any]) -> None:
 
 
 def test_columns_without_any_value_are_left_out_and_it_is_said() -> None:
-    parts = columns.divide(frame(empty=pa.nulls(N), blank=pa.nulls(N, pa.float64())), ["price"])
+    parts = columns.divide(frame(empty=pa.nulls(N), blank=pa.nulls(N, pa.float64())), ["price"], keep=["id"])
     assert parts.X.column_names == ["id", "size"]
     assert parts.notes == ("left out, since they hold no value: 'empty', 'blank'",)
 
 
 def test_a_column_that_is_empty_where_the_target_is_known_is_left_out() -> None:
     only = [1.0, *[None] * (N - 1)]
-    parts = columns.divide(frame(only=only, price=[None, *range(N - 1)]), ["price"])
+    parts = columns.divide(frame(only=only, price=[None, *range(N - 1)]), ["price"], keep=["id"])
     assert parts.X.column_names == ["id", "size"]
 
 
@@ -127,11 +127,34 @@ def test_nothing_left_to_predict_from_is_refused() -> None:
         columns.divide(frame(), ["price"], drop=["id", "size"])
 
 
-def test_a_text_that_only_names_the_rows_is_noticed() -> None:
+@pytest.mark.parametrize("name", ["id", "ID", "customer_id", "patientID", "Unnamed: 0", "index", "row", "uuid"])
+def test_what_is_called_like_a_name_of_rows_and_differs_in_all_is_left_out(name: str) -> None:
+    y = [float(i) for i in range(5)]
+    for values in ([7, 3, 5, 1, 9], ["a", "b", "c", "d", "e"]):
+        table = pa.table({name: values, "x": y, "y": y})
+        assert columns.divide(table, ["y"]).X.column_names == ["x"]
+        assert columns.divide(table, ["y"], keep=[name]).X.column_names == [name, "x"]
+    for values in ([7, 3, 5, 1, 7], y):
+        assert columns.divide(pa.table({name: values, "y": y}), ["y"]).notes == ()
+    with pytest.raises(DataError, match="is to be kept, and is a target, a key, a weight or dropped as well"):
+        columns.divide(table, ["y"], drop=[name], keep=[name])
+    with pytest.raises(DataError, match="there is no column 'absent'"):
+        columns.divide(table, ["y"], keep=["absent"])
+
+
+def test_columns_that_are_only_called_alike_are_kept() -> None:
+    y = [float(i) for i in range(5)]
+    table = pa.table({name: [7, 3, 5, 1, 9] for name in ("paid", "humid", "price_index", "bid", "grid", "number")})
+    assert columns.divide(table.append_column("y", pa.array(y)), ["y"]).notes == ()
+
+
+def test_a_text_that_only_names_the_rows_is_left_out() -> None:
     names = [f"house {i}" for i in range(200)]
     table = pa.table({"name": names, "kind": ["a", "b"] * 100, "y": np.arange(200.0)})
-    (note,) = columns.divide(table, ["y"]).notes
-    assert note.startswith("column 'name' has another text in nearly every row; if it only names the rows, give it")
+    parts = columns.divide(table, ["y"])
+    assert parts.notes == ("left out, since they seem to only name the rows (--keep COLUMN keeps one): 'name'",)
+    assert parts.X.column_names == ["kind"]
+    assert columns.divide(table, ["y"], keep=["name"]).notes == ()
     assert columns.divide(table, ["y"], key="name").notes == ()
 
 

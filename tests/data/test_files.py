@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from fathomless.data import files as tables
+from fathomless.data.writers import writer
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
 from table_files import PACKED, SMALL, columns, gzipped, parquet_bytes
@@ -38,14 +39,19 @@ NO_TEXT = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], dtype=np.
         (b"a,b\n\n1,2\n3,4,5\n", FileError, "row 2 after the header: expected 2 cells, found 3: '3,4,5'; repair"),
         (b'a,b\n1,"2\n3,4\n', FileError, "a quote that is never closed, before '2 3,4'"),
         (b'a,b\n1,"' + b"2,3\n" * 10**6, FileError, "a quote that is never closed"),
-        (b"a,b\n1,caf\xe9\n", FileError, r"byte 9, in line 2, is 0xe9; convert it: iconv -f latin1 -t utf8"),
+        (b"a,b\n1,caf\xe9\n", FileError, r"byte 9, in line 2, is 0xe9; name its encoding \(--encoding cp1252"),
         (b"caf\xe9,b\n1,2\n", FileError, r"byte 3, in line 1, is 0xe9"),
         (b"a,b\n1," + b"\xc3\xa9" * 2_000_000 + b"\xc3", FileError, r"byte 4000006, in line 2, is 0xc3"),
-        ("a,b\n1,é\n".encode("utf-16"), FileError, "iconv -f utf16 -t utf8"),
+        ("a,b\n1,é\n".encode("utf-16")[:-1], FileError, "is not utf-16 .*truncated data.*; name another"),
         (b"a,b\n1,\x002\n", FileError, "neither Parquet nor text: byte 6 is zero"),
         (bytes(range(256)), FileError, "neither Parquet nor text"),
         (b"PK\x03\x04 and so on", FileError, "a zip archive or a spreadsheet"),
-        (b"ARROW1\0\0", FileError, "an Arrow or Feather file; write the table as CSV or Parquet"),
+        (b"ARROW1\0\0", FileError, "cannot be read: it is damaged"),
+        (b'{"a": 1}\n{"a": 2', FileError, "line 2, is no JSON"),
+        (b'{"a": 1}\n3\n', FileError, "line 2, is no object of JSON"),
+        (b'{"a": 1}\n{"a": [2]}\n', DataError, "object 2: 'a' is a list or an object"),
+        (b'[{"a": 1}, 2]', FileError, "line 1, is no object of JSON"),
+        (b'{"a": "\xff"}\n', FileError, "is not UTF-8"),
         (gzipped(gzipped(SMALL)), FileError, "is compressed and holds no CSV; decompress it first"),
         (gzipped(b""), FileError, "is empty"),
         *((pack(SMALL * 99)[:-3], FileError, "it is damaged") for form, pack in PACKED.items() if form != "plain"),
@@ -77,7 +83,7 @@ def test_a_quote_at_the_very_end_is_no_stray_one(file):
 def test_paths_that_are_no_files_are_refused(tmp_path, monkeypatch):
     with pytest.raises(FileError, match=r"there is no file .*absent.csv; check the path"):
         tables.read(tmp_path / "absent.csv")
-    with pytest.raises(FileError, match=r"is a folder; give a CSV or Parquet file"):
+    with pytest.raises(FileError, match=r"is a folder; give a table file"):
         tables.read(tmp_path)
     path = tmp_path / "secret.csv"
     path.write_bytes(SMALL)
@@ -114,7 +120,7 @@ def test_without_pyarrow_the_way_to_install_it_is_told(file, monkeypatch):
     for way in (
         lambda: tables.read(file(SMALL)),
         lambda: next(tables.batches("-", {})),
-        lambda: tables.writer("-").__enter__(),
+        lambda: writer("-").__enter__(),
     ):
         with pytest.raises(FileError, match=r"needs pyarrow, which is not installed: pip install 'fathomless\[cli\]'"):
             way()
@@ -237,7 +243,7 @@ def test_pieces_may_be_left_before_the_end(file):
 
 def test_a_table_that_does_not_fit_is_refused_before_memory_ends(file, monkeypatch):
     monkeypatch.setattr(memory, "available", lambda: 1 << 27)
-    with pytest.raises(DataError, match=r"more of .* \(so far .* of text\) needs 256 MiB of memory, 128 MiB are free"):
+    with pytest.raises(DataError, match=r"more of .* \(so far .*\) needs 256 MiB of memory, 128 MiB are free"):
         tables.read(file(SMALL))
     frame = pa.table({"a": pa.array(np.zeros(20_000_000, dtype=np.int8))})
     with pytest.raises(DataError, match=r"with 20000000 rows and 1 columns, needs .*; give fewer"):

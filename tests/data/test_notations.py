@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fathomless.data import files as tables
-from fathomless.data.notations import days, mark_of, numbers
+from fathomless.data.notations import AMBIGUOUS, days, mark_of, numbers
 from fathomless.system.errors import DataError
 
 Write = Callable[[str], Path]
@@ -86,7 +86,7 @@ def test_what_is_written_with_marks_is_read_again(values: list[float], marks: tu
         (["13/02/2024", "01/02/2024"], "%d/%m/%Y", day(2024, 2, 13)),
         (["02/13/2024", "01/02/2024"], "%m/%d/%Y", day(2024, 2, 13)),
         (["2024/02/13 01:02:03"], "%Y/%m/%d %H:%M:%S", day(2024, 2, 13, 1, 2, 3)),
-        (["01/02/2024", "03/04/2024"], None, None),
+        (["01/02/2024", "03/04/2024"], AMBIGUOUS, None),
         (["13/02/2024", "02/13/2024"], None, None),
         (["31.02.2024"], None, None),
         (["1.2.24"], None, None),
@@ -96,8 +96,19 @@ def test_what_is_written_with_marks_is_read_again(values: list[float], marks: tu
 def test_dates_are_read_where_one_order_fits(cells: list[Any], form: str | None, first: Any) -> None:
     found = days(column(*cells))
     assert (None if found is None else found[1]) == form
-    if found is not None:
+    if found is not None and form != AMBIGUOUS:
         assert found[0].to_pylist()[0] == first
+
+
+def test_who_knows_the_order_of_days_and_months_decides_where_cells_do_not() -> None:
+    unclear, clear = column("01/02/2024", "03/04/2024"), column("02/13/2024")
+    for dates, first in (("day-first", day(2024, 2, 1)), ("month-first", day(2024, 1, 2))):
+        found = days(unclear, dates=dates)
+        assert found is not None
+        assert found[0].to_pylist()[0] == first
+        told = days(clear, dates=dates)
+        assert told is not None
+        assert told[1] == "%m/%d/%Y"
 
 
 def test_days_that_are_months_too_leave_no_doubt() -> None:

@@ -347,7 +347,7 @@ def test_several_files_stand_for_their_rows_one_after_the_other(tmp_path: Path) 
     expected = table.take([0, 99, 100, 399])
     for paths in (tmp_path, str(tmp_path / "*.parquet"), [tmp_path / f"{i}.parquet" for i in range(4)]):
         X_, y_ = streams.parquet(paths, "price").take(np.array([0, 99, 100, 399]))
-        assert X_.combine_chunks().equals(expected.drop_columns(["price"]).combine_chunks())
+        assert X_.to_pydict() == expected.drop_columns(["price"]).to_pydict()
         assert y_.to_pylist() == expected["price"].to_pylist()
 
 

@@ -48,12 +48,27 @@ OWNERS = {
     "arviz": {"inference.mcmc.diagnostics"},
     "PIL": {"data.readers"},
     "matplotlib": {"plots.canvas"},
-    "pyarrow": {"data.csv", "data.files", "data.notations", "data.streams", "app.columns"},
+    "pyarrow": {
+        "data.csv",
+        "data.files",
+        "data.formats",
+        "data.notations",
+        "data.streams",
+        "data.writers",
+        "app.columns",
+    },
+    "openpyxl": {"data.formats"},
     "jinja2": {"app.markup"},
     "pandas": set(),
     "polars": set(),
 }
-FILES = {"system.io", "system.memory", "data.readers", "data.files"}  # memory reads what the system tells of itself
+FILES = {
+    "system.io",
+    "system.memory",
+    "data.readers",
+    "data.files",
+    "data.writers",
+}  # memory reads what the system tells of itself
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path.stat().st_size)
 
 

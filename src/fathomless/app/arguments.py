@@ -214,6 +214,21 @@ def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as m
         metavar="MARK",
         help="decimal mark of CSV; auto finds . or , (default: auto)",
     )
+    parser.add_argument(
+        "--dates",
+        default="auto",
+        choices=("auto", "day-first", "month-first"),
+        help="what 03/04/2024 is; auto looks for a day above 12, and else leaves a column text (default: auto)",
+    )
+    parser.add_argument(
+        "--no-header",
+        dest="header",
+        action="store_false",
+        help="the first row holds values: name columns column_1, ...",
+    )
+    parser.add_argument(
+        "--encoding", default="auto", metavar="NAME", help="of the text; auto is UTF-8, or UTF-16 (default: auto)"
+    )
     if threads is not None:
         parser.add_argument("--threads", type=_threads, metavar="N", help=f"of the processor (default: {threads})")
 
@@ -235,6 +250,18 @@ def _target_arguments(table: Any) -> None:
     table.add_argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be repeated"
     )
+    table.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="a column to predict from though it seems to only name the rows; may be repeated",
+    )
+
+
+def form(given: argparse.Namespace) -> dict[str, Any]:
+    """Return how the table of a command is written."""
+    return {name: vars(given)[name] for name in ("delimiter", "decimal", "dates", "header", "encoding")}
 
 
 def _table_arguments(parser: argparse.ArgumentParser) -> None:

@@ -173,7 +173,7 @@ def _reproduce(given: argparse.Namespace) -> int:
 def _demo(given: argparse.Namespace) -> int:
     from fathomless.app import columns
     from fathomless.data import datasets
-    from fathomless.data import files as tables
+    from fathomless.data.writers import writer
     from fathomless.system import io
 
     home = Path(given.out)
@@ -187,7 +187,7 @@ def _demo(given: argparse.Namespace) -> int:
     inputs: dict[str, Any] = dict(zip(data.feature_names, data.X.T, strict=True))
     frame = columns.tabled({**inputs, "progression": data.y}).take(order)
     for name, part in (("patients.csv", frame[:342]), ("new.csv", frame[342:])):
-        with tables.writer(home / name) as write:
+        with writer(home / name) as write:
             write(part)
     run = str(home / "run")
     for words in (

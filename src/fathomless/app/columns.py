@@ -1,5 +1,6 @@
 """The columns of a table file: which are predicted, which predict, and what a prediction looks like as a table."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,6 +27,10 @@ __all__ = [
     "task_of",
 ]
 
+_NAMING = re.compile(  # how columns are called that name rows
+    r"(?i:^(id|idx|index|key|uuid|guid|nr|no|row|row_?names?|row_?num(ber)?|serial|unnamed: 0|__index_level_\d+__)$"
+    r"|[\W_](id|uuid|guid)$)|[a-z]ID$"
+)
 _CLASSES = 10  # whole numbers with at most so many distinct values are classes
 
 Array = npt.NDArray[Any]
@@ -60,10 +65,12 @@ def divide(
     key: str | None = None,
     weight: str | None = None,
     drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
 ) -> Parts:
     """Divide a table into what predicts and what is predicted.
 
-    Rows without a target or of the weight 0, and columns without any value, are left out, and the notes say so.
+    Rows without a target or of the weight 0, columns without any value, and those that only name the rows, unless they
+    are kept, are left out, and the notes say so.
 
     Raises
     ------
@@ -71,6 +78,9 @@ def divide(
         For columns that are not there or have two roles, and if nothing is left.
     """
     left = roles(frame.column_names, targets, key=key, weight=weight, drop=drop)
+    present(frame.column_names, keep)
+    if both := [name for name in keep if name in (*targets, *left)]:
+        raise DataError(f"column {both[0]!r} is to be kept, and is a target, a key, a weight or dropped as well")
     frame, notes = answered(frame, targets) if targets else (frame, [])
     counts = None if weight is None else _counts(frame[weight], weight)
     if counts is not None and not counts.all():
@@ -81,14 +91,13 @@ def divide(
     if empty:
         notes.append(f"left out, since they hold no value: {some(empty)}")
         X = X.drop_columns(empty)
+    naming = [name for name in X.column_names if name not in keep and _names_rows(name, X[name])]
+    if naming:
+        notes.append(f"left out, since they seem to only name the rows (--keep COLUMN keeps one): {some(naming)}")
+        X = X.drop_columns(naming)
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
-    notes += [
-        f"column {name!r} has another text in nearly every row; if it only names the rows, give it as key"
-        for name in X.column_names
-        if _names_rows(X[name])
-    ]
     return Parts(X, frame.select(list(targets)), counts, tuple(notes))
 
 
@@ -227,8 +236,17 @@ def _counts(column: Any, name: str) -> Array:
     return found
 
 
-def _names_rows(column: Any) -> bool:
-    return "string" in str(column.type) and len(column) > 100 and len(column.unique()) > 0.9 * len(column)
+def _names_rows(name: str, column: Any) -> bool:
+    """Whether text is another one in nearly every row, or a column is called like a name and differs in all."""
+    import pyarrow.types as types
+
+    text = "string" in str(column.type)
+    if not (text or types.is_integer(column.type)):
+        return False
+    distinct = len(column.unique())
+    if text and len(column) > 100 and distinct > 0.9 * len(column):
+        return True
+    return bool(_NAMING.search(name)) and distinct == len(column) > 1
 
 
 def _rows(count: int, which: str) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fathomless.app.arguments import form
 from fathomless.app.printing import Stopped, note, show
 from fathomless.system.errors import DataError
 
@@ -44,7 +45,7 @@ def compare(given: argparse.Namespace) -> int:
     if given.task == "density":
         raise DataError("--task density was given; densities are not compared: fit them with --structure graph")
     request = inputs.FitRequest(
-        given.data, given.target, given.task, given.key, None, given.drop, given.delimiter, given.decimal
+        given.data, given.target, given.task, given.key, drop=given.drop, keep=given.keep, form=form(given)
     )
     table = inputs.read(request)
     for text in table.notes:

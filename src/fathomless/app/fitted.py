@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from fathomless.app.arguments import form
 from fathomless.app.printing import note, scores_of, show, show_json, table_of
 from fathomless.system.errors import DataError, FileError
 
@@ -31,6 +32,7 @@ def predict(given: argparse.Namespace) -> int:
     from fathomless.app import columns, runs
     from fathomless.data import files as tables
     from fathomless.data.targets import ClassLabels
+    from fathomless.data.writers import writer
     from fathomless.estimators.tasks import Density
 
     estimator, manifest = runs.load(given.folder)
@@ -43,7 +45,7 @@ def predict(given: argparse.Namespace) -> int:
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
     key = given.key or (manifest.key if manifest else None)
     targets, levels, unused, done = manifest.targets if manifest else (), given.interval or [0.9], None, 0
-    with tables.writer(given.out) as write:
+    with writer(given.out) as write:
         for piece in tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest)):
             if unused is None:
                 used = {column.name for column in estimator.schema_.columns} | {key}
@@ -75,7 +77,7 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
     """Return how a table is to be read: as the one that was fitted, unless a decimal mark is given."""
     known = manifest.notation.items() if manifest else ()
     kept = {column: way for column, way in known if given.decimal == "auto" or "%" in way}
-    return {"delimiter": given.delimiter, "decimal": given.decimal, "notation": kept}
+    return {**form(given), "notation": kept}
 
 
 def evaluate(given: argparse.Namespace) -> int:
@@ -123,7 +125,7 @@ def evaluate(given: argparse.Namespace) -> int:
 def sample(given: argparse.Namespace) -> int:
     """Draw rows from a density."""
     from fathomless.app import columns, runs
-    from fathomless.data import files as tables
+    from fathomless.data.writers import writer
     from fathomless.estimators.tasks import Density
 
     estimator, _ = runs.load(given.folder)
@@ -131,7 +133,7 @@ def sample(given: argparse.Namespace) -> int:
         raise DataError(f"{given.folder} predicts a target; rows are drawn from a density (fit --task density)")
     drawn = estimator.sample(given.rows, random_state=given.seed)
     names = [column.name for column in estimator.schema_.columns]
-    with tables.writer(given.out) as write:
+    with writer(given.out) as write:
         write(columns.tabled(dict(zip(names, drawn.T, strict=True))))
     if given.out != "-":
         show(f"{given.rows:,} rows are in {given.out}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from fathomless.app.arguments import form
 from fathomless.app.printing import Stopped, ignore, note, say, scores_of, show, show_json, table_of
 from fathomless.families import registry
 from fathomless.system import checks
@@ -54,8 +55,8 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
     if given.data == "-" and group.count > 1:
         raise DataError(f"{group.count} processes cannot share the standard input (-); give the name of a file")
     writable(out)
-    asked = {f.name: vars(given)[f.name] for f in fields(inputs.FitRequest) if f.name != "targets"}
-    fit = _Fit(given, inputs.read(inputs.FitRequest(targets=given.target, **asked)), out, group)
+    asked = {f.name: vars(given)[f.name] for f in fields(inputs.FitRequest) if f.name not in ("targets", "form")}
+    fit = _Fit(given, inputs.read(inputs.FitRequest(targets=given.target, form=form(given), **asked)), out, group)
     checkpoint = runs.begin(out, fit.manifest, resume=given.resume, overwrite=given.overwrite)
     if checkpoint is None:
         if not group.rank:
@@ -78,7 +79,8 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
         for finding in findings:
             show(f"\n{finding.severity}: {finding.title}\n  {finding.detail}\n  {finding.remedy}")
         show(f"\nThe page is {out / 'report.html'}. Next:")
-        show(f"  fathomless predict {shlex.quote(str(out))} NEW.csv --out predictions.csv")
+        flag = "" if given.header else " --no-header"
+        show(f"  fathomless predict {shlex.quote(str(out))} NEW.csv{flag} --out predictions.csv")
     return 0
 
 

@@ -39,10 +39,10 @@ class FitRequest:
         "classification", "regression", "density" (then there are no targets), or "auto".
     key, weight : str or None
         Columns that name the rows, and that say how often each counts.
-    drop : sequence of str
-        Columns to leave out.
-    delimiter, decimal : str
-        Of CSV.
+    drop, keep : sequence of str
+        Columns to leave out, and to keep though they seem to name the rows.
+    form : mapping of str to object
+        How the file is written: fields of :class:`fathomless.data.csv.Form`.
     stream : bool
         Stream it in any case.
     """
@@ -53,8 +53,8 @@ class FitRequest:
     key: str | None = None
     weight: str | None = None
     drop: Sequence[str] = ()
-    delimiter: str = "auto"
-    decimal: str = "auto"
+    keep: Sequence[str] = ()
+    form: Mapping[str, Any] = field(default_factory=dict)
     stream: bool = False
 
 
@@ -109,8 +109,7 @@ def read(request: FitRequest) -> Input:
 
 
 def _whole(request: FitRequest) -> Input:
-    table = tables.read(request.data, delimiter=request.delimiter, decimal=request.decimal)
-    parts = columns.divide(table.frame, request.targets, key=request.key, weight=request.weight, drop=request.drop)
+    table, parts = _divided(request)
     task, notes = _task(request, lambda: parts.targets)
     y = columns.answers(parts.targets, task)
     return Input(
@@ -133,8 +132,7 @@ def _of_density(request: FitRequest) -> Input:
         raise DataError(f"--target {request.targets[0]} was given, and a density has no target; leave it out")
     if request.stream:
         raise DataError("--stream was given, and a density needs all rows at once; leave it out")
-    table = tables.read(request.data, delimiter=request.delimiter, decimal=request.decimal)
-    parts = columns.divide(table.frame, (), key=request.key, weight=request.weight, drop=request.drop)
+    table, parts = _divided(request)
     return Input(
         name=_name(request, table.name),
         sha256=table.sha256,
@@ -149,13 +147,21 @@ def _of_density(request: FitRequest) -> Input:
     )
 
 
+def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
+    table = tables.read(request.data, **request.form)
+    parts = columns.divide(
+        table.frame, request.targets, key=request.key, weight=request.weight, drop=request.drop, keep=request.keep
+    )
+    return table, parts
+
+
 def _told(notation: Mapping[str, str]) -> tuple[str, ...]:
     """Say which columns are not written plainly."""
     named = {
         way: [column for column, own in notation.items() if own == way] for way in dict.fromkeys(notation.values())
     }
     return tuple(
-        f"read as {words(way)}{' (--decimal changes that)' if way in MARKS else ''}: {', '.join(names)}"
+        f"read as {words(way)} ({'--decimal' if way in MARKS else '--dates'} changes that): {', '.join(names)}"
         for way, names in named.items()
     )
 

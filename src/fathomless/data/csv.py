@@ -16,6 +16,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -28,16 +29,20 @@ from fathomless.system.errors import DataError, FileError
 
 __all__ = [
     "COLUMN_KINDS",
+    "MISSING",
     "Column",
+    "Form",
     "Watched",
     "check_names",
-    "check_options",
     "check_present",
     "cut",
     "equal_tables",
     "inferred",
+    "named_by_place",
+    "recoded",
     "short",
     "some",
+    "trimmed",
     "with_kinds",
 ]
 
@@ -47,7 +52,9 @@ COLUMN_KINDS = ("numeric", "boolean", "category", "date")
 #: A column of a pyarrow table.
 Column: TypeAlias = pa.ChunkedArray
 
-_MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+#: Cells that are no values.
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
+_GAPS = ("-", "--", ".", "na", "n.a.", "N.A.", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!")
 _EXPECTED: Mapping[str, str] = {
     "numeric": "a number",
     "boolean": "true, false, 1 or 0",
@@ -97,17 +104,80 @@ class Watched(io.RawIOBase):
 # -------------------------------------------------------------------------------------------- into cells
 
 
-def check_options(delimiter: str, decimal: str) -> None:
-    """Refuse a delimiter or a decimal mark that CSV cannot have."""
-    if delimiter not in ("auto", *_TAB) and not re.fullmatch(r"[ !#-~]", delimiter):
-        raise DataError(f'delimiter is {delimiter!r}; allowed are "auto", "tab" and one character of ASCII, no quote')
-    if decimal not in ("auto", *notations.MARKS):
-        raise DataError(f'decimal is {decimal!r}; allowed are "auto", "." and ","')
+@dataclass(frozen=True)
+class Form:
+    """How a table of text is written; "auto" finds it.
+
+    Attributes
+    ----------
+    delimiter : str
+        One character, "tab" or "auto".
+    decimal : {"auto", ".", ","}
+        The decimal mark.
+    dates : {"auto", "day-first", "month-first"}
+        What 03/04/2024 is, where no cell of the column tells.
+    header : bool
+        Whether the first line holds the names of the columns; else they are column_1 and so on.
+    encoding : str
+        Of the text: "auto" is UTF-8, or UTF-16 with its mark; else a name that Python knows.
+
+    Raises
+    ------
+    DataError
+        For what cannot be.
+    """
+
+    delimiter: str = "auto"
+    decimal: str = "auto"
+    dates: str = "auto"
+    header: bool = True
+    encoding: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.delimiter not in ("auto", *_TAB) and not re.fullmatch(r"[ !#-~]", self.delimiter):
+            raise DataError(
+                f'delimiter is {self.delimiter!r}; allowed are "auto", "tab" and one character of ASCII, no quote'
+            )
+        if self.decimal not in ("auto", *notations.MARKS):
+            raise DataError(f'decimal is {self.decimal!r}; allowed are "auto", "." and ","')
+        if self.dates not in ("auto", *notations.ORDERS):
+            raise DataError(f"dates is {self.dates!r}; allowed are auto, {' and '.join(notations.ORDERS)}")
+        try:
+            codecs.lookup("utf-8" if self.encoding == "auto" else self.encoding)
+        except LookupError as error:
+            raise DataError(
+                f"encoding is {self.encoding!r}, which Python does not know; utf-8, cp1252 and utf-16 are frequent"
+            ) from error
 
 
-def cut(
-    text: Any, columns: Sequence[str] | None, delimiter: str, name: str
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def recoded(text: "io.BufferedReader[Any]", encoding: str, name: str) -> "io.BufferedReader[Any]":
+    """Return text as UTF-8; "auto" takes it for that, or for UTF-16 if it begins with its mark."""
+    if encoding == "auto":
+        marked = text.peek()[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+        return io.BufferedReader(_Recoded(text, "utf-16", name)) if marked else text
+    return text if codecs.lookup(encoding).name == "utf-8" else io.BufferedReader(_Recoded(text, encoding, name))
+
+
+class _Recoded(io.RawIOBase):
+    def __init__(self, text: Any, encoding: str, name: str) -> None:
+        super().__init__()
+        self._text, self._name = io.TextIOWrapper(text, encoding, newline=""), name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._text.read(max(1, len(buffer) // 4)).encode()  # at most four bytes a character
+        except UnicodeError as error:
+            raise FileError(
+                f"{self._name} is not {self._text.encoding} ({error}); name another (--encoding)"
+            ) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def cut(text: Any, columns: Sequence[str] | None, form: Form, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Cut CSV into cells: the names of the columns, all as text, and the rows in blocks.
 
     Parameters
@@ -116,8 +186,8 @@ def cut(
         Only read from, never closed.
     columns : sequence of str, optional
         Those that are wanted, in this order.
-    delimiter : str
-        "auto" or one that :func:`check_options` allows.
+    form : Form
+        How it is written.
     name : str
         Of the file, for messages.
 
@@ -129,7 +199,7 @@ def cut(
         For a header that cannot serve, and columns that it lacks.
     """
     file = io.BufferedReader(Watched(text, _utf8_check(name)), _HEADER)
-    names, delimiter, used = _read_header(file.peek(), delimiter, name)
+    names, delimiter, used = _read_header(file.peek(), form, name)
     file.read(used)
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
@@ -155,7 +225,7 @@ def _blocks(
         check_utf8=False,  # was checked
         column_types=schema,
         include_columns=schema.names,
-        null_values=[before + word + after for word in _MISSING for before in ("", " ") for after in ("", " ")],
+        null_values=[before + word + after for word in MISSING for before in ("", " ") for after in ("", " ")],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
@@ -193,8 +263,7 @@ def _utf8_check(name: str) -> Callable[[bytes], None]:
 
     def check(data: bytes) -> None:
         nonlocal position, lines
-        utf16 = position == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        if b"\0" in data and not utf16:
+        if b"\0" in data:
             where = position + data.index(b"\0")
             raise FileError(f"{name} is neither Parquet nor text: byte {where} is zero; give CSV or Parquet")
         try:
@@ -203,8 +272,8 @@ def _utf8_check(name: str) -> Callable[[bytes], None]:
             where = position + len(data) - len(error.object) + error.start
             line = lines + error.object[: error.start].count(b"\n") + 1
             raise FileError(
-                f"{name} is not UTF-8: byte {where}, in line {line}, is 0x{error.object[error.start]:02x}; convert it: "
-                f"iconv -f {'utf16' if utf16 else 'latin1'} -t utf8 OLD > NEW"
+                f"{name} is not UTF-8: byte {where}, in line {line}, is 0x{error.object[error.start]:02x}; name its "
+                "encoding (--encoding cp1252 for many files of Western spreadsheets)"
             ) from error
         position += len(data)
         lines += data.count(b"\n")
@@ -212,8 +281,9 @@ def _utf8_check(name: str) -> Callable[[bytes], None]:
     return check
 
 
-def _read_header(head: bytes, delimiter: str, name: str) -> tuple[list[str], str, int]:
+def _read_header(head: bytes, form: Form, name: str) -> tuple[list[str], str, int]:
     """Return the column names, the delimiter, and the length of the header in bytes."""
+    delimiter = form.delimiter
     text = head.decode("utf-8", errors="ignore")  # was checked: at most the last character is cut off
     found = []
     candidates = _DELIMITERS if delimiter == "auto" else "\t" if delimiter in _TAB else delimiter
@@ -232,11 +302,22 @@ def _read_header(head: bytes, delimiter: str, name: str) -> tuple[list[str], str
         raise FileError(f"{name} is empty; a table needs a header line with column names")
     if used >= _HEADER - 4:  # a character may be cut off
         raise FileError(f"{name} has a header of more than {_HEADER} bytes; is this a table?")
-    names = [cell.strip() for cell in cells]
-    if all(map(_NUMBER.fullmatch, names)):
-        raise DataError(f"{name} starts with numbers ({short(', '.join(names))}); add a line with the column names")
+    if not form.header:
+        return [f"column_{i}" for i in range(1, len(cells) + 1)], delimiter, 3 * text.startswith("\ufeff")
+    if all(_NUMBER.fullmatch(cell.strip()) for cell in cells):
+        raise DataError(
+            f"{name} starts with numbers ({short(', '.join(cell.strip() for cell in cells))}); add a line with the "
+            "column names, or say that there is none (--no-header)"
+        )
+    names = named_by_place(cells)
     check_names(names, name)
     return names, delimiter, used
+
+
+def named_by_place(cells: Sequence[str]) -> list[str]:
+    """Strip the names of a header; a first one that is empty is the index that pandas writes."""
+    names = [cell.strip() for cell in cells]
+    return ["index", *names[1:]] if len(names) > 1 and not names[0] and "index" not in names else names
 
 
 def check_names(names: Sequence[str], name: str) -> None:
@@ -284,7 +365,19 @@ def equal_tables(schema: pa.Schema, pieces: Iterable[pa.RecordBatch], rows: int)
         yield held.combine_chunks()
 
 
-def inferred(column: Column, marks: Sequence[str]) -> tuple[Column, str]:
+def trimmed(table: pa.Table) -> pa.Table:
+    """Strip the text of a table with types, and take what is empty as missing, as CSV does."""
+    found = []
+    for column in table.columns:
+        type_ = column.type.value_type if types.is_dictionary(column.type) else column.type
+        if types.is_string_view(type_):
+            type_ = pa.large_string()
+        text = types.is_string(type_) or types.is_large_string(type_)
+        found.append(_stripped(pc.cast(column, type_), ("",)) if text else column)
+    return pa.table(found, names=table.column_names)
+
+
+def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple[Column, str]:
     """Find the type of a whole column of text, and its values; and the notation they are written in, "" if plain.
 
     Parameters
@@ -293,6 +386,8 @@ def inferred(column: Column, marks: Sequence[str]) -> tuple[Column, str]:
         Text.
     marks : sequence of str
         Decimal marks that are allowed, the likeliest first.
+    dates : str
+        As of :class:`Form`.
     """
     ways = [*(("numeric", mark) for mark in marks), ("boolean", ""), ("date", "")]
     for cells in _readings(column):
@@ -307,8 +402,8 @@ def inferred(column: Column, marks: Sequence[str]) -> tuple[Column, str]:
                 return whole, ""
             plain = mark == "." and _cast(pc.utf8_trim_whitespace(cells), pa.float64()) is not None
             return found, "" if plain else mark
-    cells = _stripped(column, _MISSING)
-    return notations.days(cells) or (_stripped(column, ("",)), "")
+    cells = _stripped(column, MISSING)
+    return notations.days(cells, dates=dates) or (_stripped(column, ("",)), "")
 
 
 def with_kinds(
@@ -353,9 +448,10 @@ def _as_kind(column: Column, kind: str, notation: str, where: str, start: int) -
 
 
 def _readings(column: Column) -> Iterator[Column]:
-    """Give a column as it is, and to those who cannot read it so, stripped and rid of words for missing."""
+    """Give a column as it is, and to those who cannot read it so, stripped and rid of more and more for missing."""
     yield column
-    yield _stripped(column, _MISSING)
+    yield _stripped(column, MISSING)
+    yield _stripped(column, MISSING + _GAPS)
 
 
 def _typed(cells: Column, kind: str, notation: str) -> Column | None:

@@ -6,7 +6,7 @@ left out. Of dates it is a format of :func:`time.strptime`.
 
 Cells decide. A number can be read by one mark, or by both (1.234): then the others of its table tell. Dates with
 slashes or dashes may begin with the day or the month: a cell that only one of them can be decides, and if there is
-none, the column stays text.
+none, the column stays text, unless the caller knows which.
 """
 
 import contextlib
@@ -17,10 +17,14 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MARKS", "days", "mark_of", "numbers", "words"]
+__all__ = ["AMBIGUOUS", "MARKS", "ORDERS", "days", "mark_of", "numbers", "words"]
 
 #: Decimal marks.
 MARKS = (".", ",")
+#: What comes first in a date, where no cell tells.
+ORDERS = ("day-first", "month-first")
+#: The notation of text that may be dates with the day first or with the month first.
+AMBIGUOUS = "ambiguous dates"
 
 _HEAD = 1000  # cells of a column that tell how its table writes numbers
 _SPACES = "  \u2009\u202f'’"
@@ -65,8 +69,11 @@ def numbers(cells: Column, mark: str) -> Column | None:
     return None
 
 
-def days(cells: Column, notation: str | None = None) -> tuple[Column, str] | None:
-    """Read text as dates that are not ISO; return them and their format, if one alone fits all.
+def days(cells: Column, notation: str | None = None, dates: str = "auto") -> tuple[Column, str] | None:
+    """Read text as dates that are not ISO; return them and their format.
+
+    Where days and months may stand in either order, `dates` decides, one of `ORDERS`; if it does not, the text comes
+    back as it is, and `AMBIGUOUS`.
 
     Examples
     --------
@@ -87,7 +94,9 @@ def days(cells: Column, notation: str | None = None) -> tuple[Column, str] | Non
                 fitting.append((found, form))
         if len(fitting) == 1 or (fitting and fitting[0][0].equals(fitting[-1][0])):
             return fitting[0]
-        return None
+        if dates in ORDERS and fitting:
+            return fitting[ORDERS.index(dates)]
+        return (cells, AMBIGUOUS) if fitting else None
     return None
 
 
@@ -105,6 +114,8 @@ def words(notation: str) -> str:
     """Say a notation."""
     if notation in MARKS:
         return f"numbers with {'decimal commas, ' if notation == ',' else ''}marks between thousands or units"
+    if notation == AMBIGUOUS:
+        return "text, since no cell tells whether its dates begin with the day or the month"
     return f"dates of the form {notation}"
 
 

@@ -1,0 +1,166 @@
+"""Sheets of Excel and lines of JSON as cells of text, to be typed by the rules of CSV; it touches no files."""
+
+import io
+import itertools
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from datetime import date, time
+from typing import Any
+
+import pyarrow as pa
+
+from fathomless.data.csv import MISSING, check_names, check_present, named_by_place
+from fathomless.system.errors import DataError, FileError
+
+__all__ = ["is_json", "json_lines", "openpyxl", "sheet"]
+
+_PIECE = 8192  # rows that become a record batch
+
+
+def openpyxl() -> Any:
+    """Import openpyxl.
+
+    Raises
+    ------
+    FileError
+        If it is not installed.
+    """
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise FileError("Excel needs openpyxl, which is not installed: pip install 'fathomless[excel]'") from error
+    return openpyxl
+
+
+def sheet(
+    data: bytes, columns: Sequence[str] | None, header: bool, name: str
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Take the first sheet of an Excel file (.xlsx) apart: the names of its columns, and cells of text in blocks.
+
+    Formulas count with the values that they had when the file was saved.
+
+    Raises
+    ------
+    FileError
+        If it is no such file.
+    DataError
+        For a header that cannot serve, columns that it lacks, and rows that are longer than it.
+    """
+    try:
+        book = openpyxl().load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+        first = book.worksheets[0]
+        first.reset_dimensions()  # what a file says of its size need not be so
+        rows = (row for row in first.iter_rows(values_only=True) if any(cell is not None for cell in row))
+        head = next(rows, ())
+    except (KeyError, IndexError, ValueError, SyntaxError, zipfile.BadZipFile) as error:
+        raise FileError(f"{name} is a zip archive or a spreadsheet, and no .xlsx; write the table as CSV") from error
+    cells = [_of_sheet(cell) or "" for cell in head]
+    while cells and not cells[-1]:
+        cells.pop()
+    names = named_by_place(cells) if header else [f"column_{i}" for i in range(1, len(cells) + 1)]
+    check_names(names, name)
+
+    def found() -> Iterator[list[str | None]]:
+        if not header:
+            yield [_of_sheet(cell) for cell in head[: len(names)]]
+        for number, row in enumerate(rows, start=1):
+            texts = [_of_sheet(cell) for cell in row]
+            if any(text is not None for text in texts[len(names) :]):
+                raise DataError(f"{name}, row {number} after the header, has more cells than the header; name them all")
+            yield (texts + [None] * len(names))[: len(names)]
+
+    return _blocks(found(), names, columns, name)
+
+
+def _of_sheet(cell: Any) -> str | None:
+    if isinstance(cell, str):
+        bare = cell.strip()
+        return None if bare in MISSING else bare
+    return _text(cell)
+
+
+def is_json(head: bytes) -> bool:
+    """Whether text that begins so holds objects of JSON: one in each line, or a list of them."""
+    head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if re.match(rb"\[\s*\{", head):
+        return True
+    line, end, _ = head.partition(b"\n")
+    try:
+        return line.startswith(b"{") and (not end or isinstance(json.loads(line), dict))
+    except ValueError:
+        return False
+
+
+def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Take lines of JSON apart, or a list of its objects: all names that occur, and cells of text in blocks.
+
+    Raises
+    ------
+    FileError
+        For text that is no JSON.
+    DataError
+        For names that cannot serve, columns that are absent, and cells that are lists or objects.
+    """
+    rows = _objects(data, name)
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    check_names(names, name)
+
+    def found() -> Iterator[list[str | None]]:
+        for number, row in enumerate(rows, start=1):
+            for key, cell in row.items():
+                if isinstance(cell, list | dict):
+                    raise DataError(
+                        f"{name}, object {number}: {key!r} is a list or an object; a cell is a number, text, true, "
+                        "false or null"
+                    )
+            yield [_text(row.get(key)) for key in names]
+
+    return _blocks(found(), names, columns, name)
+
+
+def _objects(data: bytes, name: str) -> list[dict[str, Any]]:
+    try:
+        text = data.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise FileError(f"{name} is not UTF-8 ({error}); name its encoding (--encoding)") from error
+    lines = [text] if text.startswith("[") else text.split("\n")
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = json.loads(line) if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise FileError(f"{name}, line {number}, is no JSON ({error}); give one object in each line") from error
+        objects: list[Any] = found if isinstance(found, list) else [found]
+        if not all(isinstance(one, dict) for one in objects):
+            raise FileError(f"{name}, line {number}, is no object of JSON; give one object in each line")
+        rows += objects
+    return rows
+
+
+def _text(cell: Any) -> str | None:
+    if cell is None or isinstance(cell, str):
+        return cell
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float):
+        return str(int(cell)) if cell.is_integer() and abs(cell) < 2**53 else repr(cell)
+    return cell.isoformat() if isinstance(cell, date | time) else str(cell)
+
+
+def _blocks(
+    rows: Iterator[list[str | None]], names: list[str], columns: Sequence[str] | None, name: str
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Gather rows of cells into record batches of the wanted columns."""
+    wanted = names if columns is None else list(columns)
+    check_present(wanted, names, name)
+    schema = pa.schema([(column, pa.string()) for column in wanted])
+    places = [names.index(column) for column in wanted]
+
+    def pieces() -> Iterator[pa.RecordBatch]:
+        while block := list(itertools.islice(rows, _PIECE)):
+            cells = [pa.array([row[place] for row in block], pa.string()) for place in places]
+            yield pa.record_batch(cells, schema=schema)
+
+    return schema, pieces()

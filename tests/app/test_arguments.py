@@ -41,9 +41,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return captured.err.rstrip()
 
 
-def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def help_of(capsys: pytest.CaptureFixture[str], *words: str, all_: bool = False) -> str:
     with pytest.raises(SystemExit) as stop:
-        parsed(*words, "--help")
+        parsed(*words, "--help-all" if all_ else "--help")
     captured = capsys.readouterr()
     assert (stop.value.code, captured.err) == (0, "")
     return captured.out
@@ -93,10 +93,19 @@ def test_help_needs_neither_torch_nor_numpy_nor_pyarrow() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_help_names_what_help_all_explains(capsys: pytest.CaptureFixture[str]) -> None:
+    brief, whole = help_of(capsys, "fit"), help_of(capsys, "fit", all_=True)
+    assert len(brief.splitlines()) < 140
+    assert brief.index("--target") < brief.index("--structure") < brief.index("--decimal") < brief.index("--epochs")
+    for name in sorted(set(re.findall(r"--[a-z][-a-z0-9]+", whole)) - {"--help-all"}):
+        if f"\n  {name}" in whole:
+            assert re.search(rf"(^|\s){name}($|[\s,])", brief), name
+
+
 def test_every_option_of_an_estimator_is_offered_unless_only_python_can_give_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = help_of(capsys, "fit")
+    text = help_of(capsys, "fit", all_=True)
     offered = {option.name for option in OPTIONS if re.search(rf"^  {flag(option)}[ ,]", text, re.MULTILINE)}
     for kind in (UnboundedDepthClassifier, UnboundedDepthRegressor):
         for option in options_of(kind):
@@ -107,7 +116,7 @@ def test_every_option_of_an_estimator_is_offered_unless_only_python_can_give_it(
 def test_the_default_that_help_shows_is_that_of_the_estimators(
     capsys: pytest.CaptureFixture[str], option: "Field[Any]"
 ) -> None:
-    text = " ".join(help_of(capsys, "fit").split())
+    text = " ".join(help_of(capsys, "fit", all_=True).split())
     shown = re.search(rf" {flag(option)}[ ,].*?\(default: (.*?)\)", text)
     assert shown, flag(option)
     default = option.default

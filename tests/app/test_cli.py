@@ -74,7 +74,10 @@ FITTING: dict[str, tuple[list[str], str]] = {
     "no cuda": (["houses.csv", "--target", "price", "--device", "cuda:99"], "'cpu' always works"),
     "not finite": (["houses.csv", "--target", "price", "--noise", "nan"], "noise=nan was given; a finite number"),
     "too deep": (["houses.csv", "--target", "price", "--min-depth", "5000"], "a start with up to 1,000 is allowed"),
-    "above its end": (["houses.csv", "--target", "price", "--max-depth", "1", "--min-depth", "3"], "max_depth"),
+    "above its end": (
+        ["houses.csv", "--target", "price", "--max-depth", "1", "--min-depth", "3"],
+        "--max-depth 1 was given; at least 3 is needed",
+    ),
 }
 
 
@@ -431,6 +434,6 @@ def test_a_full_disk_is_told_in_one_line() -> None:
 
 def test_a_console_that_knows_no_minus_sign_is_no_error() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([*PROGRAM, "fit", "--help"], env=environment, capture_output=True, check=False)
+    done = subprocess.run([*PROGRAM, "fit", "--help-all"], env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"Depth \u2212 min_depth" in done.stdout

@@ -178,12 +178,18 @@ def test_a_card_that_lacks_a_field_or_has_one_too_many_is_refused() -> None:
     ("changes", "words"),
     [
         ({}, []),
-        ({"sha256": "1" * 64}, ["data"]),
-        ({"targets": ("z",)}, ["targets"]),
-        ({"columns": ("a",)}, ["columns"]),
-        ({"estimator": "UnboundedDepthClassifier"}, ["task or structure"]),
-        ({"options": {}}, ["options"]),
-        ({"seed": 1, "threads": 2, "weight": "w"}, ["weight", "seed", "threads"]),
+        ({"sha256": "1" * 64}, ["the data"]),
+        ({"targets": ("z",)}, ["--target (here y, there z)"]),
+        ({"columns": ("a",)}, ["the columns"]),
+        ({"estimator": "UnboundedDepthClassifier"}, ["the task or the structure"]),
+        (
+            {"options": {"width": 16, "noise": 0.5, "max_depth": None}},
+            ["--calibrate (here False, there left out)", "--width (here 8, there 16)"],
+        ),
+        (
+            {"seed": 1, "threads": 2, "weight": "w"},
+            ["--seed (here 0, there 1)", "--weight (here None, there w)", "--threads (here 1, there 2)"],
+        ),
         ({"source": "renamed.csv", "notes": ("a",), "command": ("fathomless",), "versions": {}}, []),
     ],
     ids=str,
@@ -237,7 +243,7 @@ def test_an_estimator_that_python_saved_has_no_card(call: Call) -> None:
     assert runs.page("saved") == "<html>y</html>\n"
     said = call(*[word if word != "run" else "saved" for word in FIT], "--resume")
     assert said.code == 2
-    assert "differs from this one in its data" in said.err
+    assert "differs from this one in the data" in said.err
 
 
 def test_a_folder_that_holds_nothing_is_empty(call: Call) -> None:

@@ -178,13 +178,13 @@ def test_the_command_to_go_on_with_survives_names_that_the_shell_would_read(call
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        (["--seed", "1"], "seed"),
-        (["--width", "5"], "options"),
-        (["--no-calibrate"], "options"),
-        (["--drop", "size"], "columns"),
-        (["--task", "classification"], "task or structure"),
-        (["--threads", "2"], "threads"),
-        (["--target", "size"], "targets, columns"),
+        (["--seed", "1"], "--seed (here 1, there 0)"),
+        (["--width", "5"], "--width (here 5, there 4)"),
+        (["--no-calibrate"], "--calibrate (here False, there left out)"),
+        (["--drop", "size"], "the columns"),
+        (["--task", "classification"], "the task or the structure"),
+        (["--threads", "2"], "--threads (here 2, there 1)"),
+        (["--target", "size"], "the columns, --target (here price, size, there price)"),
     ],
     ids=str,
 )
@@ -197,7 +197,7 @@ def test_only_the_same_run_is_resumed(call: Call, changes: list[str], difference
     said = call(*words, "--resume", *changes)
     assert said.code == 2
     assert said.err == (
-        f"fathomless fit: error: the run in run differs from this one in its {difference}; give what it was started "
+        f"fathomless fit: error: the run in run differs from this one in {difference}; give what it was started "
         "with, or another --out, or --overwrite\n"
     )
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
@@ -208,7 +208,7 @@ def test_a_run_is_not_resumed_with_other_data(call: Call) -> None:
     write_table("data.csv", seed=1)
     said = call(*FIT, "--resume")
     assert said.code == 2
-    assert "differs from this one in its data; give what it was started with" in said.err
+    assert "differs from this one in the data; give what it was started with" in said.err
 
 
 def test_a_file_that_moved_is_the_same_data(call: Call) -> None:
@@ -319,7 +319,7 @@ def test_overwriting_an_unfinished_run_begins_anew(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--learning-rate", "-1"], "learning_rate=-1.0 was given"),
+        (["--learning-rate", "-1"], "--learning-rate -1.0 was given"),
         (["--device", "bogus"], "device='bogus' was given"),
         (["--depth-law", "100000"], "a start with up to 1,000 is allowed"),
     ],

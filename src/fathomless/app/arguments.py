@@ -5,6 +5,7 @@ Nothing here needs more than the standard library, so that ``--help`` answers at
 
 import argparse
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, NoReturn, cast
@@ -13,11 +14,12 @@ from fathomless import __version__
 from fathomless.estimators.options import COMMON, ClassOptions, NoiseOptions, described
 from fathomless.families.registry import families, options
 
-__all__ = ["parser"]
+__all__ = ["form", "parser", "spoken"]
 
 Command = Callable[[argparse.Namespace], int]
 
-_DATA = "a .csv, .tsv or .parquet file, also compressed (.gz, .bz2, .xz, .zst); - reads standard input"
+_DATA = "CSV, JSON lines (also compressed), Excel, Parquet or Feather; - reads standard input"
+_FIRST = ("weights",)  # options of the networks that stand among those that matter most
 _THREADS = 1024  # more would only be slower, and systems have their limits
 _ABOUT = """You bring the data; the posterior brings the network.
 
@@ -70,15 +72,13 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         help="probability of the interval; may be repeated (default: 0.9)",
     )
     predict.add_argument("--key", metavar="COLUMN", help="column that names the rows, to stand first in the output")
-    predict.add_argument(
-        "--unseen", choices=("error", "ignore"), help="what to do with categories that training did not see"
-    )
+    _unseen_argument(predict)
     predict.add_argument(
         "--out",
         type=_filled,
         default="-",
         metavar="FILE",
-        help=".csv, .csv.gz or .parquet; - writes CSV to standard output (default: -)",
+        help=".csv, .tsv, .jsonl (also .gz), .parquet, .feather or .xlsx; - is CSV on standard output (default: -)",
     )
     _compare_parser(names, commands["compare"])
     evaluate = _command(
@@ -86,14 +86,13 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     )
     _run_argument(evaluate)
     _data_arguments(evaluate)
+    _unseen_argument(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     sample = _command(names, "sample", commands["sample"], "draw rows from a density", "RUN [--rows N] [--out FILE]")
     _run_argument(sample)
     sample.add_argument("--rows", type=_rows, default=1000, metavar="N", help="how many (default: 1000)")
     sample.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the draws (default: 0)")
-    sample.add_argument(
-        "--out", type=_filled, default="-", metavar="FILE", help=".csv, .csv.gz or .parquet; - writes CSV (default: -)"
-    )
+    sample.add_argument("--out", type=_filled, default="-", metavar="FILE", help="as of predict (default: -)")
     report = _command(names, "report", commands["report"], "write the page of a run", "RUN [--out FILE] [--open]")
     _run_argument(report)
     report.add_argument("--out", type=_filled, metavar="FILE", help="where to (default: RUN/report.html)")
@@ -108,6 +107,36 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "--out", type=_filled, default="fathomless-demo", metavar="FOLDER", help="where to (default: fathomless-demo)"
     )
     return parser
+
+
+def spoken(message: str) -> str:
+    """Say a message of the library in the words of the command line: an option's name="value" is --name value.
+
+    Examples
+    --------
+    >>> spoken('Fill them, or fit with missing="impute" and n_restarts=3')
+    'Fill them, or fit with --missing impute and --n-restarts 3'
+    """
+    known = {name for family in families().values() for name in options(family, next(iter(family.tasks)))}
+
+    def say(found: re.Match[str]) -> str:
+        name, text, bare = found.groups()
+        flag = name.replace("_", "-")
+        if name not in known:
+            return found[0]
+        if bare in ("True", "False"):
+            return f"--{flag}" if bare == "True" else f"--no-{flag}"
+        return f"--{flag} {'none' if bare == 'None' else text or bare}"
+
+    return re.sub(r"\b([a-z_]+)=(?:\"([^\" ]+)\"|(True|False|None|-?\d+(?:\.\d+)?)\b)", say, message)
+
+
+def _unseen_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--unseen",
+        choices=("error", "ignore"),
+        help="what to do with categories that training did not see (default: as it was fitted)",
+    )
 
 
 def _command(names: Any, name: str, run: Command, text: str, usage: str) -> argparse.ArgumentParser:
@@ -152,6 +181,7 @@ def _compare_parser(names: Any, run: Command) -> None:
     )
     _data_arguments(parser, threads=None)
     _target_arguments(parser)
+    _keep_argument(parser)
     parser.add_argument("--key", metavar="COLUMN", help="column that names the rows: not used to predict")
     parser.add_argument(
         "--methods",
@@ -201,32 +231,33 @@ def _run_argument(parser: argparse.ArgumentParser) -> None:
 
 def _data_arguments(parser: argparse.ArgumentParser, threads: str | None = "as many as the training used") -> None:
     parser.add_argument("data", metavar="DATA", help=_DATA)
-    parser.add_argument(
+    file = parser.add_argument_group("how the file is written")
+    file.add_argument(
         "--delimiter",
         default="auto",
         metavar="CHARACTER",
         help="between the cells of CSV; auto finds , ; tab or | (default: auto)",
     )
-    parser.add_argument(
+    file.add_argument(
         "--decimal",
         default="auto",
         choices=("auto", ".", ","),
         metavar="MARK",
         help="decimal mark of CSV; auto finds . or , (default: auto)",
     )
-    parser.add_argument(
+    file.add_argument(
         "--dates",
         default="auto",
         choices=("auto", "day-first", "month-first"),
         help="what 03/04/2024 is; auto looks for a day above 12, and else leaves a column text (default: auto)",
     )
-    parser.add_argument(
+    file.add_argument(
         "--no-header",
         dest="header",
         action="store_false",
         help="the first row holds values: name columns column_1, ...",
     )
-    parser.add_argument(
+    file.add_argument(
         "--encoding", default="auto", metavar="NAME", help="of the text; auto is UTF-8, or UTF-16 (default: auto)"
     )
     if threads is not None:
@@ -250,6 +281,9 @@ def _target_arguments(table: Any) -> None:
     table.add_argument(
         "--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be repeated"
     )
+
+
+def _keep_argument(table: Any) -> None:
     table.add_argument(
         "--keep",
         action="append",
@@ -264,14 +298,8 @@ def form(given: argparse.Namespace) -> dict[str, Any]:
     return {name: vars(given)[name] for name in ("delimiter", "decimal", "dates", "header", "encoding")}
 
 
-def _table_arguments(parser: argparse.ArgumentParser) -> None:
-    table = parser.add_argument_group("the table")
-    _target_arguments(table)
-    table.add_argument(
-        "--key",
-        metavar="COLUMN",
-        help="column that names the rows: not used to predict, and written beside predictions",
-    )
+def _row_arguments(table: Any) -> None:
+    _keep_argument(table)
     table.add_argument("--weight", metavar="COLUMN", help="column that says how often each row counts")
     table.add_argument(
         "--stream",
@@ -280,42 +308,95 @@ def _table_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _watching_arguments(run: Any) -> None:
+    run.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    run.add_argument("--log-json", action="store_true", help="print the progress as JSON, an object per line")
+    run.add_argument("--tensorboard", action="store_true", help="write RUN/tensorboard")
+    run.add_argument(
+        "--threads", type=_threads, metavar="N", help="of the processor (default: 1 for a width below 256, else all)"
+    )
+
+
 def _fit_parser(names: Any, run: Command) -> None:
     parser = _command(names, "fit", run, "fit a network to a table", "DATA --target COLUMN [options]")
-    _data_arguments(parser, threads="1 for a width below 256, else all")
-    _table_arguments(parser)
-    place = parser.add_argument_group("the run")
-    place.add_argument(
-        "--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET, of a density runs/DATA)"
+    first = parser.add_argument_group("what matters most")
+    _target_arguments(first)
+    first.add_argument(
+        "--key",
+        metavar="COLUMN",
+        help="column that names the rows: not used to predict, and written beside predictions",
     )
-    again = place.add_mutually_exclusive_group()
-    again.add_argument("--resume", action="store_true", help="go on with an interrupted run; start it if there is none")
-    again.add_argument("--overwrite", action="store_true", help="replace a run")
-    place.add_argument(
-        "--seed", type=_whole, default=0, metavar="N", help="the same seed gives the same bytes (default: 0)"
-    )
-    place.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
-    place.add_argument("--log-json", action="store_true", help="print the progress as JSON, an object per line")
-    place.add_argument("--tensorboard", action="store_true", help="write RUN/tensorboard")
-    place.add_argument(
+    first.add_argument(
         "--structure",
         default="depth",
         choices=tuple(families()),
         metavar="NAME",
-        help="; ".join(f"{family.name}: {family.title}" for family in families().values()) + " (default: depth)",
+        help="of the network, one of those below (default: depth)",
     )
-    network = parser.add_argument_group("the network")
-    training = parser.add_argument_group("training")
+    parser.epilog = "structures:\n" + "\n".join(
+        textwrap.fill(f"  {one.name:<12}{one.title}", 78, subsequent_indent=" " * 14) for one in families().values()
+    )
+    declared: dict[str, dict[str, Field[Any]]] = {}  # option -> structure -> its declaration there
     texts: dict[str, str] = {}
-    every: dict[str, dict[str, Field[Any]]] = {}  # option -> structure -> its declaration there
     for structure, family in families().items():
         for group in (family.options, NoiseOptions, ClassOptions):
             texts.update({name: text for name, (_, text) in described(group).items() if name not in texts})
         for name, option in {**options(family, "classification"), **options(family, "regression")}.items():
             if option.metadata["kind"] != "object":
-                every.setdefault(name, {})[structure] = option
-    for name, declared in every.items():
-        _add_option(training if name in COMMON else network, declared, texts[name])
+                declared.setdefault(name, {})[structure] = option
+    for name in _FIRST:
+        _add_option(first, declared[name], texts[name])
+    first.add_argument(
+        "--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET, of a density runs/DATA)"
+    )
+    first.add_argument(
+        "--seed", type=_whole, default=0, metavar="N", help="the same seed gives the same bytes (default: 0)"
+    )
+    again = first.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on with an interrupted run; start it if there is none")
+    again.add_argument("--overwrite", action="store_true", help="replace a run")
+    _data_arguments(parser, threads=None)
+    _row_arguments(parser.add_argument_group("the rows"))
+    _watching_arguments(parser.add_argument_group("the run"))
+    folded: dict[str, Any] = {}
+    for name, found in declared.items():
+        if name not in _FIRST:
+            title = _group_of(name, found)
+            _add_option(folded.setdefault(title, parser.add_argument_group(title)), found, texts[name])
+    _fold(parser, folded)
+
+
+def _group_of(name: str, declared: Mapping[str, Any]) -> str:
+    """Say under which heading an option stands."""
+    if name in COMMON:
+        return "training"
+    if "depth" in declared:
+        return "the network"
+    return f"only of --structure {next(iter(declared))}" if len(declared) == 1 else "of several other structures"
+
+
+def _fold(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:
+    """Let ``--help`` only name the options of some groups, and ``--help-all`` explain them."""
+    folded = []
+    for group in groups.values():
+        actions = group._group_actions
+        folded.append((group, [(action, action.help) for action in actions]))
+        group.description = textwrap.fill(
+            " ".join(action.option_strings[0] for action in actions), 76, break_on_hyphens=False
+        )
+        for action in actions:
+            action.help = argparse.SUPPRESS
+
+    class All(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+            for group, actions in folded:
+                group.description = None
+                for action, text in actions:
+                    action.help = text
+            parser.print_help()
+            parser.exit()
+
+    parser.add_argument("--help-all", action=All, nargs=0, help="explain the options that are only named below as well")
 
 
 def _defaults(declared: Mapping[str, "Field[Any]"]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fathomless.app import comparing, fitted, fitting
-from fathomless.app.arguments import parser
+from fathomless.app.arguments import parser, spoken
 from fathomless.app.printing import Stopped, ignore, note, say, show, warn
 from fathomless.families import registry
 from fathomless.system.errors import DataError, FathomlessError, FileError
@@ -91,7 +91,7 @@ def _command(words: list[str]) -> int:
         _mute()
         return 0
     except FathomlessError as error:
-        return _fail(name, f"error: {error}", 2)
+        return _fail(name, f"error: {spoken(str(error))}", 2)
     except OSError as error:
         return _fail(name, f"error: {error}; check the disk and the path", 2)
     except MemoryError:

@@ -82,6 +82,8 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 
 def evaluate(given: argparse.Namespace) -> int:
     """Score a run on rows with known answers, and keep the scores."""
+    from dataclasses import replace
+
     from fathomless.app import columns, runs
     from fathomless.data import files as tables
     from fathomless.data.targets import ClassLabels
@@ -92,6 +94,8 @@ def evaluate(given: argparse.Namespace) -> int:
     if manifest is None:
         raise DataError(f"{given.folder} was saved from Python, which keeps no name of its target; evaluate it there")
     labels = estimator.target_.labels if isinstance(estimator.target_, ClassLabels) else None
+    if given.unseen:
+        estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
     targets = () if isinstance(estimator, Density) else manifest.targets
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
     pieces = tables.batches(given.data, kinds, **_notation(given, manifest))

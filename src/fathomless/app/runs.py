@@ -128,18 +128,21 @@ class RunManifest:
     )
 
     def differences(self, other: "RunManifest") -> list[str]:
-        """Return what makes two runs different, in words."""
-        named = {
-            "sha256": "data",
-            "targets": "targets",
-            "columns": "columns",
-            "estimator": "task or structure",
-            "options": "options",
-            "weight": "weight",
-            "seed": "seed",
-            "threads": "threads",
+        """Return what makes this run another one than `other`, in the words of the command line."""
+        flags = {"seed": "--seed", "weight": "--weight", "threads": "--threads", "targets": "--target"}
+        named = {"sha256": "the data", "columns": "the columns", "estimator": "the task or the structure"}
+        unlike = [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
+        told = {flag: (getattr(self, name), getattr(other, name)) for name, flag in flags.items()}
+        for name in sorted({*self.options, *other.options}):
+            told[f"--{name.replace('_', '-')}"] = (
+                self.options.get(name, "left out"),
+                other.options.get(name, "left out"),
+            )
+        shown = {
+            flag: [", ".join(map(str, one)) if isinstance(one, tuple | list) else one for one in pair]
+            for flag, pair in told.items()
         }
-        return [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
+        return unlike + [f"{flag} (here {now}, there {then})" for flag, (now, then) in shown.items() if now != then]
 
     def to_json(self) -> str:
         """Write as JSON; :meth:`from_json` gives an equal one."""
@@ -229,10 +232,10 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
         )
     if resume and found != "empty":
         before = read_manifest(folder, latest=True)
-        different = ["data"] if before is None else manifest.differences(before)
+        different = ["the data"] if before is None else manifest.differences(before)
         if different:
             raise DataError(
-                f"the run in {folder} differs from this one in its {', '.join(different)}; give what it was started "
+                f"the run in {folder} differs from this one in {', '.join(different)}; give what it was started "
                 "with, or another --out, or --overwrite"
             )
         if found == "finished":

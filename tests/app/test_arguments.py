@@ -13,7 +13,19 @@ from fathomless.app.arguments import parser
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 
-COMMANDS = ["fit", "predict", "evaluate", "compare", "sample", "report", "export", "cite", "reproduce", "demo"]
+COMMANDS = [
+    "fit",
+    "predict",
+    "evaluate",
+    "compare",
+    "explain",
+    "sample",
+    "report",
+    "export",
+    "cite",
+    "reproduce",
+    "demo",
+]
 PARSER = parser({name: lambda given: 0 for name in COMMANDS})
 FIT = ["fit", "data.csv", "--target", "price"]
 BOTH = {
@@ -266,6 +278,7 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
         "predict": ["run", "data"],
         "evaluate": ["run", "data"],
         "compare": ["data", "--target", "y"],
+        "explain": ["run", "data"],
         "sample": ["run"],
         "report": ["r"],
         "export": ["r"],

@@ -88,6 +88,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _data_arguments(evaluate)
     _unseen_argument(evaluate)
     evaluate.add_argument("--json", action="store_true", help="print JSON")
+    _explain_parser(names, commands["explain"])
     sample = _command(names, "sample", commands["sample"], "draw rows from a density", "RUN [--rows N] [--out FILE]")
     _run_argument(sample)
     sample.add_argument("--rows", type=_rows, default=1000, metavar="N", help="how many (default: 1000)")
@@ -155,6 +156,25 @@ def _command(names: Any, name: str, run: Command, text: str, usage: str) -> argp
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def _explain_parser(names: Any, run: Command) -> None:
+    parser = _command(
+        names, "explain", run, "say which columns drive the predictions, and how", "RUN DATA [--column NAME] [--json]"
+    )
+    _run_argument(parser)
+    _data_arguments(parser)
+    parser.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="follow this one, by partial dependence; may be repeated (default: the three that matter most)",
+    )
+    parser.add_argument("--rows", type=_rows, default=1000, metavar="N", help="of DATA, at most (default: 1000)")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of the shuffles (default: 0)")
+    _unseen_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _export_parser(names: Any, run: Command) -> None:

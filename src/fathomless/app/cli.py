@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fathomless.app import comparing, fitted, fitting
+from fathomless.app import comparing, explaining, fitted, fitting
 from fathomless.app.arguments import parser, spoken
 from fathomless.app.printing import Stopped, ignore, note, say, show, warn
 from fathomless.families import registry
@@ -68,6 +68,7 @@ def _command(words: list[str]) -> int:
             "compare": comparing.compare,
             "evaluate": fitted.evaluate,
             "sample": fitted.sample,
+            "explain": explaining.explain,
             "report": fitted.report,
             "export": fitted.export,
             "cite": _cite,

@@ -50,12 +50,15 @@ class Parts:
         How often each row counts.
     notes : tuple of str
         What was left out, for the reader.
+    names : tuple of str, or None
+        What the rows are called: by the key, or by a column that was left out since it seems to name them.
     """
 
     X: "pa.Table"
     targets: "pa.Table"
     weight: Array | None
     notes: tuple[str, ...]
+    names: tuple[str, ...] | None = None
 
 
 def divide(
@@ -98,7 +101,9 @@ def divide(
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
-    return Parts(X, frame.select(list(targets)), counts, tuple(notes))
+    name = key or next(iter(naming), None)
+    names = None if name is None else tuple(map(str, frame[name].to_pylist()))
+    return Parts(X, frame.select(list(targets)), counts, tuple(notes), names)
 
 
 def roles(

@@ -11,7 +11,7 @@ import numpy as np
 from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.evaluation import Evaluation
+from fathomless.estimators.evaluation import Evaluation, Score
 from fathomless.estimators.findings import Case, Finding
 from fathomless.families.registry import family_of
 from fathomless.posterior.likelihoods import InputNoise, LearnedNoise
@@ -39,6 +39,7 @@ def examine(
     training: Evaluation | None = None,
     rows: int | None = None,
     classes: Mapping[str, int] | None = None,
+    linear: Score | None = None,
 ) -> tuple[Finding, ...]:
     """Look a fitted estimator over.
 
@@ -54,6 +55,8 @@ def examine(
         How many rows were given to ``fit``; by default those of `training`.
     classes : mapping of str to int, optional
         How many of them each class has; by default as in `training`.
+    linear : Score, optional
+        Nats per row by which a linear model is behind on unseen rows.
 
     Returns
     -------
@@ -77,7 +80,8 @@ def examine(
         rows = training.rows if rows is None else rows
         if classes is None and training.confusion is not None:
             classes = dict(zip(training.labels, training.confusion.sum(1).tolist(), strict=True))
-    case = Case(estimator, tuple(evaluations), training, rows, classes or {}, estimator.get_params(deep=False))
+    given = estimator.get_params(deep=False)
+    case = Case(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
     family = family_of(estimator)
     own = [] if family.findings is None else [family.find(family.findings)]
     rules = (*_RULES, *(_OF_TRAINING if case.trained else ()), *own)
@@ -188,6 +192,20 @@ def _no_better_than_constant(case: Case) -> Iterator[Finding]:
             "Check that it is the right target, that no rows were shuffled against it, and that the columns can tell "
             f"of it. If training rows are predicted far better: {_against_overfitting(case)}",
         )
+
+
+def _behind_linear(case: Case) -> Iterator[Finding]:
+    lead = case.linear
+    if lead is None or lead.value >= -max(2.0 * (lead.error or 0.0), _MATERIAL):
+        return
+    yield Finding(
+        "problem",
+        "A linear model predicts better",
+        f"On rows that neither was fitted to, a linear model is ahead by {-lead.value:.2g}{_plus_minus(lead.error)} "
+        "nats per row.",
+        "Take the linear model, unless you need what it has not. With few rows or much noise a straight line can be "
+        "all that the data hold; more rows change that.",
+    )
 
 
 def _overfitted(case: Case) -> Iterator[Finding]:
@@ -342,6 +360,7 @@ def _plus_minus(error: float | None) -> str:
 
 _RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _no_better_than_constant,
+    _behind_linear,
     _overfitted,
     _miscalibrated,
     _noise_at_its_floor,

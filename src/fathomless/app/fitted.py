@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fathomless.app.runs import RunManifest
     from fathomless.estimators.base import Predictor
 
-__all__ = ["evaluate", "export", "predict", "report", "sample", "set_threads"]
+__all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads"]
 
 
 def set_threads(threads: int | None) -> None:
@@ -82,6 +82,36 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 
 def evaluate(given: argparse.Namespace) -> int:
     """Score a run on rows with known answers, and keep the scores."""
+    from fathomless.app import runs
+
+    estimator, manifest, X, y = known_rows(given)
+    name = "standard input" if given.data == "-" else Path(given.data).name
+    if name in runs.OWN:  # and not in their place
+        name = f"./{name}"
+    found = runs.scored(estimator, X, y, name=name, targets=manifest.targets)
+    runs.keep_evaluation(given.folder, found)
+    if given.json:
+        show_json(
+            run=str(given.folder),
+            data=name,
+            rows=found.rows,
+            scores=scores_of(found),
+            constant=scores_of(found, "baseline"),
+        )
+    else:
+        show(table_of(found))
+        note(f"kept in {given.folder}; fathomless report {shlex.quote(given.folder)} shows it")
+    return 0
+
+
+def known_rows(given: argparse.Namespace) -> "tuple[Any, RunManifest, Any, Any]":
+    """Return the estimator of a run, what was asked of it, and rows with known answers, as it takes them.
+
+    Raises
+    ------
+    DataError, FileError
+        For runs and tables that do not fit.
+    """
     from dataclasses import replace
 
     from fathomless.app import columns, runs
@@ -104,26 +134,9 @@ def evaluate(given: argparse.Namespace) -> int:
         frame, notes = columns.answered(frame, targets)
     for text in notes:
         note(text)
-    name = "standard input" if given.data == "-" else Path(given.data).name
-    if name in runs.OWN:  # and not in their place
-        name = f"./{name}"
     X = columns.features(frame, estimator.schema_)
     task = "regression" if labels is None else "classification"
-    y = columns.answers(frame.select(targets), task) if targets else None
-    found = runs.scored(estimator, X, y, name=name, targets=manifest.targets)
-    runs.keep_evaluation(given.folder, found)
-    if given.json:
-        show_json(
-            run=str(given.folder),
-            data=name,
-            rows=found.rows,
-            scores=scores_of(found),
-            constant=scores_of(found, "baseline"),
-        )
-    else:
-        show(table_of(found))
-        note(f"kept in {given.folder}; fathomless report {shlex.quote(given.folder)} shows it")
-    return 0
+    return estimator, manifest, X, columns.answers(frame.select(targets), task) if targets else None
 
 
 def sample(given: argparse.Namespace) -> int:

@@ -70,7 +70,7 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
         fit.signals.training = False
         if group.rank:
             return 0
-        evaluation, findings = runs.finish(out, fit.manifest, estimator, fit.table.take)
+        evaluation, findings = runs.finish(out, fit.manifest, estimator, fit.table.take, fit.table.names)
     if given.log_json:
         show_json(event="finished", run=str(out), structure=estimator.structure_.summary, scores=scores_of(evaluation))
     elif not given.quiet:

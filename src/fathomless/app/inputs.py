@@ -74,6 +74,8 @@ class Input:
         What was done to the table, for the reader.
     notation : mapping of str to str
         How its columns write numbers and dates, where that is not plain.
+    names : sequence of str, or None
+        What the rows are called.
     train : callable
         Fits an estimator to it.
     take : callable
@@ -90,6 +92,7 @@ class Input:
     train: Callable[[Estimator], object]
     take: Callable[[npt.NDArray[np.int64]], tuple[Any, Any]]
     notation: Mapping[str, str] = field(default_factory=dict)
+    names: Sequence[str] | None = None
 
 
 def read(request: FitRequest) -> Input:
@@ -121,6 +124,7 @@ def _whole(request: FitRequest) -> Input:
         task=task,
         notes=(*notes, *parts.notes, *_told(table.notation)),
         notation=table.notation,
+        names=parts.names,
         train=lambda estimator: cast(Supervised, estimator).fit(parts.X, y, sample_weight=parts.weight),
         take=lambda rows: (parts.X.take(rows), y[rows]),
     )

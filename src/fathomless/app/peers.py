@@ -6,8 +6,9 @@ is scikit-learn's with histograms. It gives no density of numbers: a fifth of th
 residuals give the standard deviation of a normal law, and the model is fitted again to all.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,14 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from fathomless.data.frames import encode, fit_schema, take
+from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.mixtures import Normal
+from fathomless.posterior.predictive import concatenate
 from fathomless.system.rng import fold_in
 
-__all__ = ["PEERS", "Peer"]
+__all__ = ["PEERS", "Folded", "Peer"]
 
 #: Peers by name, with what they are.
 PEERS: Mapping[str, str] = {
@@ -52,11 +55,13 @@ class Peer:
     def __init__(self, name: str, task: str, seed: int) -> None:
         self.name, self.task, self.seed = name, task, seed
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit it to a table (N, C) and a target (N,)."""
-        self.schema_ = fit_schema(X, unseen="ignore")
+    def fit(
+        self, X: Any, y: Any, schema: Schema | None = None, target: ClassLabels | TargetScale | None = None
+    ) -> Self:
+        """Fit it to a table (N, C) and a target (N,), of which columns and classes may be known from more rows."""
+        self.schema_ = schema or fit_schema(X, missing="impute", unseen="ignore")
         x = encode(self.schema_, X)
-        self.target_ = fit_labels(y) if self.task == "classification" else fit_target(y)
+        self.target_ = target or (fit_labels(y) if self.task == "classification" else fit_target(y))
         z = self.target_.encode(y)
         self._say = self._classes(x, z) if self.task == "classification" else self._numbers(x, z.reshape(-1))
         return self
@@ -72,7 +77,11 @@ class Peer:
         return ContinuousPredictive(one, one.long(), Normal(shift + scale * loc, scale * width), squeeze=True)
 
     def _classes(self, x: Array, z: Array) -> Callable[[Array], tuple[Array]]:
-        frequency = np.bincount(z) / len(z)  # every class of the training occurs
+        labels = cast(ClassLabels, self.target_).labels
+        frequency = np.clip(np.bincount(z, minlength=len(labels)) / len(z), _LEAST, None)
+        frequency /= frequency.sum()
+        if len(np.unique(z)) < 2:  # of which no model can be fitted
+            return lambda rows: (np.tile(frequency, (len(rows), 1)),)
         if self.name == "constant":
             return lambda rows: (np.tile(frequency, (len(rows), 1)),)
         model = (
@@ -82,7 +91,8 @@ class Peer:
         ).fit(x, z)
 
         def say(rows: Array) -> tuple[Array]:
-            p = np.clip(model.predict_proba(rows), _LEAST, None)
+            p = np.full((len(rows), len(labels)), _LEAST)
+            p[:, model.classes_] = np.clip(model.predict_proba(rows), _LEAST, None)
             return (p / p.sum(1, keepdims=True),)
 
         return say
@@ -105,3 +115,27 @@ class Peer:
         width = max(float(np.sqrt(np.mean(left**2))), _LEAST)
         boosting.fit(x, z)
         return lambda rows: (boosting.predict(rows), np.full(len(rows), width))
+
+
+class Folded:
+    """Peers that were fitted to all folds of the rows but one each; every row is predicted by the one of its fold.
+
+    Parameters
+    ----------
+    peers : sequence of Peer
+        Fitted, of the same target.
+    """
+
+    def __init__(self, peers: Sequence[Peer]) -> None:
+        self.peers, self.target_ = peers, peers[0].target_
+
+    def predict_dist(self, X: Any, *, fold: Any) -> ClassPredictive | ContinuousPredictive:
+        """Return the predictive distribution of rows of the folds ``fold[0]``."""
+        which = np.asarray(fold)[0]
+        parts = [self.peers[k].predict_dist(take(X, np.flatnonzero(which == k))) for k in np.unique(which)]
+        back = np.argsort(np.argsort(which, kind="stable"), kind="stable")
+        whole = concatenate(parts)
+        if isinstance(whole, ClassPredictive):
+            return replace(whole, log_p=whole.log_p[:, back])
+        found = cast(ContinuousPredictive, whole)
+        return replace(found, component=found.component.through(lambda values: values[:, back]))

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless import plots
+from fathomless.app.analysis import Analysis
+from fathomless.app.insights import insights
 from fathomless.app.markup import render_template
 from fathomless.data.schema import Column
 from fathomless.data.targets import TargetScale
@@ -79,6 +81,8 @@ class Page:
         Package -> version.
     citation : sequence of str
         References, as plain text.
+    analysis : Analysis or None
+        Simple models beside it, and what drives it.
     """
 
     title: str
@@ -90,6 +94,7 @@ class Page:
     seed: int
     versions: Mapping[str, str]
     citation: Sequence[str]
+    analysis: Analysis | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -138,6 +143,9 @@ def render(page: Page) -> str:
         point=page.trained and not model.stochastic and not isinstance(model, Ensemble),
         folded=page.estimator.fold_ is not None and not model.stochastic,
         kept=_kept(page),
+        insights=insights(page.analysis, first, first.labels, listed(first.targets))
+        if page.analysis and first and first.name == page.analysis.rows
+        else None,
         learning=[*(_learning(page) if page.trained else ()), *section.learning],
         score=_score,
         calibration=_calibration(first) if first and first.calibration else None,

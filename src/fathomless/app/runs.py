@@ -7,6 +7,7 @@
       manifest.json, tensors-….safetensors    the fitted estimator, as its ``save`` writes it
       history.csv, history.jsonl              what happened in training
       relevance.csv       what the posterior says of the use of every column, where weights were sampled
+      analysis.json       simple models beside it, what drives it, and which rows it expected least
       evaluations/        scores and what their pictures need, one folder each
       report.html         the page
       log.jsonl           when it was started, paused, resumed and finished
@@ -22,7 +23,7 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from io import StringIO
 from os import PathLike
@@ -34,6 +35,7 @@ import numpy.typing as npt
 import torch
 
 import fathomless
+from fathomless.app.analysis import Analysis, analyse
 from fathomless.app.doctor import examine
 from fathomless.estimators.base import Estimator, Predictor
 from fathomless.estimators.densities import evaluate_density
@@ -49,6 +51,7 @@ from fathomless.system.errors import DataError, FileError
 __all__ = [
     "OWN",
     "RunManifest",
+    "analysis",
     "begin",
     "evaluations",
     "fail",
@@ -63,7 +66,7 @@ __all__ = [
 ]
 
 _ASKED, _UNFINISHED, _CHECKPOINT = "run.json", "unfinished.json", "checkpoint"
-_EVALUATIONS, _REPORT, _RELEVANCE = "evaluations", "report.html", "relevance.csv"
+_EVALUATIONS, _REPORT, _RELEVANCE, _ANALYSIS = "evaluations", "report.html", "relevance.csv", "analysis.json"
 #: Names of the evaluations that are not of a file, and the folders they are in.
 OWN = {"held-out rows": "held-out", "out-of-fold rows": "out-of-fold", "training rows": "training"}
 _MARKED = re.compile("-[0-9a-f]{16}$")
@@ -249,7 +252,11 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
 
 
 def finish(
-    folder: Path_, manifest: RunManifest, estimator: Estimator, take: Callable[[Ints], tuple[Any, Any]]
+    folder: Path_,
+    manifest: RunManifest,
+    estimator: Estimator,
+    take: Callable[[Ints], tuple[Any, Any]],
+    keys: Sequence[str] | None = None,
 ) -> tuple[Evaluation, tuple[Finding, ...]]:
     """Save the fitted estimator with its history, its scores on unseen rows and the report; end the run.
 
@@ -257,6 +264,8 @@ def finish(
     ----------
     take : callable
         Returns X and y of some of the ``manifest.rows`` rows that the estimator was fitted to, by their numbers.
+    keys : sequence of str, optional
+        What these rows are called.
 
     Returns
     -------
@@ -270,13 +279,15 @@ def finish(
     if fold is None:
         trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
     training = scored(estimator, *take(trained), name="training rows", targets=manifest.targets)
-    main = training
+    main, looked, rest = training, trained, np.zeros(0, np.int64)
     if fold is not None:
         seen = np.flatnonzero((fold >= 0).all(0))
         seen = seen[:: max(1, len(seen) // (5 * _COMPARED))]
         names = manifest.targets
         main = scored(estimator, *take(seen), name="out-of-fold rows", targets=names, fold=fold[:, seen])
+        looked, rest = seen, np.arange(manifest.rows)
     elif len(held):
+        looked, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
         main = scored(estimator, *take(held), name="held-out rows", targets=manifest.targets)
     estimator.save(folder)
     io.write_text(folder / _ASKED, manifest.to_json())
@@ -288,12 +299,36 @@ def finish(
         io.remove(place)
     for evaluation in (main, training):
         keep_evaluation(folder, evaluation)
-    findings = examine(estimator, [main] if main is not training else [], training=training, rows=manifest.rows)
+    io.remove_file(folder / _ANALYSIS)
+    if isinstance(estimator, Predictor):
+        found = analyse(estimator, take, looked, rest, main, keys=keys, seed=manifest.seed)
+        found.save(folder / _ANALYSIS)
+    findings = _examined(folder, estimator, [main] if main is not training else [], training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
     io.remove(folder / _CHECKPOINT)
     io.remove_file(folder / _UNFINISHED)
     log(folder, "finished")
     return main, findings
+
+
+def _examined(
+    folder: Path_, estimator: Estimator, others: Sequence[Evaluation], training: Evaluation | None, rows: int | None
+) -> tuple[Finding, ...]:
+    found = analysis(folder)
+    lead = found.peers.behind["linear"] if found and found.peers else None
+    return examine(estimator, others, training=training, rows=rows, linear=lead)
+
+
+def analysis(folder: Path_) -> Analysis | None:
+    """Return what :func:`finish` found out about a run beside its scores, if it did.
+
+    Raises
+    ------
+    FileError
+        If the file is damaged.
+    """
+    path = Path(folder) / _ANALYSIS
+    return Analysis.load(path) if path.exists() else None
 
 
 def _csv(columns: Mapping[str, Mapping[str, float]]) -> str:
@@ -382,7 +417,8 @@ def page(folder: Path_) -> str:
             command=shlex.join(manifest.command) if manifest else None,
             estimator=fitted,
             evaluations=scored,
-            findings=examine(fitted, others, training=training, rows=manifest.rows if manifest else None),
+            findings=_examined(folder, fitted, others, training, manifest.rows if manifest else None),
+            analysis=analysis(folder),
             data=data,
             seed=fitted.seed_,
             versions=dict(manifest.versions) if manifest else io.header(folder)[1],

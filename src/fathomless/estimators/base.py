@@ -334,6 +334,27 @@ class Predictor(Estimator, ABC):
         check_is_fitted(self, "model_")
         if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
             X = self._table(X, reset=False)
+
+        def encoded(part: slice) -> Array:
+            rows = take(X, part)
+            rows = self._table(rows, reset=False) if whole else rows
+            x = self._predictors(self.schema_, rows)
+            memory.release(X)
+            return x
+
+        return self._drawn(encoded, len(X), networks_of)
+
+    def predict_encoded(self, x: Array, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
+        """Return the predictive distribution of rows encoded by ``schema_``, (N, D); see :meth:`predict_dist`."""
+        return cast(
+            ClassPredictive | ContinuousPredictive,
+            concatenate(list(self._drawn(lambda part: x[part], len(x), self._kept_from(x, fold)))),
+        )
+
+    def _drawn(
+        self, encoded: Callable[[slice], Array], count: int, networks_of: Array | None
+    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
+        """Predict so many rows, of which some at a time are encoded."""
         device, likelihood = self.model_.device, self.likelihood_
         if networks_of is not None and "narrowing" in self.weighing_:
             likelihood = copy.deepcopy(likelihood)  # that of single networks
@@ -342,15 +363,13 @@ class Predictor(Estimator, ABC):
         networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
         networks *= len(members_of(self.model_))
         memory.require(
-            2.0 * 8.0 * passes * networks * min(len(X), PREDICTED_AT_ONCE) * self.likelihood_.outputs,
-            f"weight_draws={passes:,} of {min(len(X), PREDICTED_AT_ONCE):,} rows",
+            2.0 * 8.0 * passes * networks * min(count, PREDICTED_AT_ONCE) * self.likelihood_.outputs,
+            f"weight_draws={passes:,} of {min(count, PREDICTED_AT_ONCE):,} rows",
             lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
         )
-        for start in range(0, max(1, len(X)), PREDICTED_AT_ONCE):
-            rows = take(X, slice(start, start + PREDICTED_AT_ONCE))
-            rows = self._table(rows, reset=False) if whole else rows
-            x = torch.as_tensor(self._predictors(self.schema_, rows), dtype=self.model_.dtype).to(device)
-            memory.release(X)
+        for start in range(0, max(1, count), PREDICTED_AT_ONCE):
+            found = encoded(slice(start, start + PREDICTED_AT_ONCE))
+            x = torch.as_tensor(found, dtype=self.model_.dtype).to(device)
             noise = as_generator(fold_in(self.seed_, "predict"), device=x.device)
             with torch.no_grad():
                 draws = self.model_.draw(x, self._draws(), noise)

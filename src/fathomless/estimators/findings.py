@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.evaluation import Evaluation
+from fathomless.estimators.evaluation import Evaluation, Score
 from fathomless.inference.training import automatic_epochs, automatic_structure_rate
 
 __all__ = ["Case", "Finding"]
@@ -54,6 +54,8 @@ class Case:
         How many of them each class has.
     given : mapping
         Options of the estimator, by name.
+    linear : Score or None
+        Nats per row by which a linear model is behind on rows that neither was fitted to.
     """
 
     estimator: Estimator
@@ -62,6 +64,7 @@ class Case:
     rows: int | None
     classes: Mapping[str, int]
     given: Mapping[str, Any]
+    linear: Score | None = None
 
     @property
     def history(self) -> list[dict[str, float]]:

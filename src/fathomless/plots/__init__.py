@@ -10,6 +10,7 @@ and numbers that are not finite. This folder may import `system`.
 from fathomless.plots.calibration import confusion, coverage, pit_histogram, reliability
 from fathomless.plots.canvas import GRID, INK, figure, svg
 from fathomless.plots.chains import traces
+from fathomless.plots.explaining import dependence, importance
 from fathomless.plots.predictions import functions, intervals, predicted_against_observed, uncertainty_split
 from fathomless.plots.training import learning_curves
 
@@ -18,8 +19,10 @@ __all__ = [
     "INK",
     "confusion",
     "coverage",
+    "dependence",
     "figure",
     "functions",
+    "importance",
     "intervals",
     "learning_curves",
     "pit_histogram",

@@ -1,0 +1,253 @@
+"""What an analyst asks of a fit: whether it is better than simple models, what drives it, which rows it misses."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from fathomless.data.targets import ClassLabels
+from fathomless.estimators.base import Predictor
+from fathomless.estimators.evaluation import Evaluation, Score, evaluate
+from fathomless.estimators.explaining import Dependence, Importance, dependence, importance
+from fathomless.system import io
+from fathomless.system.errors import FileError
+
+__all__ = ["Analysis", "OddRow", "Peers", "analyse", "beside", "odd_rows"]
+
+_FITTED = 20_000  # rows to which simple models are fitted
+_EXPLAINED = 300  # rows whose columns are moved
+_DRAWN = 6  # columns whose dependence is drawn
+_ODD = 12  # rows that are listed
+_MOST = 200  # columns above which none is moved unless asked for
+
+Ints = npt.NDArray[np.int64]
+Take = Callable[[Ints], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Simple models on the rows of an evaluation, none of which they were fitted to.
+
+    Attributes
+    ----------
+    scores : mapping of str to mapping of str to Score
+        Of each of :data:`fathomless.app.peers.PEERS`.
+    behind : mapping of str to Score
+        Nats per row by which the log density of each is below that of the fit, and its standard error: both on the
+        same rows, so that the difference is known better than either.
+    """
+
+    scores: Mapping[str, Mapping[str, Score]]
+    behind: Mapping[str, Score]
+
+
+@dataclass(frozen=True)
+class OddRow:
+    """A row that the fit expected least.
+
+    Attributes
+    ----------
+    name : str
+        Its key, or its number.
+    log_density : float
+        Of its target, in nats.
+    target, predicted : str
+        What it is, and what was expected.
+    """
+
+    name: str
+    log_density: float
+    target: str
+    predicted: str
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What :func:`analyse` found; a part that does not apply is None or empty.
+
+    Attributes
+    ----------
+    rows : str
+        Name of the rows that were looked at.
+    peers : Peers or None
+        Simple models beside the fit.
+    importance : Importance or None
+        Of all columns.
+    dependence : tuple of Dependence
+        Of the most important columns.
+    odd : tuple of OddRow
+        The least expected rows, the oddest first.
+    """
+
+    rows: str
+    peers: Peers | None = None
+    importance: Importance | None = None
+    dependence: tuple[Dependence, ...] = ()
+    odd: tuple[OddRow, ...] = field(default=())
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        io.write_text(path, json.dumps(_plain(asdict(self)), indent=1) + "\n")
+
+    @staticmethod
+    def load(path: Path) -> "Analysis":
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        FileError
+            If it is none.
+        """
+        found = io.read_json(path)
+        try:
+            peers, moved = found["peers"], found["importance"]
+            return Analysis(
+                found["rows"],
+                None
+                if peers is None
+                else Peers(
+                    {
+                        name: {key: Score(**one) for key, one in scores.items()}
+                        for name, scores in peers["scores"].items()
+                    },
+                    {name: Score(**one) for name, one in peers["behind"].items()},
+                ),
+                None
+                if moved is None
+                else Importance(tuple(moved["columns"]), np.array(moved["loss"]), np.array(moved["error"])),
+                tuple(
+                    Dependence(
+                        column=one["column"],
+                        points=tuple(one["points"]),
+                        level=one["level"],
+                        **{part: np.array(one[part]) for part in ("mean", "lower", "upper")},
+                    )
+                    for one in found["dependence"]
+                ),
+                tuple(OddRow(**one) for one in found["odd"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileError(f"{path} is not what fathomless wrote; fit again, or run fathomless explain") from error
+
+
+def analyse(
+    estimator: Predictor,
+    take: Take,
+    rows: Ints,
+    training: Ints,
+    evaluation: Evaluation,
+    *,
+    keys: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Analysis:
+    """Look at a fit on rows that it has not seen.
+
+    Parameters
+    ----------
+    estimator : Predictor
+        Fitted.
+    take : callable
+        Returns X and y of rows by their numbers.
+    rows, training : ndarray of int64
+        Rows that were evaluated, and those that simple models are fitted to: with cross-fitted networks the same.
+    evaluation : Evaluation
+        Of `rows`.
+    keys : sequence of str, optional
+        Name of each row of the table.
+    seed : int
+        Of everything drawn.
+    """
+    fold = None if estimator.fold_ is None else estimator.fold_[:, rows]
+    X, y = take(rows)
+    peers = None
+    if len(evaluation.targets) == 1 and len(training) > 1:
+        peers = beside(estimator, take, rows, training, evaluation, seed=seed)
+    some = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _EXPLAINED)).round().astype(np.int64))
+    some_X, some_y = take(rows[some])
+    moved, drawn = None, tuple[Dependence, ...]()
+    if len(estimator.schema_.columns) <= _MOST and len(some) > 1:
+        own = None if fold is None else fold[:, some]
+        moved = importance(estimator, some_X, some_y, fold=own, random_state=seed)
+        drawn = tuple(dependence(estimator, some_X, column) for column in moved.columns[:_DRAWN])
+    names = [str(keys[i]) for i in rows] if keys is not None else [f"row {i + 1:,}" for i in rows]
+    return Analysis(evaluation.name, peers, moved, drawn, odd_rows(estimator, X, y, names, fold=fold))
+
+
+def beside(
+    estimator: Predictor, take: Take, rows: Ints, training: Ints, evaluation: Evaluation, *, seed: int = 0
+) -> Peers:
+    """Fit simple models as the networks were fitted, without the rows that they predict, and score them there."""
+    from fathomless.app.peers import PEERS, Folded, Peer  # and with them boosting, which nothing else needs
+
+    X, y = take(rows)
+    folded = None if estimator.fold_ is None else estimator.fold_[0]
+    fold = np.zeros((1, len(rows)), np.int64) if folded is None else folded[None, rows]
+    scores, behind = {}, {}
+    own = None if estimator.fold_ is None else estimator.fold_[:, rows]
+    ours = _log_densities(estimator, X, y, own)
+    for name in PEERS:
+        fitted = []
+        for k in range(int(fold.max()) + 1):
+            others = training if folded is None else training[folded[training] != k]
+            others = others[:: max(1, math.ceil(len(others) / _FITTED))]
+            fitted.append(Peer(name, evaluation.task, seed).fit(*take(others), estimator.schema_, estimator.target_))
+        peer = cast(Predictor, Folded(fitted))
+        found = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold)
+        scores[name] = found.scores
+        lead = ours - _log_densities(peer, X, y, fold)
+        error = float(lead.std(ddof=1) / math.sqrt(len(lead))) if len(lead) > 1 else None
+        behind[name] = Score(float(lead.mean()), error)
+    return Peers(scores, behind)
+
+
+def odd_rows(estimator: Predictor, X: Any, y: Any, names: Sequence[str], *, fold: Any = None) -> tuple[OddRow, ...]:
+    """Return the rows whose targets were expected least."""
+    density = _log_densities(estimator, X, y, fold)
+    odd = np.argsort(density, kind="stable")[:_ODD]
+    p = estimator.predict_dist(_at(X, odd), **({} if fold is None else {"fold": fold[:, odd]}))
+    if isinstance(estimator.target_, ClassLabels):
+        probs = cast(Any, p).probs.numpy()
+        labels = [str(label) for label in estimator.target_.labels]
+        said = [f"{labels[row.argmax()]} ({100 * row.max():.0f} %)" for row in probs]
+    else:
+        low, high = (part.numpy().reshape(len(odd), -1) for part in cast(Any, p).interval(0.9))
+        said = [
+            "; ".join(f"{a:.4g} to {b:.4g}" for a, b in zip(one, other, strict=True))
+            for one, other in zip(low, high, strict=True)
+        ]
+    true = [np.atleast_1d(np.asarray(y, dtype=object)[i]) for i in odd]
+    told = ["; ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row) for row in true]
+    return tuple(
+        OddRow(names[i], float(density[i]), target, expected)
+        for i, target, expected in zip(odd, told, said, strict=True)
+    )
+
+
+def _log_densities(estimator: Predictor, X: Any, y: Any, fold: Any) -> npt.NDArray[np.float64]:
+    found = []
+    for start in range(0, len(X), _FITTED):
+        part = slice(start, start + _FITTED)
+        own = {} if fold is None else {"fold": fold[:, part]}
+        density = estimator.predict_dist(X[part], **own).log_prob(y[part]).numpy()
+        found.append(density if density.ndim == 1 else density.sum(1))
+    return np.concatenate(found)
+
+
+def _at(X: Any, rows: Ints) -> Any:
+    from fathomless.data.frames import take
+
+    return take(X, rows)
+
+
+def _plain(value: Any) -> Any:
+    """Turn arrays into lists."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.tolist() if isinstance(value, np.ndarray) else value

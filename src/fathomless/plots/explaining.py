@@ -1,0 +1,144 @@
+"""Pictures of what drives predictions: how much each column matters, and how predictions follow one."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, legend, start
+from fathomless.plots.checks import floats, same
+from fathomless.system.errors import DataError
+
+__all__ = ["dependence", "importance"]
+
+_MOST = 12  # columns that one picture holds
+_LONG = 22  # letters of a name
+
+
+def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """Draw what shuffling each of the first twelve columns costs, with two standard errors.
+
+    Parameters
+    ----------
+    columns : sequence of str, length C
+        Names, the most important first.
+    loss, error : array_like, shape (C,)
+        Nats per row, and the standard errors.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    DataError
+        For names and numbers of different lengths.
+
+    Examples
+    --------
+    .. plot::
+
+        >>> from fathomless import plots
+        >>> ax = plots.importance(["rooms", "age", "street"], [0.4, 0.1, 0.01], [0.03, 0.02, 0.01])
+    """
+    arrays = {"loss": floats("loss", loss), "error": floats("error", error)}
+    same(**arrays)
+    if len(columns) != len(arrays["loss"]):
+        raise DataError(f"{len(columns)} columns and {len(arrays['loss'])} numbers were given; they must agree")
+    names = [_short(name) for name in columns[:_MOST]]
+    value, width = arrays["loss"][:_MOST], 2.0 * arrays["error"][:_MOST]
+    place = np.arange(len(names))[::-1]
+    ax = start(ax, "What is lost where a column is shuffled", "nats per row, ± two standard errors", "")
+    ax.barh(place, np.maximum(value, 0.0), color=GREEN, height=0.62)
+    ax.errorbar(value, place, xerr=width, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2.0)
+    ax.set_yticks(place, names, parse_math=False)
+    ax.grid(visible=False, axis="y")
+    return ax
+
+
+def dependence(
+    points: Sequence[float | str],
+    mean: npt.ArrayLike,
+    lower: npt.ArrayLike,
+    upper: npt.ArrayLike,
+    *,
+    names: Sequence[str] = ("average prediction",),
+    column: str = "x",
+    target: str = "y",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the average prediction at values of a column, with its intervals: a curve of numbers, marks of categories.
+
+    Parameters
+    ----------
+    points : sequence of float or str, length G
+        Values of the column.
+    mean, lower, upper : array_like, shape (G, K)
+        Average prediction of K quantities, and the ends of its intervals.
+    names : sequence of str, length K
+        What they are.
+    column, target : str
+        Names of the axes.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    DataError
+        For shapes that do not agree, and more than four quantities.
+
+    Examples
+    --------
+    .. plot::
+
+        >>> import numpy as np
+        >>> from fathomless import plots
+        >>> x = np.linspace(0, 3, 15)
+        >>> curve = np.sin(x)[:, None]
+        >>> ax = plots.dependence(x.tolist(), curve, curve - 0.1, curve + 0.1, column="age", target="price")
+    """
+    arrays = {
+        name: floats(name, values, dims=2) for name, values in (("mean", mean), ("lower", lower), ("upper", upper))
+    }
+    same(**arrays)
+    if arrays["mean"].shape != (len(points), len(names)) or len(names) > 4:
+        raise DataError(
+            f"mean has shape {arrays['mean'].shape}; for {len(points)} points and {len(names)} names "
+            f"({len(points)}, {len(names)}) is needed, with at most 4 names"
+        )
+    ax = start(ax, f"Along {_short(column)}", column, target)
+    numeric = not any(isinstance(point, str) for point in points)
+    place = np.array(points, dtype=float) if numeric else np.arange(len(points), dtype=float)
+    for k, colour in zip(range(len(names)), (BLUE, RUST, GREEN, PURPLE), strict=False):
+        own, low, high = (arrays[part][:, k] for part in ("mean", "lower", "upper"))
+        label = names[k] if len(names) > 1 else None
+        if numeric:
+            ax.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0.0)
+            ax.plot(place, own, color=colour, linewidth=1.6, label=label)
+            ax.plot(place, np.full_like(place, arrays["lower"].min()), "|", color=INK, markersize=4.0, alpha=0.6)
+        else:
+            ax.errorbar(
+                place,
+                own,
+                yerr=np.stack([own - np.minimum(low, own), np.maximum(high, own) - own]),
+                fmt="o",
+                color=colour,
+                markersize=4.0,
+                capsize=2.5,
+                label=label,
+            )
+    if not numeric:
+        ax.set_xticks(place, [_short(str(point), 10) for point in points], rotation=30, ha="right", parse_math=False)
+    if len(names) > 1:
+        legend(ax)
+    return ax
+
+
+def _short(name: str, longest: int = _LONG) -> str:
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -94,8 +94,24 @@ PLAIN = {
     "confusion": lambda ax: plots.confusion([[50, 0, 0], [0, 46, 4], [0, 3, 47]], ["one", "two", "three"], ax=ax),
     "uncertainty_split": lambda ax: plots.uncertainty_split(*PARTS, ax=ax),
     "predicted_against_observed": lambda ax: plots.predicted_against_observed(Y, MEAN, ax=ax),
+    "residuals": lambda ax: plots.residuals(Y, MEAN, ax=ax),
+    "importance": lambda ax: plots.importance(["rooms", "age", LONG], [0.9, 0.3, -0.01], [0.1, 0.1, 0.02], ax=ax),
+    "dependence": lambda ax: plots.dependence(X.tolist(), BANDS[2:3].T, BANDS[:1].T, BANDS[4:].T, ax=ax),
+    "roc": lambda ax: plots.roc(X / 6 + 0.5, np.sqrt(X / 6 + 0.5), ax=ax),
+    "precision_recall": lambda ax: plots.precision_recall(0.5 - X / 6, 0.7 + X / 20, 0.4, label=LONG, ax=ax),
+    "lift": lambda ax: plots.lift(X / 6 + 0.5, 2.5 - X / 2, ax=ax),
+    "thresholds": lambda ax: plots.thresholds(X / 6 + 0.5, 0.5 + X / 6, 0.5 - X / 6, ax=ax),
 }
 HARD = {
+    "residuals of nine rows": lambda ax: plots.residuals(Y[:9], 1e6 * MEAN[:9], target=LONG, ax=ax),
+    "forty columns that matter": lambda ax: plots.importance(
+        [f"column {i}" for i in range(40)], np.arange(40)[::-1] / 40, np.full(40, 0.1), ax=ax
+    ),
+    "categories of four classes": lambda ax: plots.dependence(
+        SEGMENTS, *(np.full((4, 4), p) for p in (0.25, 0.2, 0.3)), names=SEGMENTS, column=LONG, target=LONG, ax=ax
+    ),
+    "a class that is never found": lambda ax: plots.roc([0.0, 1.0], [0.0, 1.0], label=LONG, ax=ax),
+    "no lift": lambda ax: plots.lift([1.0], [1.0], label=LONG, ax=ax),
     "a chain that failed": lambda ax: plots.traces([[1.0], []], 10, 5, [True, False], ax=ax),
     "one law on a line": lambda ax: manifold_plots.latent(ON_A_LINE, ax=ax),
     "one mode of a long name": lambda ax: manifold_plots.modes(X, BANDS[:1], [1.0], LONG, ax=ax),

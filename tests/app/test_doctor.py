@@ -207,6 +207,14 @@ def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
     assert "No better than a constant prediction on new.csv" in problems(findings)
 
 
+@pytest.mark.parametrize(
+    ("lead", "warned"), [(Score(-0.3, 0.1), True), (Score(-0.3, 0.2), False), (Score(0.3, 0.1), False)]
+)
+def test_a_linear_model_that_predicts_better_is_warned_of(lead: Score, warned: bool) -> None:
+    found = examine(regressor(epochs=5, members=1).fit(*line(60)), [], rows=60, linear=lead)
+    assert ("A linear model predicts better" in {finding.title for finding in found}) == warned
+
+
 def test_labels_learned_by_heart_are_overfitted() -> None:
     rng = np.random.default_rng(0)
     X, new = rng.normal(size=(150, 4)), rng.normal(size=(300, 4))

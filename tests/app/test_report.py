@@ -6,7 +6,6 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -16,37 +15,46 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.app.analysis import analyse
 from fathomless.app.report import Page, render
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.nn.architectures import MLP
 from fathomless.plots.page import measured, number
 from fathomless.system.errors import ConvergenceWarning
+from html_tree import Tree
 
 pd = pytest.importorskip("pandas")
 
-SECTIONS = ["Warnings", "Depth", "Training", "Scores", "Calibration", "Predictions", "Uncertainty"]
+INSIGHTS = ["How good it is", "What drives predictions", "Rows to look at"]
+SECTIONS = ["Warnings", "Predictions", "Calibration", "Uncertainty", "Depth", "Training", "All scores"]
 ALWAYS = ["Data", "What to try next", "How it was made"]
 SCRIPT, IMAGE, MATHS = "<script>alert(1)</script>", '"><img src=x onerror="alert(1)">', r"$x^2$ \frac{1 ` & 'c'"
 LONG = "a-name-that-is-much-too-long-for-a-column" * 4
 
 
-def page(estimator, X, y, targets=("y",), *, title="price", findings=(), notes=(), command="fathomless fit"):
+def page(
+    estimator, X, y, targets=("y",), *, title="price", findings=(), notes=(), command="fathomless fit", analysed=False
+):
     """Fit, evaluate on the rows that were held out and on the others, and put together a page."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         estimator.fit(X, y)
     held = estimator.held_out_
     rows = {"held-out rows": held, "training rows": np.setdiff1d(np.arange(len(X)), held)}
+
+    def take(which):
+        return getattr(X, "iloc", X)[which], y[which]
+
+    found = [
+        evaluate(estimator, *take(which), name=name, targets=targets) for name, which in rows.items() if len(which)
+    ]
     return Page(
         title=title,
         command=command,
         estimator=estimator,
-        evaluations=[
-            evaluate(estimator, getattr(X, "iloc", X)[which], y[which], name=name, targets=targets)
-            for name, which in rows.items()
-            if len(which)
-        ],
+        evaluations=found,
+        analysis=analyse(estimator, take, held, rows["training rows"], found[0]) if analysed else None,
         findings=findings,
         data={
             "file": f"{title}.csv",
@@ -70,14 +78,21 @@ def small(kind, **options):
 @pytest.fixture(scope="module")
 def regression():
     X, y = load_diabetes(return_X_y=True)
-    return page(small(UnboundedDepthRegressor), X, y, ("progression",), notes=("12 rows without a target: left out.",))
+    return page(
+        small(UnboundedDepthRegressor),
+        X,
+        y,
+        ("progression",),
+        notes=("12 rows without a target: left out.",),
+        analysed=True,
+    )
 
 
 @pytest.fixture(scope="module")
 def classification():
     X, y = load_breast_cancer(return_X_y=True)
     labels = np.array(["malignant", "benign"])[y]
-    found = page(small(UnboundedDepthClassifier), X, labels, ("diagnosis",), command=None)
+    found = page(small(UnboundedDepthClassifier), X, labels, ("diagnosis",), command=None, analysed=True)
     later = dataclasses.replace(found.evaluations[0], name="rows of another hospital, two years later.csv")
     return dataclasses.replace(found, evaluations=[*found.evaluations, later])
 
@@ -97,7 +112,7 @@ def two_targets():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 3))
     Y = np.column_stack([X[:, 0] + 0.3 * rng.normal(size=200), 1000 * X[:, 1] ** 2 + rng.normal(size=200)])
-    return page(small(UnboundedDepthRegressor, weights="meanfield"), X, Y, ("heating", LONG))
+    return page(small(UnboundedDepthRegressor, weights="meanfield"), X, Y, ("heating", LONG), analysed=True)
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +134,8 @@ def hostile():
         for i in range(10)
     ]
     estimator = small(UnboundedDepthClassifier)
-    return page(
-        estimator, X, y, (IMAGE,), title=SCRIPT, findings=findings, notes=(SCRIPT,), command=f"fit {LONG} '{IMAGE}'"
-    )
+    told = {"title": SCRIPT, "findings": findings, "notes": (SCRIPT,), "command": f"fit {LONG} '{IMAGE}'"}
+    return page(estimator, X, y, (IMAGE,), **told, analysed=True)
 
 
 @pytest.fixture(
@@ -146,49 +160,6 @@ def any_html(any_page, html_of) -> str:
 # ------------------------------------------------------------------------------------------------------ markup
 
 
-class Tree(HTMLParser):
-    """Elements with their attributes, texts and ancestors; refuses tags that are not closed in order."""
-
-    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[dict] = []
-        self.elements: list[dict] = []
-        self.feed(html)
-        self.close()
-        assert not self.open, f"not closed: {[e['tag'] for e in self.open]}"
-
-    def handle_starttag(self, tag, attrs):
-        names = [name for name, _ in attrs]
-        assert len(set(names)) == len(names), f"an attribute of {tag} is repeated: {names}"
-        element = {"tag": tag, "attrs": dict(attrs), "text": "", "in": [e["tag"] for e in self.open]}
-        self.elements.append(element)
-        if tag not in self.VOID:
-            self.open.append(element)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open, f"{tag} is closed but was not open"
-        assert self.open[-1]["tag"] == tag, f"{tag} is closed where {self.open[-1]['tag']} is open"
-        self.open.pop()
-
-    def handle_data(self, data):
-        for element in self.open:
-            element["text"] += data
-
-    def all(self, *tags: str) -> list[dict]:
-        return [element for element in self.elements if element["tag"] in tags]
-
-    @property
-    def text(self) -> str:
-        return re.sub(r"\s+", " ", self.all("main")[0]["text"].replace("\xa0", " "))
-
-
 def test_a_page_is_one_document_whose_parts_refer_to_each_other(any_page, any_html):
     assert any_html.startswith("<!DOCTYPE html>\n")
     tree = Tree(any_html)
@@ -206,9 +177,13 @@ def test_a_page_is_one_document_whose_parts_refer_to_each_other(any_page, any_ht
         assert reference in ids
 
 
-def test_headings_come_in_the_promised_order_without_gaps(any_html):
+def test_headings_come_in_the_promised_order_without_gaps(any_page, any_html):
     headings = Tree(any_html).all("h1", "h2", "h3", "h4", "h5", "h6")
-    assert [h["text"] for h in headings if h["tag"] == "h2"] == SECTIONS + ALWAYS
+    found = [h["text"] for h in headings if h["tag"] == "h2"]
+    assert [name for name in found if name not in INSIGHTS] == SECTIONS + ALWAYS
+    verdict = INSIGHTS[0] if any_page.analysis and any_page.analysis.peers else SECTIONS[0]  # of one target
+    assert found[0] == verdict
+    assert [name for name in found if name in INSIGHTS[1:]] == (INSIGHTS[1:] if any_page.analysis else [])
     levels = [int(h["tag"][1]) for h in headings]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
@@ -326,12 +301,13 @@ def test_scores_stand_beside_those_of_a_constant_prediction(any_page, any_html):
         for evaluation in any_page.evaluations:
             for score in (evaluation.scores.get(name), evaluation.baseline.get(name)):
                 if score is not None and score.error:
-                    row = next(row for row in rows if row.startswith(start))
-                    assert "".join(measured(scale * score.value, scale * score.error)) in row
+                    shown = "".join(measured(scale * score.value, scale * score.error))
+                    assert any(row.startswith(start) and shown in row for row in rows)
 
 
 def test_the_picture_of_depth_says_the_posterior(regression, html_of):
-    label = Tree(html_of(regression)).all("svg")[0]["attrs"]["aria-label"].replace("\xa0", " ")
+    labels = [svg["attrs"]["aria-label"].replace("\xa0", " ") for svg in Tree(html_of(regression)).all("svg")]
+    (label,) = [label for label in labels if label.startswith("Bars: ")]
     for depth, p in regression.estimator.depth_posterior_.items():
         if p >= 5e-3:
             assert f"{depth}: {100 * p:.1f} %" in label
@@ -388,7 +364,7 @@ def test_the_page_claims_no_more_than_the_options_allow(regression, classificati
 
 def test_what_was_not_evaluated_is_not_shown(regression):
     tree = Tree(render(dataclasses.replace(regression, evaluations=[])))
-    assert [h["text"] for h in tree.all("h2")] == SECTIONS[:3] + ALWAYS
+    assert [h["text"] for h in tree.all("h2")] == ["Warnings", "Depth", "Training", *ALWAYS]
     assert "It has not been evaluated." in render(dataclasses.replace(regression, evaluations=[]))
 
 
@@ -397,7 +373,8 @@ def test_rows_of_a_file_are_named_by_it(regression):
     html = render(dataclasses.replace(regression, evaluations=[new, *regression.evaluations]))
     assert "On the rows of later &lt;rows&gt;.csv" in html
     assert "had no part in the training" not in html
-    assert "All that follows is of later <rows>.csv." in Tree(html).text
+    assert "The pictures above are of later <rows>.csv." in Tree(html).text
+    assert "On held-out rows, none of which a model was fitted to" in Tree(html).text
     html = render(dataclasses.replace(regression, evaluations=[dataclasses.replace(new, rows=9000)]))
     assert f"drawn, {len(new.arrays['y'])} of them" in Tree(html).text
 

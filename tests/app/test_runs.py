@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 DONE = {"run.json", "manifest.json", "history.csv", "history.jsonl", "evaluations", "report.html", "log.jsonl"}
+DONE |= {"analysis.json"}
 
 
 def manifest(**changes: Any) -> runs.RunManifest:

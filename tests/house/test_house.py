@@ -18,6 +18,7 @@ OWNERS = {
     "tqdm": {"system.progress"},
     "sklearn": {
         "data.frames",
+        "app.outcomes",
         "app.peers",
         "estimators.preparation",
         "estimators.base",

@@ -35,6 +35,8 @@ class Insights:
 
     Attributes
     ----------
+    rows : str
+        Which rows it is of.
     verdict : str
         Sentences: is the fit better than simple models?
     beside : TextTable or None
@@ -45,23 +47,33 @@ class Insights:
         How much, and how.
     odd : TextTable or None
         The rows that were expected least.
+    grouped : str
+        Sentences: in which groups are predictions worse?
+    groups : TextTable or None
+        These groups.
     """
 
+    rows: str
     verdict: str
     beside: TextTable | None
     drivers: str
     figures: Sequence[Figure]
     odd: TextTable | None
+    grouped: str
+    groups: TextTable | None
 
 
 def insights(analysis: Analysis, first: Evaluation, labels: Sequence[str], target: str) -> Insights:
     """Put an analysis into words, tables and pictures."""
     return Insights(
+        analysis.rows,
         "" if analysis.peers is None else _verdict(analysis.peers),
         None if analysis.peers is None else _beside(analysis.peers, first),
         _drivers(analysis),
         _figures(analysis, labels, target),
         _odd(analysis),
+        _grouped(analysis),
+        _groups(analysis, first),
     )
 
 
@@ -119,7 +131,7 @@ def _drivers(analysis: Analysis) -> str:
     if not clear:
         return "No column is missed where it is shuffled, by more than chance would have it."
     idle = len(moved.columns) - len(clear)
-    rest = f" Of {counted(idle, 'column')} that cannot be said." if idle else ""
+    rest = f" Of {'the other' if idle == 1 else f'the other {idle:,}'} that cannot be said." if idle else ""
     return (
         f"Predictions rest on {listed(clear, 6)}: shuffled, they leave what happened less likely, by more than two "
         f"standard errors.{rest} A column that others can stand in for is missed less than its part in the truth is. "
@@ -180,3 +192,34 @@ def _odd(analysis: Analysis) -> TextTable | None:
         [(one.name, one.target, one.predicted, number(one.log_density)) for one in analysis.odd],
         text=3,
     )
+
+
+def _grouped(analysis: Analysis) -> str:
+    if not analysis.looked:
+        return ""
+    looked = f"{counted(analysis.looked, 'group')} of rows with a column in common"
+    if not analysis.groups:
+        return f"Of {looked}, none is predicted worse than the rest by more than chance would have it."
+    return (
+        f"Of {looked}, {len(analysis.groups)} {'is' if len(analysis.groups) == 1 else 'are'} predicted worse than the "
+        "rest by more than chance would have it: the noise may be larger there, the columns may tell less, or "
+        "something is amiss with these rows."
+    )
+
+
+def _groups(analysis: Analysis, first: Evaluation) -> TextTable | None:
+    if not analysis.groups:
+        return None
+    classes = first.task == "classification"
+    single = classes or len(first.targets) == 1  # errors of several targets have no common unit
+    head = ["Rows with", "Number", "Behind the rest, nats"]
+    head += ["Wrong", "Wrong elsewhere"] if classes else ["Mean miss", "Elsewhere"] if single else []
+    rows = []
+    for one in analysis.groups:
+        cells = [f"{one.column} {one.value}", f"{one.rows:,}", _written(one.behind, False)]
+        write = percent if classes else number
+        cells += [write(one.miss), write(one.others)] if single else []
+        rows.append(cells if one.inside is None else [*cells, percent(one.inside)])
+    if not classes:
+        head.append("Inside 90 %")
+    return TextTable("Groups that are predicted worse", tuple(head), rows)

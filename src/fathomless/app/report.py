@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from fathomless import plots
 from fathomless.app.analysis import Analysis
-from fathomless.app.insights import insights
+from fathomless.app.insights import Insights, insights
 from fathomless.app.markup import render_template
+from fathomless.app.outcomes import TARGETS, by_target, predictions
 from fathomless.data.schema import Column
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
@@ -45,7 +46,6 @@ from fathomless.posterior.structure import GraphPosterior, InclusionPosterior, L
 
 __all__ = ["Page", "render"]
 
-_TARGETS = 4  # targets that get pictures
 _LEVELS = 8  # categories that are spelled out
 _LONG = 10  # rows from which on a table is folded
 _OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations of rows that the fit was given
@@ -143,17 +143,15 @@ def render(page: Page) -> str:
         point=page.trained and not model.stochastic and not isinstance(model, Ensemble),
         folded=page.estimator.fold_ is not None and not model.stochastic,
         kept=_kept(page),
-        insights=insights(page.analysis, first, first.labels, listed(first.targets))
-        if page.analysis and first and first.name == page.analysis.rows
-        else None,
+        insights=_insights(page),
         learning=[*(_learning(page) if page.trained else ()), *section.learning],
         score=_score,
         calibration=_calibration(first) if first and first.calibration else None,
-        predictions=_predictions(first) if first and first.arrays else None,
+        predictions=predictions(first) if first and first.arrays else None,
         uncertainty=_uncertainty(first) if first and first.arrays else None,
-        left_out=max(0, len(first.targets) - _TARGETS) if first else 0,
+        left_out=max(0, len(first.targets) - TARGETS) if first else 0,
         targets=_targets(page),
-        columns=_columns(page.estimator.schema_.columns),
+        columns=_columns(page.estimator.schema_.columns, page.analysis.gaps if page.analysis else {}),
         steps=_next_steps(page, first),
         options=_option_tables(page),
         long=_LONG,
@@ -245,6 +243,14 @@ def _kept(page: Page) -> str:
     )
 
 
+def _insights(page: Page) -> Insights | None:
+    """Return what an analyst asks for, of the rows that the fit had not seen, whatever was evaluated since."""
+    for one in page.evaluations:
+        if page.analysis and one.name == page.analysis.rows:
+            return insights(page.analysis, one, one.labels, listed(one.targets))
+    return None
+
+
 def _structure(estimator: Estimator) -> StructureSection:
     """Return what the family shows of the structure, or else a table of the posterior in the form that it has."""
     family = family_of(estimator)
@@ -311,11 +317,7 @@ def _calibration(first: Evaluation) -> dict[str, Any]:
             f"they are {verdict}" if abs(score.value - level) > 2.0 * error else "as stated, within sampling error"
         )
         sentences.append(f"The {percent(level)} intervals hold {' '.join(_score(name, score))} of the rows: {verdict}.")
-    return {"text": " ".join(sentences), "groups": _by_target(first, _coverage)}
-
-
-def _by_target(first: Evaluation, draw: Callable[[Evaluation, int, str], Sequence[Figure]]) -> list[Group]:
-    return [Group(target, draw(first, t, target)) for t, target in enumerate(first.targets[:_TARGETS])]
+    return {"text": " ".join(sentences), "groups": by_target(first, _coverage)}
 
 
 def _coverage(first: Evaluation, t: int, target: str) -> list[Figure]:
@@ -364,59 +366,6 @@ def _class_calibration(first: Evaluation) -> dict[str, Any]:
     return {"text": text, "groups": [Group("", [figure])]}
 
 
-def _predictions(first: Evaluation) -> dict[str, Any]:
-    """Return pictures of the predictions beside the truth."""
-    if first.task == "classification":
-        return _confusion(first)
-    return {"text": "", "groups": _by_target(first, _predicted)}
-
-
-def _predicted(first: Evaluation, t: int, target: str) -> list[Figure]:
-    y, mean, low, high = (first.arrays[name][:, t] for name in ("y", "mean", "low", "high"))
-    worst, width = int(np.argmax(np.abs(y - mean))), high - low
-    return [
-        picture(
-            f"observed-{t}",
-            partial(plots.predicted_against_observed, y, mean, target=target),
-            says=f"Predicted against observed {target} for {counted(len(y), 'row')}. Observations lie between "
-            f"{number(y.min())} and {number(y.max())}, predictions between {number(mean.min())} and "
-            f"{number(mean.max())}. The largest miss: observed {number(y[worst])}, predicted {number(mean[worst])}.",
-            caption="Predicted means and observations. A perfect prediction lies on the diagonal.",
-        ),
-        picture(
-            f"intervals-{t}",
-            partial(plots.intervals, y, mean, low, high, target=target),
-            says=f"90 % intervals and observations of {target}, rows in the order of their prediction. Of "
-            f"{counted(len(y), 'row')} {percent(float(np.mean((low <= y) & (y <= high))))} lie inside; the intervals "
-            f"are between {number(width.min())} and {number(width.max())} wide.",
-            caption="90 % intervals and observations, sorted by the prediction.",
-        ),
-    ]
-
-
-def _confusion(first: Evaluation) -> dict[str, Any]:
-    counts = cast(npt.NDArray[np.int64], first.confusion)
-    size, right, rows, named = len(first.labels), counts.diagonal(), counts.sum(1), counts.sum(0)
-    wrong = counts - np.diag(right)
-    order = [divmod(int(i), size) for i in np.argsort(-wrong, axis=None, kind="stable")[:3]]
-    mistakes = [f"{first.labels[i]} as {first.labels[j]} ({wrong[i, j]:,})" for i, j in order if wrong[i, j]]
-    text = f"Taken for another class most often: {listed(mistakes)}." if mistakes else "No row was misclassified."
-    figure = picture(
-        "confusion",
-        partial(plots.confusion, counts, first.labels),
-        height=min(2.8 + 0.08 * size, 4.8),
-        says=f"Matrix of true against predicted classes, {size} by {size}. {right.sum():,} of {rows.sum():,} rows lie "
-        f"on the diagonal. {text}",
-        caption="True classes in rows, predicted classes in columns.",
-    )
-    table = [
-        (label, f"{n:,}", percent(hit / n) if n else "–", percent(hit / m) if m else "–")
-        for label, n, m, hit in zip(first.labels, rows.tolist(), named.tolist(), right.tolist(), strict=True)
-    ]
-    head = ("Class", "Rows", "Found (recall)", "Right when named (precision)")
-    return {"text": text, "groups": [Group("", [figure], TextTable("Class by class", head, table))]}
-
-
 def _uncertainty(first: Evaluation) -> list[Group]:
     """Return the split of the uncertainty into noise, weights and structure."""
     names = ("noise", "weights", "structure")
@@ -424,7 +373,7 @@ def _uncertainty(first: Evaluation) -> list[Group]:
     parts = np.stack([first.arrays[name].reshape(n, -1) for name in names])  # (3, n, T)
     regression = first.task == "regression"
     groups = []
-    for t, target in enumerate(first.targets[:_TARGETS] if regression else first.targets[:1]):
+    for t, target in enumerate(first.targets[:TARGETS] if regression else first.targets[:1]):
         means = _mean_parts(first, parts[:, :, t].mean(1), t)
         shares = [percent(share) for share in means / max(float(means.sum()), 1e-300)]
         sizes = [number(math.sqrt(v) if regression else v) for v in (*means, float(means.sum()))]
@@ -455,9 +404,10 @@ def _mean_parts(first: Evaluation, means: npt.NDArray[np.float64], t: int) -> np
 # -------------------------------------------------------------------------- data, options, and what to do next
 
 
-def _columns(columns: Sequence[Column]) -> TextTable:
-    rows = [(c.name, _KINDS[c.kind], _encoding(c), "yes" if c.gaps else "no") for c in columns]
-    return TextTable("Columns and how they are encoded", ("Column", "Kind", "Encoding", "Gaps"), rows, text=4)
+def _columns(columns: Sequence[Column], gaps: Mapping[str, float]) -> TextTable:
+    lack = {c.name: percent(gaps[c.name]) if c.name in gaps else "yes" if c.gaps else "no" for c in columns}
+    rows = [(c.name, _KINDS[c.kind], _encoding(c), lack[c.name]) for c in columns]
+    return TextTable("Columns and how they are encoded", ("Column", "Kind", "Encoding", "Missing"), rows, text=4)
 
 
 def _encoding(column: Column) -> str:

@@ -4,6 +4,7 @@ A column is moved in the encoded table, with all its features at once: a categor
 whole, and no value appears that the table does not hold.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,11 +18,12 @@ from fathomless.posterior.distributions import ClassPredictive, ContinuousPredic
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
 
-__all__ = ["Dependence", "Importance", "dependence", "importance"]
+__all__ = ["Dependence", "Importance", "dependence", "importance", "row_groups"]
 
 _AT_ONCE = 4096  # rows that are predicted together
 
 Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
 
@@ -166,6 +168,49 @@ def dependence(estimator: Predictor, X: Any, column: str, *, points: int = 15, l
         found.append(_averages(estimator.predict_encoded(moved.reshape(-1, x.shape[1])), len(part), level))
     mean, lower, upper = (np.concatenate(part) for part in zip(*found, strict=True))
     return Dependence(column, shown, mean, lower, upper, level)
+
+
+def row_groups(schema: Schema, X: Any, *, parts: int = 4) -> Iterator[tuple[str, str, Bools]]:
+    """Yield groups of rows that have a column in common: its name, what they have in common, and which rows they are.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the table.
+    X : array or data frame, shape (N, C)
+        Rows.
+    parts : int
+        Groups of a column of numbers or dates, of about as many rows each; categories are groups of their own, and so
+        are rows with a gap.
+
+    Raises
+    ------
+    DataError
+        For tables that do not fit.
+    """
+    x = encode(schema, X)
+    for column, (name, span) in zip(schema.columns, _spans(schema), strict=True):
+        features = x[:, span]
+        gaps = features[:, -1] > 0 if column.gaps else np.zeros(len(x), bool)
+        if gaps.any():
+            yield name, "missing", gaps
+        if column.kind == "category":
+            names = [*map(str, column.levels), *["(other)"] * column.other]
+            level = features[:, : len(names)].argmax(1)
+            for k in np.unique(level[~gaps]).tolist():
+                yield name, names[k], ~gaps & (level == k)
+            continue
+        first = features[:, 0]
+        values = np.unique(first[~gaps])
+        few = len(values) <= parts
+        cuts = values if few else np.unique(np.quantile(first[~gaps], np.linspace(0.0, 1.0, parts + 1)))
+        for low, high in zip(cuts, cuts if few else cuts[1:], strict=False):
+            inside = ~gaps & (first >= low) & ((first <= high) if few or high == cuts[-1] else (first < high))
+            if inside.any():
+                own = first[inside]
+                both = (_value(column, float(end)) for end in (own.min(), own.max()))
+                ends = dict.fromkeys(v if isinstance(v, str) else f"{v:.5g}" for v in both)
+                yield name, " to ".join(ends), inside
 
 
 def _spans(schema: Schema) -> list[tuple[str, slice]]:

@@ -11,7 +11,14 @@ from fathomless.plots.calibration import confusion, coverage, pit_histogram, rel
 from fathomless.plots.canvas import GRID, INK, figure, svg
 from fathomless.plots.chains import traces
 from fathomless.plots.explaining import dependence, importance
-from fathomless.plots.predictions import functions, intervals, predicted_against_observed, uncertainty_split
+from fathomless.plots.predictions import (
+    functions,
+    intervals,
+    predicted_against_observed,
+    residuals,
+    uncertainty_split,
+)
+from fathomless.plots.ranking import lift, precision_recall, roc, thresholds
 from fathomless.plots.training import learning_curves
 
 __all__ = [
@@ -25,10 +32,15 @@ __all__ = [
     "importance",
     "intervals",
     "learning_curves",
+    "lift",
     "pit_histogram",
+    "precision_recall",
     "predicted_against_observed",
     "reliability",
+    "residuals",
+    "roc",
     "svg",
+    "thresholds",
     "traces",
     "uncertainty_split",
 ]

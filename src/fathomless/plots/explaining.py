@@ -12,7 +12,7 @@ from fathomless.system.errors import DataError
 __all__ = ["dependence", "importance"]
 
 _MOST = 12  # columns that one picture holds
-_LONG = 22  # letters of a name
+_LONG = 18  # letters of a name
 
 
 def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike, *, ax: Axes | None = None) -> Axes:
@@ -50,9 +50,9 @@ def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike
     names = [_short(name) for name in columns[:_MOST]]
     value, width = arrays["loss"][:_MOST], 2.0 * arrays["error"][:_MOST]
     place = np.arange(len(names))[::-1]
-    ax = start(ax, "What is lost where a column is shuffled", "nats per row, ± two standard errors", "")
+    ax = start(ax, "Loss where a column is shuffled", "nats per row, ± two standard errors", "column")
     ax.barh(place, np.maximum(value, 0.0), color=GREEN, height=0.62)
-    ax.errorbar(value, place, xerr=width, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2.0)
+    ax.errorbar(value, place, xerr=width, fmt="none", color=INK, ecolor=INK, elinewidth=0.9, capsize=2.0)
     ax.set_yticks(place, names, parse_math=False)
     ax.grid(visible=False, axis="y")
     return ax
@@ -112,12 +112,12 @@ def dependence(
             f"mean has shape {arrays['mean'].shape}; for {len(points)} points and {len(names)} names "
             f"({len(points)}, {len(names)}) is needed, with at most 4 names"
         )
-    ax = start(ax, f"Along {_short(column)}", column, target)
+    ax = start(ax, f"Along {_short(column)}", _short(column, 40), _short(target, 40))
     numeric = not any(isinstance(point, str) for point in points)
     place = np.array(points, dtype=float) if numeric else np.arange(len(points), dtype=float)
     for k, colour in zip(range(len(names)), (BLUE, RUST, GREEN, PURPLE), strict=False):
         own, low, high = (arrays[part][:, k] for part in ("mean", "lower", "upper"))
-        label = names[k] if len(names) > 1 else None
+        label = _short(names[k]) if len(names) > 1 else None
         if numeric:
             ax.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0.0)
             ax.plot(place, own, color=colour, linewidth=1.6, label=label)

@@ -139,9 +139,9 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
 
 
-def picture(name: str, draw: Callable[..., Any], *, says: str, caption: str, height: float = 3.0) -> Figure:
-    """Draw a picture, 4.4 by `height` inches, whose ink follows the page, and give it its text alternative."""
-    _, ax = plots.figure(4.4, height)
+def picture(name: str, draw: Callable[..., Any], *, says: str, caption: str, height: float = 2.6) -> Figure:
+    """Draw a picture, 3.7 by `height` inches, whose ink follows the page, and give it its text alternative."""
+    _, ax = plots.figure(3.7, height)
     svg = plots.svg(draw(ax=ax), name)
     svg = svg.replace(plots.INK, "var(--ink)").replace(plots.GRID, "var(--grid)")
     label = f'aria-label="{html.escape(says)}"'

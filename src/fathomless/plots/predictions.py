@@ -9,7 +9,7 @@ from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, diagon
 from fathomless.plots.checks import floats, same
 from fathomless.system.errors import DataError
 
-__all__ = ["functions", "intervals", "predicted_against_observed", "uncertainty_split"]
+__all__ = ["functions", "intervals", "predicted_against_observed", "residuals", "uncertainty_split"]
 
 _MOST = 100  # intervals, or groups of rows, that one picture holds
 
@@ -204,6 +204,51 @@ def predicted_against_observed(
     diagonal(ax, low, high, "equal")
     if beyond:
         legend(ax)
+    return ax
+
+
+def residuals(y: npt.ArrayLike, mean: npt.ArrayLike, *, target: str = "y", ax: Axes | None = None) -> Axes:
+    """Draw observed less predicted against the prediction, with the mean of each tenth of the rows.
+
+    Parameters
+    ----------
+    y, mean : array_like, shape (N,)
+        Observations and predicted means, in the units of y.
+    target : str
+        Name of y, for the axes.
+    ax : Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    DataError
+        For shapes that differ, and numbers that are not finite.
+
+    Examples
+    --------
+    .. plot::
+
+        >>> import numpy as np
+        >>> from fathomless import plots
+        >>> mean, noise = np.random.default_rng(0).normal(size=(2, 200))
+        >>> ax = plots.residuals(mean + noise * np.exp(mean / 3), mean)
+    """
+    arrays = {"y": floats("y", y), "mean": floats("mean", mean)}
+    same(**arrays)
+    centre, left = arrays["mean"], arrays["y"] - arrays["mean"]
+    ax = start(ax, "Residuals", f"predicted mean of {target}", "observed less predicted")
+    ax.plot(centre, left, "o", color=BLUE, markersize=2.4, alpha=0.45, markeredgewidth=0.0)
+    ax.axhline(0.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)))
+    parts = np.array_split(np.argsort(centre, kind="stable"), max(1, min(10, len(left) // 10)))
+    if len(parts) > 1:
+        place, middle = ([float(values[rows].mean()) for rows in parts] for values in (centre, left))
+        width = [2.0 * float(left[rows].std(ddof=1)) / math.sqrt(len(rows)) for rows in parts]
+        ax.errorbar(place, middle, yerr=width, fmt="o-", color=RUST, markersize=3.0, linewidth=1.0, capsize=2.0)
+    spaced(ax)
     return ax
 
 

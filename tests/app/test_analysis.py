@@ -1,0 +1,92 @@
+"""What an analyst asks of a fit: simple models beside it, groups that it misses, what drives it."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import BayesianRidge
+from sklearn.preprocessing import StandardScaler
+
+from commands import Call
+from fathomless.app.analysis import Analysis, analyse
+from fathomless.estimators.evaluation import evaluate
+from housing import fitted, refused
+from quick_fits import regressor
+
+pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+N = 400
+
+
+@pytest.fixture(scope="module")
+def found():
+    """A line, with noise that is five times as large in the east, and one wrong row."""
+    rng = np.random.default_rng(0)
+    x, east = rng.normal(size=N), rng.random(N) < 0.3
+    y = x + np.where(east, 1.0, 0.2) * rng.normal(size=N)
+    y[7] = 50.0
+    X = pd.DataFrame({"x": x, "side": np.where(east, "east", "west"), "idle": rng.normal(size=N)})
+    estimator = regressor(epochs=60).fit(X, y)
+    held = estimator.held_out_
+    rest = np.setdiff1d(np.arange(N), held)
+    take = lambda rows: (X.iloc[rows], y[rows])  # noqa: E731
+    rows = np.union1d(held, np.arange(0, N, 2))
+    return (
+        analyse(estimator, take, rows, rest, evaluate(estimator, *take(rows), name="held-out rows")),
+        X,
+        y,
+        rest,
+        rows,
+    )
+
+
+def test_a_planted_group_is_told_first(found):
+    analysis, *_ = found
+    group = analysis.groups[0]
+    assert (group.column, group.value) == ("side", "east")
+    assert len(analysis.groups) <= 2  # of ten; the ends of a column can be hard for a fit
+    assert group.behind.value > 3.0 * group.behind.error
+    assert group.miss > 2.0 * group.others
+    assert analysis.looked == 10  # four quarters of two columns of numbers, two sides
+
+
+def test_the_linear_model_beside_it_is_scikit_learns(found):
+    analysis, X, y, rest, rows = found
+    design = lambda part: np.column_stack([part["x"], (part["side"] == "east") * 1.0, part["idle"]])  # noqa: E731
+    scale = StandardScaler().fit(design(X.iloc[rest]))
+    model = BayesianRidge().fit(scale.transform(design(X.iloc[rest])), y[rest])
+    missed = y[rows] - model.predict(scale.transform(design(X.iloc[rows])))
+    assert analysis.peers.scores["linear"]["rmse"].value == pytest.approx(np.sqrt(np.mean(missed**2)), rel=0.02)
+    assert analysis.peers.behind["constant"].value > 0.0
+
+
+def test_an_analysis_reads_back_as_it_was(found, tmp_path):
+    analysis, *_ = found
+    analysis.save(tmp_path / "analysis.json")
+    again = Analysis.load(tmp_path / "analysis.json")
+    assert again.groups == analysis.groups
+    assert (again.odd, again.gaps, again.looked, again.peers) == (
+        analysis.odd,
+        analysis.gaps,
+        analysis.looked,
+        analysis.peers,
+    )
+    assert again.importance.loss.tolist() == analysis.importance.loss.tolist()
+    assert [one.mean.tolist() for one in again.dependence] == [one.mean.tolist() for one in analysis.dependence]
+
+
+@pytest.mark.usefixtures("houses_csv")
+def test_explain_says_what_drives_a_run(call: Call) -> None:
+    fitted(call)
+    said = call("explain", "run", "houses.csv", "--column", "colour", "--json")
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    losses = [one["loss"] for one in told["importance"]]
+    assert losses == sorted(losses, reverse=True)
+    assert all(math.isfinite(value) for value in losses)
+    assert [one["column"] for one in told["dependence"]] == ["colour"]
+    plain = call("explain", "run", "houses.csv")
+    assert plain.out.startswith("Nats per row that are lost where a column is shuffled")
+    assert plain.out.count("Average price along") == 3
+    refused(call("explain", "run", "houses.csv", "--column", "nothing"), "there is no column 'nothing'")

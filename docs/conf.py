@@ -32,6 +32,7 @@ extensions = [
     "command_line",
     "docstrings",
     "example",
+    "gallery",
     "mathml",
     "reference",
 ]

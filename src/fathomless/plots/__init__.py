@@ -1,4 +1,4 @@
-"""Pictures of a fitted network and of its predictions, drawn with matplotlib.
+"""Pictures of a fitted network and its predictions, drawn with matplotlib.
 
 Each function takes plain arrays, mappings or rows of a history, draws on one axes, and returns that axes. Without
 `ax` it opens a figure of its own through pyplot; :func:`figure` gives one that pyplot does not know, for programs that

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fathomless.data.batches import Batches
 from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.distributed import ranks
@@ -254,7 +255,7 @@ class Run:
 
 
 @torch.no_grad()
-def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks) -> None:
+def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | Batches) -> None:
     """Try the first rows, so that what does not fit together is told before a training starts.
 
     Raises

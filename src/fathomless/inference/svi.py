@@ -27,7 +27,7 @@ from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.looks import Densities, Looks, densities
 from fathomless.inference.objective import elbo, log_predictive
-from fathomless.inference.run import Fitted, Run, blueprint_of, check, history_row, structure_parameters
+from fathomless.inference.run import Fitted, Run, blueprint_of, check, history_row, not_finite, structure_parameters
 from fathomless.inference.training import Training, schedule
 from fathomless.posterior.capabilities import Growing, HasStructureLaw, ListedStructure, NaturalGradient, lacks
 from fathomless.posterior.likelihoods import Likelihood
@@ -473,8 +473,11 @@ def _guard(run: Run, train: Data, elbo: float) -> None:
     tensors = {"x (the inputs)": train.first.x, "y (the targets)": train.first.y, **structure, **run.named()}
     culprit = next(
         (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),
-        "the network's output",
+        None,
     )
+    if culprit is None:
+        some = train.first if isinstance(train, Blocks) else train.first.take(slice(0, _CHUNK))
+        culprit = f"the output of {not_finite(run.model, some.x)}"
     raise DivergenceError(
         f"the evidence bound is {elbo} after epoch {run.epoch}; the first tensor that is not finite is {culprit}. "
         f"Lower learning_rate (now {run.training.learning_rate}), set clip_norm, or scale the data; the last "

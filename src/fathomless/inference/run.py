@@ -1,13 +1,14 @@
 """A training between two epochs: a value that can be taken apart into tensors and JSON and put together again."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fathomless.data.batches import Batches
 from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.distributed import ranks
@@ -16,10 +17,22 @@ from fathomless.inference.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, Resizable
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import DataError, FathomlessError
+from fathomless.system.errors import DataError, DivergenceError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Best", "Fitted", "Run", "blueprint_of", "check", "history_row", "rebuild", "structure_parameters", "under"]
+__all__ = [
+    "Best",
+    "Fitted",
+    "Run",
+    "blueprint_of",
+    "check",
+    "first_part",
+    "history_row",
+    "not_finite",
+    "rebuild",
+    "structure_parameters",
+    "under",
+]
 
 
 @dataclass
@@ -254,13 +267,15 @@ class Run:
 
 
 @torch.no_grad()
-def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks) -> None:
+def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | Batches) -> None:
     """Try the first rows, so that what does not fit together is told before a training starts.
 
     Raises
     ------
     DataError
         If rows, model and likelihood do not fit together.
+    DivergenceError
+        If the network gives values that are not finite for rows that are.
     """
     rows = data.first
     for name, value in (("x", rows.x), ("y", rows.y), ("weight", rows.weight)):
@@ -282,8 +297,8 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks) ->
             )
     was_training = model.training
     model.eval()
+    few = rows if isinstance(data, Blocks) else rows.take(slice(0, 2))
     try:
-        few = rows if isinstance(data, Blocks) else rows.take(slice(0, 2))
         draws = model.draw(few.x, 1, as_generator(0, device=rows.x.device))
         likelihood.log_prob(draws.f, few.y)
     except (RuntimeError, TypeError, IndexError) as error:
@@ -295,6 +310,57 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks) ->
         ) from error
     finally:
         model.train(was_training)
+    if draws.f.dtype != model.dtype:
+        where = first_part(model, few.x, lambda value: value.is_floating_point() and value.dtype != model.dtype)
+        raise DataError(
+            f"the network gives {draws.f.dtype} and its weights are {model.dtype}: {where} returns another type; make "
+            "what it adds or multiplies of the type of its input"
+        )
+    if few.x.isfinite().all() and not draws.f.isfinite().all():
+        raise DivergenceError(
+            f"before the first step the network gives values that are not finite, for rows that are: look at "
+            f"{not_finite(model, few.x)}, at what it computes and at its initial weights"
+        )
+
+
+@torch.no_grad()
+def first_part(model: nn.Module, x: Tensor, wrong: Callable[[Tensor], bool]) -> str:
+    """Name the first part of a model whose output is wrong, by its place in the model and its class.
+
+    Parameters
+    ----------
+    model : Model
+        Any family.
+    x : Tensor, shape (B, ...)
+        Rows that it is applied to.
+    wrong : callable
+        Given the output of a part, says whether it is.
+    """
+    found: list[str] = []
+
+    def looking(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def look(part: nn.Module, _: Any, output: Any) -> None:
+            values = output if isinstance(output, tuple) else (output,)
+            if any(isinstance(value, Tensor) and wrong(value) for value in values):
+                found.append(f"{name} (a {type(part).__name__})")
+
+        return look
+
+    hooks = [part.register_forward_hook(looking(name)) for name, part in model.named_modules() if name]
+    try:
+        model(x, 1, as_generator(0, device=x.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found[0] if found else "the network's output"
+
+
+def not_finite(model: nn.Module, x: Tensor) -> str:
+    """Name the first weight of a model that is not finite, or else the first part whose output for some rows is not."""
+    for name, p in model.named_parameters():
+        if not bool(p.isfinite().all()):
+            return f"model/{name}"
+    return first_part(model, x, lambda value: value.is_floating_point() and not bool(value.isfinite().all()))
 
 
 def history_row(

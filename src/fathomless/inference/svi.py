@@ -14,23 +14,25 @@ evaluates its share, and sums over all of them make the same step everywhere.
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fathomless.data.batches import Batches
 from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.looks import Densities, Looks, densities
 from fathomless.inference.objective import elbo, log_predictive
-from fathomless.inference.run import Fitted, Run, blueprint_of, check, history_row, structure_parameters
+from fathomless.inference.run import Fitted, Run, blueprint_of, check, history_row, not_finite, structure_parameters
 from fathomless.inference.training import Training, schedule
 from fathomless.posterior.capabilities import Growing, HasStructureLaw, ListedStructure, NaturalGradient, lacks
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import DataError, DivergenceError, PausedError
+from fathomless.system.errors import DataError, DataWarning, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
@@ -41,13 +43,14 @@ _KEPT = 1024  # steps whose numbers wait on the device to be summed
 
 
 Callback = Callable[[Run], None]
+Data = Rows | Stream | Blocks | Batches
 
 
 def fit(
     model: Model,
     likelihood: Likelihood,
-    train: Rows | Stream | Blocks,
-    valid: Rows | Blocks | None = None,
+    train: Data | Iterable[Any],
+    valid: Rows | Blocks | Batches | Iterable[Any] | None = None,
     *,
     training: Training | None = None,
     looks: Looks | None = None,
@@ -68,7 +71,9 @@ def fit(
         p(y | f); its parameters are learned too.
     train, valid : Rows
         Data on the model's device. What is trained on may be a :class:`~fathomless.data.rows.Stream`; for models side
-        by side both are :class:`~fathomless.data.blocks.Blocks`.
+        by side both are :class:`~fathomless.data.blocks.Blocks`. Either may be a ``DataLoader``, or any iterable of
+        batches (x, y) or (x, y, weight), see :class:`~fathomless.data.batches.Batches`: those that are trained on keep
+        their size, whatever `training` says; those that are held out are gathered in memory.
     training : Training
         Options.
     looks : Looks, optional
@@ -97,12 +102,18 @@ def fit(
         When a callback sets ``run.pause``.
     RankError
         When processes that train together do not hold the same network or the same data.
+
+    Warns
+    -----
+    DataWarning
+        When batches do not follow from the seed, so that a resumed training ends in other bytes.
     """
-    data = (train, valid) if valid is not None else (train,)
+    learned, held = _read_again(train, model.device), _held_out(valid, model.device, seed)
+    data = (learned, held) if held is not None else (learned,)
     for rows in data:
         check(model, likelihood, rows)
     run = Run(model, likelihood, training or Training(), seed, looks)
-    _refuse(run, train, valid)
+    _refuse(run, learned, held)
     if resume is not None:
         run.resume(*resume)
     elif looks is not None:
@@ -121,11 +132,11 @@ def fit(
             # that a resumed training draws what an unbroken one does; each rank has rows of its own to drop from
             rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
             with seeded_globals(fold_in(seed, "epoch", run.epoch, *rank), model.device):
-                sums = _epoch(run, train)
+                sums = _epoch(run, learned)
             totals = sums if totals is None else totals + sums
             run.epoch += 1
             if run.evaluates:
-                _record(run, train, valid, totals)
+                _record(run, learned, held, totals)
                 totals = None
                 for callback in callbacks:
                     callback(run)
@@ -143,16 +154,42 @@ def fit(
             p.requires_grad_()  # the last step may have been one in which the law stood still
         model.eval()
         likelihood.eval()
-    if looks is not None and valid is not None:
+    if looks is not None and held is not None:
         assert isinstance(model, ListedStructure)
-        found = looks.adopt(model, _unseen(run, valid))
+        found = looks.adopt(model, _unseen(run, held))
         return replace(run.result(), found=found)
-    if run.training.calibrate and isinstance(valid, Rows) and len(valid):
-        calibrate(model, likelihood, valid, run.training.draws, seed)
+    if run.training.calibrate and isinstance(held, Rows) and len(held):
+        calibrate(model, likelihood, held, run.training.draws, seed)
     return run.result()
 
 
-def _refuse(run: Run, train: Rows | Stream | Blocks, valid: Rows | Blocks | None) -> None:
+def _read_again(train: Data | Iterable[Any], device: torch.device) -> Data:
+    """Make batches of what is no data of ours; tell if their order is not in our hands."""
+    if isinstance(train, Rows | Stream | Blocks):
+        return train
+    batches = train.on(device) if isinstance(train, Batches) else Batches(train, device=device)
+    if not batches.repeats():
+        warnings.warn(
+            f"two passes over the {type(batches.source).__name__} began with different batches, though torch's "
+            "generators were seeded alike: a training that is resumed will not end in the same bytes. Let what is "
+            "random draw from torch's global generator, or give the DataLoader a torch.Generator",
+            DataWarning,
+            stacklevel=3,
+        )
+    return batches
+
+
+def _held_out(
+    valid: Rows | Blocks | Batches | Iterable[Any] | None, device: torch.device, seed: int
+) -> Rows | Blocks | None:
+    """Gather held-out rows in memory."""
+    if valid is None or isinstance(valid, Rows | Blocks):
+        return valid
+    batches = valid.on(device) if isinstance(valid, Batches) else Batches(valid, device=device)
+    return batches.together(fold_in(seed, "held out"))
+
+
+def _refuse(run: Run, train: Data, valid: Rows | Blocks | None) -> None:
     """Refuse options that the family has not what is needed for, and laws that would be moved as weights are."""
     t, model = run.training, run.model
     if run.looks is not None and not isinstance(model, ListedStructure):
@@ -200,13 +237,13 @@ def calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1,
     optimizer.zero_grad()
 
 
-def _epoch(run: Run, train: Rows | Stream | Blocks) -> Tensor:
+def _epoch(run: Run, train: Data) -> Tensor:
     """One pass over the data; return the sums of the bound's parts, weighted by the size of their batch."""
     t = run.training
     if not run.model.training:  # walking through all modules costs as much as a few layers
         run.model.train()
         run.likelihood.train()
-    created = 0
+    created = seen = 0
     total: Tensor | float = 0.0
     parts: list[list[Tensor]] = []
     shares: list[float] = []
@@ -224,13 +261,15 @@ def _epoch(run: Run, train: Rows | Stream | Blocks) -> Tensor:
         heat = t.heat((run.step - 1) / (steps * t.epochs))
         parts.append(_step(run, batch, len(train), train.count, heat))
         shares.append(len(batch) / len(train))
+        seen += len(batch)
         if structure_step:
             _follow_law(run, train)
             new = _grow(run, None if t.max_growth is None else t.max_growth - created)
             created += new
             _compare(run, whole=bool(new))
         _clear(run)
-    return total + _summed(parts, shares)
+    total = total + _summed(parts, shares)
+    return total if seen == len(train) else total * (len(train) / seen)  # a loader may leave rows out, or repeat some
 
 
 def _grow(run: Run, limit: int | None) -> int:
@@ -250,7 +289,7 @@ def _summed(parts: Sequence[Sequence[Tensor]], shares: Sequence[float]) -> Tenso
     return torch.stack([torch.stack(one).double() @ weight for one in zip(*parts, strict=True)])
 
 
-def _compare(run: Run, *data: Rows | Stream | Blocks, whole: bool = True, plain: Any = None) -> None:
+def _compare(run: Run, *data: Data, whole: bool = True, plain: Any = None) -> None:
     """See to it that all ranks hold the same structure; the same weights, random numbers and data, if asked."""
     if run.ranks.count == 1:
         return
@@ -307,7 +346,7 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None, heat: fl
 
 
 @torch.no_grad()
-def _follow_law(run: Run, train: Rows | Stream | Blocks) -> None:
+def _follow_law(run: Run, train: Data) -> None:
     """Check that the posterior over structure is finite; take the natural step, if asked for."""
     t = run.training
     moving = [p for p in structure_parameters(run.model).values() if p.grad is not None]
@@ -354,7 +393,7 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
         p.requires_grad_(structure_moves)  # without a gradient Adam leaves value, moments and count as they are
 
 
-def _record(run: Run, train: Rows | Stream | Blocks, valid: Rows | Blocks | None, totals: Tensor) -> None:
+def _record(run: Run, train: Data, valid: Rows | Blocks | None, totals: Tensor) -> None:
     """Read the sums once, refuse what is not finite, score the validation rows, add a row to the history."""
     t = run.training
     _compare(run)
@@ -426,7 +465,7 @@ def score(run: Run, rows: Rows | Blocks) -> float:
     return float(total) / rows.count
 
 
-def _guard(run: Run, train: Rows | Stream | Blocks, elbo: float) -> None:
+def _guard(run: Run, train: Data, elbo: float) -> None:
     """Refuse a bound that is not finite, naming the first tensor that is not."""
     if math.isfinite(elbo):
         return
@@ -434,8 +473,11 @@ def _guard(run: Run, train: Rows | Stream | Blocks, elbo: float) -> None:
     tensors = {"x (the inputs)": train.first.x, "y (the targets)": train.first.y, **structure, **run.named()}
     culprit = next(
         (name for name, value in tensors.items() if value.is_floating_point() and not bool(value.isfinite().all())),
-        "the network's output",
+        None,
     )
+    if culprit is None:
+        some = train.first if isinstance(train, Blocks) else train.first.take(slice(0, _CHUNK))
+        culprit = f"the output of {not_finite(run.model, some.x)}"
     raise DivergenceError(
         f"the evidence bound is {elbo} after epoch {run.epoch}; the first tensor that is not finite is {culprit}. "
         f"Lower learning_rate (now {run.training.learning_rate}), set clip_norm, or scale the data; the last "

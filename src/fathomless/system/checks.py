@@ -10,7 +10,7 @@ from typing import Any
 
 from fathomless.system.errors import DataError
 
-__all__ = ["choice", "flag", "interval", "option", "positive", "real", "whole"]
+__all__ = ["choice", "flag", "interval", "option", "positive", "real", "returned", "whole"]
 
 _MOST = 2**31 - 1  # of whole numbers
 
@@ -66,6 +66,13 @@ def flag(name: str, value: Any) -> bool:
     if type(value).__name__ not in ("bool", "bool_"):  # Python's and NumPy's, which is not imported for it
         raise DataError(f"{name}={value!r} was given; allowed are True and False")
     return bool(value)
+
+
+def returned(name: str, value: Any, kind: type) -> Any:
+    """Return what a function that a user gave returned, which must be of a kind."""
+    if not isinstance(value, kind):
+        raise DataError(f"{name} returned {value!r:.80}, a {type(value).__name__}; it must return a {kind.__name__}")
+    return value
 
 
 def option(name: str, value: Any, kind: str, special: Sequence[Any], least: float | None, names: Sequence[str]) -> None:

@@ -109,7 +109,8 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
 
     def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
         if callable(self.architecture):
-            return self.architecture(inputs, outputs)
+            found: Dynamics = checks.returned("architecture", self.architecture(inputs, outputs), Dynamics)
+            return found
         checks.choice("architecture", self.architecture, ("mlp",))
         hidden = (self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden)
         options = (self.encoder, self.augment, self.activation, self.time)

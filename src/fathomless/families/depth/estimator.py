@@ -113,7 +113,9 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             case "transformer":
                 return TabularTransformer(inputs, outputs, width)
         if callable(self.architecture):
-            return self.architecture(inputs, outputs)
+            found = self.architecture(inputs, outputs)
+            layer, head = (getattr(found, name, None) for name in ("layer", "head"))
+            return found if callable(layer) and callable(head) else checks.returned("architecture", found, Architecture)
         raise DataError(
             f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
             "callable (inputs, outputs) -> Architecture"

@@ -25,13 +25,21 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.families.depth.divergence import charges
-from fathomless.families.depth.parts import applied, check, draw_heads, drawn_heads, mean_of
+from fathomless.families.depth.parts import (
+    chained,
+    check,
+    checked,
+    draw_heads,
+    drawn_heads,
+    mean_of,
+    outputs,
+)
 from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import nested_draws
 from fathomless.nn.stacked import stacked, unstacked
-from fathomless.nn.stacked_linear import alike_linear, side_by_side
+from fathomless.nn.stacked_linear import alike_linear
 from fathomless.posterior.capabilities import (
     Growing,
     HasLogJoint,
@@ -457,10 +465,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
     ) -> list[Tensor]:
         """Run the layers once; return the hidden state of each depth in the support."""
         divergences = {} if divergences is None else divergences
-        hidden = [x]
-        for name, layer in self._layers_in_use:
-            plain = not self._bayesian  # the usual case, in which nobody need be asked what it is
-            hidden.append(layer(hidden[-1]) if plain else applied(name, layer, hidden[-1], generator, divergences))
+        hidden = chained(self._layers_in_use, x, generator, divergences, plain=not self._bayesian)
         return [hidden[depth] for depth in self._depths_in_use]
 
     def _evaluate(
@@ -469,13 +474,10 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         """Return outputs (depths, B, K) and divergences (columns,), of hidden states if they are known."""
         divergences: dict[str, Tensor] = {}
         hidden = self._hidden(x, generator, divergences) if hidden is None else hidden
-        if self._linear_heads and not self._shared and not torch.is_autocast_enabled(x.device.type):
-            f = side_by_side(self._linear_heads, hidden)
-        else:
-            pairs = zip(self._heads_in_use, hidden, strict=True)
-            f = torch.stack([applied(name, head, h, generator, divergences) for (name, head), h in pairs])
+        at_once = not self._shared and not torch.is_autocast_enabled(x.device.type)
+        f = outputs(self._heads_in_use, self._linear_heads if at_once else [], hidden, generator, divergences)
         if self.readout is not None:
-            f = torch.stack([applied("readout", self.readout, one, generator, divergences) for one in f])
+            f = outputs([("readout", self.readout)] * len(f), [], f.unbind(), generator, divergences)
         divergence = self._pays.decay(self._sizes, self._shared)
         if divergences:
             drawn = torch.stack([divergences[name].double() for name in self._bayesian])
@@ -520,7 +522,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         self, kind: str, depth: int, build: Build, adjust: Callable[[nn.Module], None] | None = None
     ) -> nn.Module:
         with seeded_globals(fold_in(self.seed, kind, depth)):
-            part = build(depth)
+            part = checked(kind, depth, build(depth))
             if adjust is not None:
                 adjust(part)
             part = with_weights(self.weights, part, self.weight_prior, self.weight_scale)

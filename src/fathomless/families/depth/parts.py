@@ -1,6 +1,6 @@
 """The parts of a network of unbounded depth: how one is applied, which of its heads are drawn, which options exist."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,16 @@ from torch import Tensor, nn
 from fathomless.nn.bayesian import WEIGHT_KINDS
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.nn.layers import BayesianLayer
+from fathomless.nn.stacked_linear import side_by_side
 from fathomless.system import checks
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, FathomlessError
 
-__all__ = ["applied", "check", "draw_heads", "drawn_heads", "mean_of"]
+__all__ = ["applied", "chained", "check", "checked", "draw_heads", "drawn_heads", "mean_of", "outputs"]
+
+# what torch raises where shapes and types do not fit
+_MISFITS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError)
+
+Named = tuple[str, nn.Module]
 
 
 def applied(
@@ -24,6 +30,135 @@ def applied(
     else:
         output = part(x)
     return output
+
+
+def chained(
+    layers: Sequence[Named],
+    x: Tensor,
+    generator: torch.Generator | None,
+    divergences: dict[str, Tensor],
+    *,
+    plain: bool,
+) -> list[Tensor]:
+    """Run the layers one after the other; return the input and what each returns.
+
+    Parameters
+    ----------
+    layers : sequence of (str, nn.Module)
+        With their names.
+    x : Tensor, shape (B, ...)
+        Inputs.
+    generator, divergences
+        As :func:`applied` takes them.
+    plain : bool
+        Whether none is Bayesian, so that none need be asked.
+
+    Raises
+    ------
+    DataError
+        If a layer does not accept what the one before it returns; says which.
+    """
+    hidden, name, layer = [x], "", None
+    try:
+        for name, layer in layers:
+            hidden.append(layer(hidden[-1]) if plain else applied(name, layer, hidden[-1], generator, divergences))
+    except _MISFITS as error:
+        raise _misfit(name, layer, hidden, error) from error
+    return hidden
+
+
+def outputs(
+    heads: Sequence[Named],
+    linear: Sequence[nn.Linear],
+    hidden: Sequence[Tensor],
+    generator: torch.Generator | None,
+    divergences: dict[str, Tensor],
+) -> Tensor:
+    """Apply each head to its hidden state, at once if they are `linear`; (m, B, K).
+
+    Raises
+    ------
+    DataError
+        If a head does not accept what its layer returns, or heads return different shapes; says which.
+    """
+    try:
+        if linear:
+            return side_by_side(linear, hidden)
+        each = [applied(name, head, h, generator, divergences) for (name, head), h in zip(heads, hidden, strict=True)]
+        return torch.stack(each)
+    except _MISFITS as error:
+        if isinstance(error, FathomlessError | torch.OutOfMemoryError):
+            raise
+        found: dict[str, Tensor] = {}
+        for (name, head), h in zip(heads, hidden, strict=True):
+            try:
+                found[name] = applied(name, head, h, generator, {})
+            except _MISFITS as own:
+                raise _misfit(name, head, [h], own) from error
+        told = ", ".join(f"{_words(name)} {_shown(f)}" for name, f in found.items())
+        raise DataError(
+            f"the heads do not fit together: {told}; each must return (B, K), K for all the same"
+        ) from error
+
+
+def checked(kind: str, depth: int, part: object) -> nn.Module:
+    """Return what a user's function built, if it is a module whose parameters torch can find.
+
+    Raises
+    ------
+    DataError
+        If it is none, or keeps parameters where torch does not look for them.
+    """
+    name = _words("readout" if kind == "readout" else f"{kind}s.{depth}")
+    if not isinstance(part, nn.Module):
+        raise DataError(
+            f"{name} is a {type(part).__name__}; {kind}(depth) must return a torch.nn.Module for each depth"
+        )
+    known = {id(p) for p in part.parameters()}
+    for inside in part.modules():
+        for attribute, value in vars(inside).items():
+            if any(id(p) not in known for p in _parameters(value)):
+                raise DataError(
+                    f"{name} has a {type(inside).__name__} that keeps parameters in the {type(value).__name__} "
+                    f"{attribute!r}, where torch does not find them: they would not be trained. Use nn.ModuleList, "
+                    "nn.ModuleDict, nn.Parameter or nn.ParameterList"
+                )
+    return part
+
+
+def _parameters(value: object) -> list[Tensor]:
+    """Return the parameters in an attribute of a module: those of modules, and tensors that gradients end in."""
+    if isinstance(value, list | tuple | dict):
+        each = value.values() if isinstance(value, dict) else value
+        return [p for one in each if not isinstance(one, list | tuple | dict) for p in _parameters(one)]
+    if isinstance(value, nn.Module):
+        return list(value.parameters())
+    return [value] if isinstance(value, Tensor) and value.is_leaf and value.requires_grad else []
+
+
+def _misfit(name: str, part: nn.Module | None, hidden: Sequence[object], error: Exception) -> Exception:
+    """Say which part failed, on what, and which one returned that; an error of ours is returned as it is."""
+    if isinstance(error, FathomlessError | torch.OutOfMemoryError):
+        return error
+    kind, _, number = name.partition(".")
+    before = int(number) - (kind == "layers") if number else 0
+    source = "which the heads give it" if not number else f"which layer {before} returns" if before else "the input"
+    return DataError(
+        f"{_words(name)}, a {type(part).__name__}, cannot be applied to {_shown(hidden[-1])}, {source}: {error}. What "
+        "layer(k) returns must be one tensor, in the model's type, that layer(k + 1) and head(k) accept"
+    )
+
+
+def _words(name: str) -> str:
+    """Return how people name a part."""
+    kind, _, number = name.partition(".")
+    return f"{kind.removesuffix('s')} {number}" if number else "the shared head"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def drawn_heads(each: Iterable[nn.ModuleDict]) -> dict[str, int]:

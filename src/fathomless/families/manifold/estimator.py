@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from fathomless.data.folds import can_be_folded, fold_rows
 from fathomless.data.rows import Rows
@@ -82,7 +82,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
 
     def _network(self, inputs: int, outputs: int) -> Flat:
         if callable(self.architecture):
-            return FlatModule(self.architecture(inputs, outputs))
+            return FlatModule(checks.returned("architecture", self.architecture(inputs, outputs), nn.Module))
         checks.choice("architecture", self.architecture, ("mlp",))
         return FlatNetwork(inputs, outputs, _widths("width", self.width, least=1), self.activation)
 

@@ -76,7 +76,8 @@ class _SparseBayes(TemperatureChoice, VariationalEstimator, ABC):
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:
         if callable(self.architecture):
-            return self.architecture(inputs, outputs)
+            found: nn.Module = checks.returned("architecture", self.architecture(inputs, outputs), nn.Module)
+            return found
         between, widths = activation(self.activation), [self.width] * self.depth
         match self.architecture:
             case "skip":

@@ -229,7 +229,7 @@ def _counted(rows: Rows, seed: int) -> tuple[Array, Array]:
         weight = rows.weight.cpu().double().numpy()
         if (weight != np.round(weight)).any():
             odd = float(weight[np.argmax(weight != np.round(weight))])
-            raise DataError(f"sample_weight has {odd:g}; chains count rows: give whole numbers")
+            raise DataError(f"sample_weight has {odd:g}; chains count rows: give whole numbers, in class_weight too")
         x, y = (np.repeat(part, weight.astype(np.int64), axis=0) for part in (x, y))
     keys = np.column_stack([y.reshape(len(y), -1), x])
     order = np.lexsort(keys.T)[np.random.default_rng(seed).permutation(len(x))]

@@ -288,16 +288,21 @@ class HamiltonianOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClassOptions:
-    """What classes cost.
+    """How often classes count, and what they cost.
 
     Parameters
     ----------
     class_weight : {"balanced"}, dict or None
-        What a mistake about a class costs: `predict` takes the class with the largest weight times probability.
-        Probabilities stay as they are. "balanced" weighs classes by the inverse of their frequency.
+        How often a row of each class counts, as scikit-learn has it: this multiplies `sample_weight` before the fit.
+        Everything is then about the population with these weights: probabilities, scores of held-out rows and the
+        posterior over structure. "balanced" lets all classes count alike, and the rows as many as before.
+    class_cost : {"balanced"}, dict or None
+        What a mistake about a class costs: `predict` takes the class with the largest cost times probability.
+        Probabilities stay as they are. "balanced" is the inverse of the frequency of a class.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))
+    class_cost: Any = option(None, "choice", None, dict, names=("balanced",))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

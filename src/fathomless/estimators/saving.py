@@ -111,8 +111,14 @@ def current(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return encoded options by the names that they have now; those that a family has no more are left out.
 
     Version 0.1.0 had other names for some options and laws, and gave every family options that had no effect on it.
+    Until `class_weight` meant what it means in scikit-learn, it was what `class_cost` is now.
     """
     known = set(names)
+    if "class_weight" in options and "class_cost" not in options:  # what it was called before
+        options = {
+            **{name: v for name, v in options.items() if name != "class_weight"},
+            "class_cost": options["class_weight"],
+        }
     renamed = {_RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
     return {name: value for name, value in renamed.items() if name in known or name not in _WITHOUT_EFFECT}
 

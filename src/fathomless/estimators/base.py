@@ -7,6 +7,7 @@ is, is :mod:`fathomless.estimators.tasks`.
 
 import contextlib
 import copy
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
@@ -147,6 +148,17 @@ class Estimator(TableReader, ABC):
         In nats per row, in the units of the target; None if there are no such rows.
         """
         return None if self._score is None else self._score - self.target_.log_unit
+
+    def _html_repr(self) -> str:
+        """Return scikit-learn's display, and below it what was found, as HTML."""
+        display = str(super()._html_repr())
+        if "model_" not in vars(self):
+            return display
+        lines = [f"{self.structure_.kind}: {self.structure_.summary}"]
+        if self.validation_score_ is not None:
+            lines.append(f"unseen rows: {self.validation_score_:.4g} nats per row (mean log predictive density)")
+        text = "<br>".join(map(html.escape, lines))
+        return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'
 
     # ---- saving
 

@@ -25,7 +25,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators import saving
-from fathomless.estimators.options import DrawnWeightsOptions, options_of
+from fathomless.estimators.options import OF_A_RUN, DrawnWeightsOptions, options_of
 from fathomless.estimators.preparation import Array, Prepared, TableReader
 from fathomless.inference.run import Fitted, blueprint_of, rebuild
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
@@ -34,8 +34,9 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
-from fathomless.system import io, memory
+from fathomless.system import checks, io, memory
 from fathomless.system.errors import DataError, FileError
+from fathomless.system.progress import Lines, Progress, Silent, Terminal
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["PREDICTED_AT_ONCE", "Estimator", "Predictor"]
@@ -125,6 +126,16 @@ class Estimator(TableReader, ABC):
             self._take_over(prepared, fitted)
         self._warn(fitted)
         return self
+
+    def _display(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> Progress:
+        """Return what `verbose` asks to be shown of a fit, in some unit; with the words for what is shown."""
+        level = checks.whole("verbose", self.verbose, least=0)
+        words = self.shown if shown is None else shown
+        return Silent() if level == 0 else Terminal(unit, words) if level == 1 else Lines(unit, words)
+
+    def _lasting(self) -> dict[str, Any]:
+        """Return the options that a fit depends on, as plain JSON."""
+        return {name: value for name, value in self._options().items() if name not in OF_A_RUN}
 
     def _take_over(self, prepared: Prepared, fitted: Fitted) -> None:
         """Show what an inference made of a table."""

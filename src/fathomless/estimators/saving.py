@@ -28,7 +28,7 @@ __all__ = [
 FUNCTION = {"function": True}  # stands for an option that was a function
 
 # what version 0.1.0 called what is written now, and the options that families had and did not use
-_RENAMED_OPTIONS = {"structure": "predict_by"}
+_RENAMED_OPTIONS = {"structure": "predict_by", "progress": "verbose"}
 _RENAMED_CLASSES = {"ClippedPoisson": "TruncatedPoisson", "Clip": "HardTruncation", "Taper": "SmoothTruncation"}
 _RENAMED_FIELDS = {"clip": "truncation"}
 _WITHOUT_EFFECT = {"weight_draws", "structure_rate", "structure_optimizer", "structure_radius", "structure_delay"}

@@ -234,19 +234,19 @@ def test_prediction_mixes_probabilities_of_members_and_depths() -> None:
     assert np.allclose(fitted.predict_proba(X), mean.numpy(), atol=1e-9)
 
 
-def test_class_weight_is_a_cost() -> None:
+def test_class_cost_is_a_cost() -> None:
     X, y = classes(90)
     y = np.where(y == 0, "rare", "usual")
     plain = classifier().fit(X, y)
-    dear = classifier(class_weight={"rare": 50.0}).fit(X, y)
+    dear = classifier(class_cost={"rare": 50.0}).fit(X, y)
     assert np.array_equal(plain.predict_proba(X), dear.predict_proba(X))
     assert (dear.predict(X) == "rare").sum() > (plain.predict(X) == "rare").sum()
-    balanced = classifier(class_weight="balanced").fit(X, y)
+    balanced = classifier(class_cost="balanced").fit(X, y)
     p, labels = balanced.predict_proba(X), balanced.classes_
     counts = np.array([(y == label).sum() for label in labels])
     assert (balanced.predict(X) == labels[(p / counts).argmax(1)]).all()
-    with pytest.raises(DataError, match="class_weight"):
-        classifier(class_weight={"none": 2.0}).fit(X, y).predict(X)
+    with pytest.raises(DataError, match="class_cost"):
+        classifier(class_cost={"none": 2.0}).fit(X, y).predict(X)
 
 
 def test_several_targets_have_joint_densities() -> None:

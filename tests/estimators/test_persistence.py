@@ -121,8 +121,8 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(weights: str, tmp_path: Pa
         assert not hasattr(halted, "model_")
         assert io.holds(folder)
     options["checkpoint_seconds"] = 60.0  # how a run is shown and kept may change on the way
-    resumed = regressor(**options, checkpoint=folder, progress=True).fit(X, y)
-    resumed.set_params(progress=False, checkpoint_seconds=0)
+    resumed = regressor(**options, checkpoint=folder, verbose=1).fit(X, y)
+    resumed.set_params(verbose=0, checkpoint_seconds=0)
     assert saved(resumed, tmp_path / "resumed") == whole
     options["checkpoint_seconds"] = 0
     assert saved(regressor(**options).fit(X, y), tmp_path / "plain") == whole

@@ -145,7 +145,7 @@ class _Fit:
             **self.options,
             random_state=self.given.seed,
             checkpoint=checkpoint,
-            progress=not silent,
+            verbose=int(not silent),
             callbacks=callbacks,
         )
 

@@ -7,6 +7,7 @@ is, is :mod:`fathomless.estimators.tasks`.
 
 import contextlib
 import copy
+import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
@@ -24,7 +25,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators import saving
-from fathomless.estimators.options import DrawnWeightsOptions, options_of
+from fathomless.estimators.options import OF_A_RUN, DrawnWeightsOptions, options_of
 from fathomless.estimators.preparation import Array, Prepared, TableReader
 from fathomless.inference.run import Fitted, blueprint_of, rebuild
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
@@ -33,8 +34,9 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
-from fathomless.system import io, memory
+from fathomless.system import checks, io, memory
 from fathomless.system.errors import DataError, FileError
+from fathomless.system.progress import Lines, Progress, Silent, Terminal
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["PREDICTED_AT_ONCE", "Estimator", "Predictor"]
@@ -125,6 +127,16 @@ class Estimator(TableReader, ABC):
         self._warn(fitted)
         return self
 
+    def _display(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> Progress:
+        """Return what `verbose` asks to be shown of a fit, in some unit; with the words for what is shown."""
+        level = checks.whole("verbose", self.verbose, least=0)
+        words = self.shown if shown is None else shown
+        return Silent() if level == 0 else Terminal(unit, words) if level == 1 else Lines(unit, words)
+
+    def _lasting(self) -> dict[str, Any]:
+        """Return the options that a fit depends on, as plain JSON."""
+        return {name: value for name, value in self._options().items() if name not in OF_A_RUN}
+
     def _take_over(self, prepared: Prepared, fitted: Fitted) -> None:
         """Show what an inference made of a table."""
         self.schema_, self.target_ = prepared.schema, prepared.target
@@ -147,6 +159,17 @@ class Estimator(TableReader, ABC):
         In nats per row, in the units of the target; None if there are no such rows.
         """
         return None if self._score is None else self._score - self.target_.log_unit
+
+    def _html_repr(self) -> str:
+        """Return scikit-learn's display, and below it what was found, as HTML."""
+        display = str(super()._html_repr())
+        if "model_" not in vars(self):
+            return display
+        lines = [f"{self.structure_.kind}: {self.structure_.summary}"]
+        if self.validation_score_ is not None:
+            lines.append(f"unseen rows: {self.validation_score_:.4g} nats per row (mean log predictive density)")
+        text = "<br>".join(map(html.escape, lines))
+        return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'
 
     # ---- saving
 

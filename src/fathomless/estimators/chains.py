@@ -30,7 +30,6 @@ from fathomless.inference.run import Fitted
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
 __all__ = ["APART", "ChainEstimator", "chain_weights", "convergence", "modes_apart"]
@@ -39,7 +38,6 @@ APART = 0.08  #: nats per row: chains that differ by more are in different modes
 _JUDGED = 2000  # rows by which chains are compared
 _RHAT, _ESS = 1.1, 100.0  # beyond which a warning is due
 _LEAST = 4  # draws of each chain that can be diagnosed
-_OF_A_RUN = ("progress", "checkpoint_seconds", "n_jobs")  # that the bytes do not depend on
 
 
 class ChainEstimator(ChainOptions, Estimator, ABC):
@@ -98,15 +96,13 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         sampler = self._sampler(prepared, x, y)
         callbacks, resume = list(self.callbacks or ()), None
         if self.checkpoint is not None:
-            own = {name: value for name, value in self._options().items() if name not in _OF_A_RUN}
-            rows = (prepared.train, prepared.valid)
-            name = saving.fingerprint(*rows, (), replace(plan, jobs=1), {**own, "seed": prepared.seed})
+            own, rows = {**self._lasting(), "seed": prepared.seed}, (prepared.train, prepared.valid)
+            name = saving.fingerprint(*rows, (), replace(plan, jobs=1), own)
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
-        progress = Terminal(self._unit(), self.shown) if self.progress else Silent()
-        seed = fold_in(prepared.seed, "chains")
-        run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=progress, resume=resume)
+        seed, display = fold_in(prepared.seed, "chains"), self._display(self._unit())
+        run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
         return self._weighed(prepared, x, y, run)
 
     def _weighed(self, prepared: Prepared, x: Array, y: Array, run: Chains[Any]) -> Fitted:
@@ -229,7 +225,7 @@ def _counted(rows: Rows, seed: int) -> tuple[Array, Array]:
         weight = rows.weight.cpu().double().numpy()
         if (weight != np.round(weight)).any():
             odd = float(weight[np.argmax(weight != np.round(weight))])
-            raise DataError(f"sample_weight has {odd:g}; chains count rows: give whole numbers")
+            raise DataError(f"sample_weight has {odd:g}; chains count rows: give whole numbers, in class_weight too")
         x, y = (np.repeat(part, weight.astype(np.int64), axis=0) for part in (x, y))
     keys = np.column_stack([y.reshape(len(y), -1), x])
     order = np.lexsort(keys.T)[np.random.default_rng(seed).permutation(len(x))]

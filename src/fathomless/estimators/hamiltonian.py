@@ -38,7 +38,6 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.errors import DataError
-from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
 __all__ = ["DOUBTED", "HamiltonianEstimator", "Sampled", "unconverged"]
@@ -157,7 +156,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
         starts = [flattened(network) for network in networks]
         callbacks, resume = list(self.callbacks or ()), None
         if self.checkpoint is not None:
-            own = {name: v for name, v in self._options().items() if name not in ("progress", "checkpoint_seconds")}
+            own = self._lasting()
             name = saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
             folder = Path(self.checkpoint) / f"chains-{number}"
             keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name})
@@ -170,7 +169,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             fold_in(prepared.seed, "chains", number),
             start=lambda k, generator: sampler.begin(starts[k % len(starts)], generator),
             callbacks=callbacks,
-            progress=Terminal("sweep", {"mean_log_likelihood": "nats per row"}) if self.progress else Silent(),
+            progress=self._display("sweep", {"mean_log_likelihood": "nats per row"}),
             resume=resume,
         )
         seconds = time.perf_counter() - begun

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMON",
+    "OF_A_RUN",
     "ChainOptions",
     "ClassOptions",
     "CrossFitOptions",
@@ -77,8 +78,9 @@ class TableOptions:
         Folder for checkpoints. A fit that was interrupted goes on from there, to the same bytes.
     checkpoint_seconds : float
         Least time between two checkpoints; the first is written at the first row of the history.
-    progress : bool
-        Show a progress bar.
+    verbose : int
+        0 says nothing; 1 shows a progress bar on standard error, and 2 writes a line there for every row of the
+        history instead, for files and notebooks.
     random_state : int, RandomState, Generator or None
         Seed. The same seed, data, machine and number of threads give the same bytes.
     """
@@ -90,7 +92,7 @@ class TableOptions:
     precision: str = option("auto", "choice", names=("auto", "float32", "float64", "bfloat16"))
     checkpoint: "str | PathLike[str] | None" = option(None, "object")
     checkpoint_seconds: float = option(30.0, "real", least=0)
-    progress: bool = option(False, "object")
+    verbose: int = option(0, "object")
     random_state: Any = option(None, "object")
 
 
@@ -288,16 +290,21 @@ class HamiltonianOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClassOptions:
-    """What classes cost.
+    """How often classes count, and what they cost.
 
     Parameters
     ----------
     class_weight : {"balanced"}, dict or None
-        What a mistake about a class costs: `predict` takes the class with the largest weight times probability.
-        Probabilities stay as they are. "balanced" weighs classes by the inverse of their frequency.
+        How often a row of each class counts, as scikit-learn has it: this multiplies `sample_weight` before the fit.
+        Everything is then about the population with these weights: probabilities, scores of held-out rows and the
+        posterior over structure. "balanced" lets all classes count alike, and the rows as many as before.
+    class_cost : {"balanced"}, dict or None
+        What a mistake about a class costs: `predict` takes the class with the largest cost times probability.
+        Probabilities stay as they are. "balanced" is the inverse of the frequency of a class.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))
+    class_cost: Any = option(None, "choice", None, dict, names=("balanced",))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -343,6 +350,9 @@ class NoiseOptions:
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))
     noise: "float | str" = option("learned", "real", "learned", "input")
 
+
+#: Options of one run, which neither predictions nor checkpoints depend on.
+OF_A_RUN = ("verbose", "checkpoint_seconds", "n_jobs")
 
 #: Names of the options that are common to families: of tables, training, laws, draws and chains.
 COMMON = frozenset(

@@ -17,7 +17,7 @@ from fathomless.data.frames import fit_schema, merged, readable, split, take
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale
-from fathomless.estimators.options import TableOptions, options_of
+from fathomless.estimators.options import ClassOptions, TableOptions, options_of
 from fathomless.estimators.saving import explained
 from fathomless.inference.distributed import local_device
 from fathomless.inference.training import SMALL_BATCH
@@ -90,6 +90,10 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         """Return a target without an axis that it should not have."""
 
     @abstractmethod
+    def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
+        """Return how often rows count, (N,): the weights that were given, times those that options give a target."""
+
+    @abstractmethod
     def _predictors(self, schema: Schema, X: Any) -> Array:
         """Encode what predicts, shape (N, D)."""
 
@@ -131,6 +135,7 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_options()
         seed, before = self._seed(), self._fitted_before()
         X, y, weight, kept, given = self._read(X, y, sample_weight, reset=before is None)
+        weight = self._reweighted(y, weight)
         groups = None if groups is None else _grouped(groups, given)[kept]
         schema = self._fit_schema(X, weight) if before is None else self.schema_
         target = self._fit_target(y, weight) if before is None else self.target_
@@ -162,6 +167,11 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_options()
         if reason := self._against_streams():
             raise DataError(reason)
+        if isinstance(self, ClassOptions) and self.class_weight is not None:
+            raise DataError(
+                f"class_weight={self.class_weight!r} was given; rows of a stream count once: leave it out, and say "
+                "with class_cost what mistakes cost"
+            )
         seed, before = self._seed(), self._fitted_before()
         options = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
         schema, target = (

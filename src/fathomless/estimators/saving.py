@@ -28,7 +28,7 @@ __all__ = [
 FUNCTION = {"function": True}  # stands for an option that was a function
 
 # what version 0.1.0 called what is written now, and the options that families had and did not use
-_RENAMED_OPTIONS = {"structure": "predict_by"}
+_RENAMED_OPTIONS = {"structure": "predict_by", "progress": "verbose"}
 _RENAMED_CLASSES = {"ClippedPoisson": "TruncatedPoisson", "Clip": "HardTruncation", "Taper": "SmoothTruncation"}
 _RENAMED_FIELDS = {"clip": "truncation"}
 _WITHOUT_EFFECT = {"weight_draws", "structure_rate", "structure_optimizer", "structure_radius", "structure_delay"}
@@ -111,8 +111,14 @@ def current(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return encoded options by the names that they have now; those that a family has no more are left out.
 
     Version 0.1.0 had other names for some options and laws, and gave every family options that had no effect on it.
+    Until `class_weight` meant what it means in scikit-learn, it was what `class_cost` is now.
     """
     known = set(names)
+    if "class_weight" in options and "class_cost" not in options:  # what it was called before
+        options = {
+            **{name: v for name, v in options.items() if name != "class_weight"},
+            "class_cost": options["class_weight"],
+        }
     renamed = {_RENAMED_OPTIONS.get(name, name): value for name, value in options.items()}
     return {name: value for name, value in renamed.items() if name in known or name not in _WITHOUT_EFFECT}
 

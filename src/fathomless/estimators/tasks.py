@@ -186,31 +186,39 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[mis
         return np.concatenate([cast(ClassPredictive, p).log_probs.numpy() for p in self._predictives(X)])
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable class of every row, shape (N,); with `class_weight`, the one that costs least."""
+        """Return the most probable class of every row, shape (N,); with `class_cost`, the one that costs least."""
         log_cost = np.log(self._costs())
         codes = [(cast(ClassPredictive, p).log_probs.numpy() + log_cost).argmax(1) for p in self._predictives(X)]
         return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
 
     def _costs(self) -> Array:
-        """Return the weight of every class, (K,)."""
+        """Return the cost of every class, (K,)."""
         check_is_fitted(self, "model_")
-        labels = self.classes_
-        if self.class_weight is None:
-            return np.ones(len(labels))
-        if self.class_weight == "balanced":
-            counts = cast(ClassLabels, self.target_).counts
-            if not counts:
-                raise DataError("class_weight='balanced' needs counts of the classes; give a dict of weights")
-            return sum(counts) / (len(counts) * np.array(counts))
-        given = dict(self.class_weight)
-        unknown = [label for label in given if label not in labels.tolist()]
-        weights = np.array([float(given.get(label, 1.0)) for label in labels.tolist()])
-        if unknown or not (weights > 0.0).all():
+        return self._by_class("class_cost", cast(ClassLabels, self.target_))
+
+    def _by_class(self, name: str, labels: ClassLabels) -> Array:
+        """Return what an option says of every class, (K,)."""
+        value, known = getattr(self, name), list(labels.labels)
+        if value is None:
+            return np.ones(len(known))
+        if isinstance(value, str):
+            if not labels.counts:
+                raise DataError(f"{name}='balanced' needs counts of the classes; give a dict of numbers")
+            return sum(labels.counts) / (len(known) * np.array(labels.counts))
+        unknown = [label for label in value if label not in known]
+        numbers = np.array([float(value.get(label, 1.0)) for label in known])
+        if unknown or not ((numbers > 0.0) & (numbers < np.inf)).all():
             raise DataError(
-                f"class_weight={self.class_weight} was given; positive weights of the classes {some(labels.tolist())} "
-                "are allowed"
+                f"{name}={value} was given; positive, finite numbers for the classes {some(known)} are allowed"
             )
-        return weights
+        return numbers
+
+    def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
+        if self.class_weight is None:
+            return weight
+        labels = fit_labels(y, weight)
+        by_row = self._by_class("class_weight", labels)[labels.encode(y)]
+        return by_row if weight is None else weight * by_row
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw labels from the predictive distribution, shape (N, n_samples).
@@ -251,6 +259,9 @@ class _Scaled:
     """What estimators of numbers share: a scale to undo."""
 
     target_: ClassLabels | TargetScale
+
+    def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
+        return weight
 
     def _shaped(self, y: Any) -> Any:
         return y

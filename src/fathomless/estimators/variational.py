@@ -46,7 +46,6 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError
-from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in
 
 __all__ = ["CrossFitEstimator", "Sampling", "VariationalEstimator", "fit_together"]
@@ -95,8 +94,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         callbacks, resume, seed = list(self.callbacks or ()), None, prepared.seed
         if self.checkpoint is not None:
             state = (*start[0].state_dict().values(), *start[1].state_dict().values())
-            options = {name: v for name, v in self._options().items() if name not in ("progress", "checkpoint_seconds")}
-            own = {**options, "seed": seed}
+            own = {**self._lasting(), "seed": seed}
             if prepared.folds is not None:
                 own["dealt"] = prepared.folds.tolist()
             name = saving.fingerprint(prepared.train, prepared.valid, state, training, own)
@@ -107,7 +105,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             "training": training,
             "seed": fold_in(seed, "training"),
             "callbacks": callbacks,
-            "progress": Terminal(shown=self.shown) if self.progress else Silent(),
+            "progress": self._display(),
             "resume": resume,
         }
 

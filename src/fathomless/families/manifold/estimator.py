@@ -38,7 +38,6 @@ from fathomless.posterior.predictive import predictive
 from fathomless.posterior.structure import LatentPosterior
 from fathomless.system import checks, memory
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.progress import Silent, Terminal
 from fathomless.system.rng import fold_in, seeded_globals
 
 __all__ = ["COLLAPSED", "ProjectedBayesClassifier", "ProjectedBayesRegressor"]
@@ -47,7 +46,6 @@ __all__ = ["COLLAPSED", "ProjectedBayesClassifier", "ProjectedBayesRegressor"]
 COLLAPSED = 0.3
 _FEW = 12  # rows below which every candidate sees all
 _ALONG, _FAR = 60, 2.0  # places along a column, and how many standard deviations from its average they reach
-_OF_A_RUN = ("progress", "checkpoint_seconds")  # that the bytes do not depend on
 
 
 class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
@@ -225,7 +223,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
         """Run stages, from their last checkpoint if there is one."""
         callbacks, resume = list(self.callbacks or ()), None
         if self.checkpoint is not None:
-            own = {name: value for name, value in self._options().items() if name not in _OF_A_RUN}
+            own = self._lasting()
             dealt = None if prepared.folds is None else prepared.folds.tolist()
             facts = {**own, "seed": prepared.seed, "dealt": dealt}
             name = saving.fingerprint(prepared.train, None, (), recipe, facts)
@@ -237,7 +235,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             fold_in(prepared.seed, "stages"),
             device=prepared.device,
             callbacks=callbacks,
-            progress=Terminal("round", self.shown) if self.progress else Silent(),
+            progress=self._display("round"),
             resume=resume,
         )
 

@@ -44,7 +44,7 @@ from fathomless.posterior.model import Model
 from fathomless.posterior.structure import InclusionPosterior
 from fathomless.system import checks, io
 from fathomless.system.errors import DataError, DivergenceError
-from fathomless.system.progress import Progress, Silent, Terminal
+from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["FALLBACK", "TEMPERATURES", "Candidate", "Comparison", "TemperatureChoice", "compared", "temperatures"]
@@ -261,7 +261,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         each = [replace(training, temperature=temperature, calibrate=False) for temperature in candidates]
         starts = [copy.deepcopy(start) for _ in candidates]
         seed = fold_in(prepared.seed, "training")
-        progress = Terminal(shown=self.shown) if self.progress else Silent()
+        progress = self._display()
         if callable(self.architecture):  # may be more than can be trained side by side
             return tuple(
                 _alone(*one, rows, valid, own_training, seed, progress)
@@ -284,8 +284,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
     ) -> Checkpoint:
         """Return what keeps the candidates; those of another fit make room."""
         state = (*start[0].state_dict().values(), *start[1].state_dict().values())
-        plain = {name: v for name, v in self._options().items() if name not in ("progress", "checkpoint_seconds")}
-        options = {**plain, "seed": seed, "candidates": [one.temperature for one in training]}
+        options = {**self._lasting(), "seed": seed, "candidates": [one.temperature for one in training]}
         name = saving.fingerprint(rows, judges, state, training[0], options)
         keeper = Checkpoint(self._place(), self.checkpoint_seconds, {"fingerprint": name})
         if io.holds(self._place()) and io.load(self._place(), kinds={keeper.kind}).meta["extra"] != keeper.extra:

@@ -3,6 +3,8 @@
 import functools
 import gzip
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,18 @@ PREDICTING: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "no folder": ({}, ["--out", "nowhere/x.csv"], "nowhere/x.csv cannot be written: No such file or directory"),
     "a folder": ({}, ["--out", "run/evaluations.csv"], "run/evaluations.csv is a folder; give the name of a file"),
 }
+
+
+def test_predictions_need_no_scikit_learn_and_no_pandas(call: Call) -> None:
+    fitted(call)
+    write("new.csv", houses())
+    code = (
+        "import sys; from fathomless.app.cli import main; code = main(['predict', 'run', 'new.csv']); "
+        "slow = {'sklearn', 'scipy', 'pandas', 'joblib'} & set(sys.modules); sys.exit(f'{code} {sorted(slow)}')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "0 []"
+    assert done.stdout == call("predict", "run", "new.csv").out
 
 
 @pytest.mark.parametrize("what", PREDICTING)

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.base import BaseEstimator
 
 import fathomless
 from battery.cases import CASES, PREDICTIVE, TRAINED, Array, Case, chosen, fitted, named, predicted
+from fathomless.families import registry
 from fathomless.families.registry import family_of
 from fathomless.posterior.predictive import concatenate
 from fathomless.system.errors import PausedError
@@ -53,6 +55,16 @@ def test_what_is_loaded_is_bit_equal(case: Case, tmp_path: Path) -> None:
     alike(loaded, estimator, X)
     loaded.save(tmp_path / "two")
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize(**named([case for case in CASES if case.task != "density" and case.family.fitted]))
+def test_what_predicts_without_scikit_learn_says_the_same_bytes(case: Case, tmp_path: Path) -> None:
+    estimator, (X, _) = fitted(case), case.table()
+    light = registry.fitted(estimator.save(tmp_path / "one"))
+    assert not isinstance(light, BaseEstimator)
+    ours, theirs = light.predict_dist(X).columns(), estimator.predict_dist(X).columns()
+    assert equal(list(ours.values()), list(theirs.values()))
+    assert list(ours) == list(theirs)
 
 
 @pytest.mark.parametrize(**named(CASES))

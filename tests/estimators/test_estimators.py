@@ -249,7 +249,7 @@ def test_uncertainty_splits_into_noise_weights_and_structure(weights: str) -> No
 
 
 def test_predictions_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fathomless.estimators import base as scikit
+    from fathomless.estimators import fitted as scikit
 
     X, y = problem()
     fitted = regressor(weights="meanfield").fit(X, y)

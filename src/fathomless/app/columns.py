@@ -300,7 +300,9 @@ def tabled(columns: Mapping[str, Any]) -> "pa.Table":
     """Make a table of named columns."""
     import pyarrow as pa
 
-    return pa.table(dict(columns))
+    from fathomless.data import arrays
+
+    return pa.table({name: arrays.column(values) for name, values in columns.items()})
 
 
 def joined(pieces: Iterable["pa.Table"]) -> "pa.Table":

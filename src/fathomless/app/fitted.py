@@ -1,8 +1,11 @@
 """Commands of a fitted run: ``predict``, ``evaluate``, ``sample``, ``report`` and ``export``."""
 
 import argparse
+import contextlib
+import gc
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,8 +14,8 @@ from fathomless.app.printing import note, scores_of, show, show_json, table_of
 from fathomless.system.errors import DataError, FileError
 
 if TYPE_CHECKING:
-    from fathomless.app.runs import RunManifest
-    from fathomless.estimators.base import Predictor
+    from fathomless.app.manifests import RunManifest
+    from fathomless.estimators.tasks import Density
 
 __all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads"]
 
@@ -29,15 +32,16 @@ def predict(given: argparse.Namespace) -> int:
     """Predict the rows of a table, piece by piece."""
     from dataclasses import replace
 
-    from fathomless.app import columns, runs
-    from fathomless.data import files as tables
-    from fathomless.data.targets import ClassLabels
-    from fathomless.data.writers import writer
-    from fathomless.estimators.tasks import Density
+    with _uncollected():
+        from fathomless.app import columns, manifests
+        from fathomless.data import files as tables
+        from fathomless.data.targets import ClassLabels
+        from fathomless.data.writers import writer
+        from fathomless.estimators.fitted import OfRows
 
-    estimator, manifest = runs.load(given.folder)
+    estimator, manifest = manifests.fitted(given.folder)  # and no scikit-learn, which takes as long as all the rest
     set_threads(given.threads or (manifest.threads if manifest else None))
-    if given.interval and isinstance(estimator, Density):
+    if given.interval and not isinstance(estimator, OfRows):
         raise DataError("--interval was given, and a density has no target; leave it out")
     if given.interval and isinstance(estimator.target_, ClassLabels):
         raise DataError("--interval was given, which is for numbers; the target is a class")
@@ -57,11 +61,11 @@ def predict(given: argparse.Namespace) -> int:
             names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
             X = piece if estimator.schema_.named else piece.drop_columns(list(names))
             X = columns.features(X, estimator.schema_)
-            if isinstance(estimator, Density):
-                log_density, error = estimator.score_samples(X, return_error=True)
-                found = {"log_density": log_density, "monte_carlo_error": error}
+            if isinstance(estimator, OfRows):
+                found = estimator.predict_dist(X).columns(targets, levels)
             else:
-                found = cast("Predictor", estimator).predict_dist(X).columns(targets, levels)
+                log_density, error = cast("Density", estimator).score_samples(X, return_error=True)
+                found = {"log_density": log_density, "monte_carlo_error": error}
             if key in found:
                 raise DataError(f"the key column {key!r} is called like one of predictions; give it another name")
             write(columns.tabled({**names, **found}))
@@ -71,6 +75,18 @@ def predict(given: argparse.Namespace) -> int:
     if given.out != "-":
         show(f"{done:,} rows are in {given.out}")
     return 0
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage while torch is imported, which leaves none: that takes a tenth of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict[str, Any]:

@@ -20,11 +20,9 @@ import csv
 import datetime
 import hashlib
 import json
-import platform
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from io import StringIO
 from os import PathLike
 from pathlib import Path
@@ -32,11 +30,10 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-import fathomless
 from fathomless.app.analysis import Analysis, analyse
 from fathomless.app.doctor import examine
+from fathomless.app.manifests import ASKED, UNFINISHED, RunManifest, finished, read_manifest, state
 from fathomless.estimators.base import Estimator, Predictor
 from fathomless.estimators.densities import evaluate_density
 from fathomless.estimators.evaluation import Evaluation, evaluate
@@ -46,7 +43,7 @@ from fathomless.families import registry
 from fathomless.inference.callbacks import write_history
 from fathomless.inference.distributed import ranks
 from fathomless.system import io
-from fathomless.system.errors import DataError, FileError
+from fathomless.system.errors import DataError
 
 __all__ = [
     "OWN",
@@ -65,7 +62,7 @@ __all__ = [
     "state",
 ]
 
-_ASKED, _UNFINISHED, _CHECKPOINT = "run.json", "unfinished.json", "checkpoint"
+_CHECKPOINT = "checkpoint"
 _EVALUATIONS, _REPORT, _RELEVANCE, _ANALYSIS = "evaluations", "report.html", "relevance.csv", "analysis.json"
 #: Names of the evaluations that are not of a file, and the folders they are in.
 OWN = {"held-out rows": "held-out", "out-of-fold rows": "out-of-fold", "training rows": "training"}
@@ -76,131 +73,7 @@ Path_ = str | PathLike[str]
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class RunManifest:
-    """What was asked of a run.
-
-    Attributes
-    ----------
-    command : tuple of str
-        The command line, without ``--resume`` and ``--overwrite``.
-    estimator : str
-        Name of its class.
-    options : mapping
-        Options that differ from their defaults.
-    source, sha256, bytes : str, str, int
-        Name of the data file, digest and size of what was read.
-    rows, columns : int, tuple of str
-        Rows with a target, and the columns that predict it.
-    targets : tuple of str
-        Columns that are predicted.
-    key, weight : str or None
-        Columns that name the rows and that say how often each counts.
-    seed, threads : int
-        The same seed, data, machine and number of threads give the same bytes.
-    notes : tuple of str
-        What was done to the table, for the reader.
-    notation : mapping of str to str
-        How columns write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
-    versions : mapping of str to str
-        Of fathomless, torch, numpy and Python.
-    """
-
-    command: tuple[str, ...]
-    estimator: str
-    source: str
-    sha256: str
-    bytes: int
-    rows: int
-    columns: tuple[str, ...]
-    targets: tuple[str, ...]
-    seed: int
-    threads: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
-    weight: str | None = None
-    notes: tuple[str, ...] = ()
-    notation: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "fathomless": fathomless.__version__,
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        }
-    )
-
-    def differences(self, other: "RunManifest") -> list[str]:
-        """Return what makes this run another one than `other`, in the words of the command line."""
-        flags = {"seed": "--seed", "weight": "--weight", "threads": "--threads", "targets": "--target"}
-        named = {"sha256": "the data", "columns": "the columns", "estimator": "the task or the structure"}
-        unlike = [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
-        told = {flag: (getattr(self, name), getattr(other, name)) for name, flag in flags.items()}
-        for name in sorted({*self.options, *other.options}):
-            told[f"--{name.replace('_', '-')}"] = (
-                self.options.get(name, "left out"),
-                other.options.get(name, "left out"),
-            )
-        shown = {
-            flag: [", ".join(map(str, one)) if isinstance(one, tuple | list) else one for one in pair]
-            for flag, pair in told.items()
-        }
-        return unlike + [f"{flag} (here {now}, there {then})" for flag, (now, then) in shown.items() if now != then]
-
-    def to_json(self) -> str:
-        """Write as JSON; :meth:`from_json` gives an equal one."""
-        return json.dumps(asdict(self), indent=1) + "\n"
-
-    @staticmethod
-    def from_json(found: Any, path: Path) -> "RunManifest":
-        """Read what :meth:`to_json` wrote and :func:`fathomless.system.io.read_json` parsed.
-
-        Raises
-        ------
-        FileError
-            If it was altered so that it is none.
-        """
-        if isinstance(found, dict):
-            found = {"notation": {}, **found}  # older runs have none
-        if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
-            raise FileError(f"{path} is not what fathomless wrote there; restore it from a backup or fit again")
-        texts = ("command", "columns", "targets", "notes")
-        whole = ("bytes", "rows", "seed", "threads")
-        sound = (
-            all(isinstance(found[name], str) for name in ("estimator", "source", "sha256"))
-            and all(isinstance(found[name], list) and all(isinstance(v, str) for v in found[name]) for name in texts)
-            and all(type(found[name]) is int and found[name] >= 0 for name in whole)
-            and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight"))
-            and all(isinstance(found[name], dict) for name in ("options", "versions", "notation"))
-            and all(isinstance(value, str) for name in ("versions", "notation") for value in found[name].values())
-            and 1 <= found["threads"] <= 1024
-            and 0 < len(found["targets"]) == len(set(found["targets"]))
-        )
-        if not sound:
-            raise FileError(f"{path} was altered; restore it from a backup or fit again")
-        values: dict[str, Any] = {name: tuple(value) if name in texts else value for name, value in found.items()}
-        return RunManifest(**values)
-
-
 # ------------------------------------------------------------------------------------------- beginning, ending
-
-
-def state(folder: Path_) -> str:
-    """Return "empty", "unfinished" or "finished"."""
-    folder = Path(folder)
-    with io.as_file_error(f"{folder} cannot be read"):
-        if (folder / _UNFINISHED).is_file():
-            return "unfinished"
-        return "finished" if io.holds(folder) else "empty"
-
-
-def read_manifest(folder: Path_, latest: bool = False) -> RunManifest | None:
-    """Return what was asked of a run, or None in a folder that ``Estimator.save`` alone wrote.
-
-    In a folder whose run is done anew and not finished yet, this is the old run, or with `latest` the new one.
-    """
-    path = Path(folder) / (_UNFINISHED if latest and state(folder) == "unfinished" else _ASKED)
-    return RunManifest.from_json(io.read_json(path), path) if path.is_file() else None
 
 
 def begin(folder: Path_, manifest: RunManifest, *, resume: bool, overwrite: bool) -> Path | None:
@@ -246,7 +119,7 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
         log(folder, "resumed")
         return True
     io.remove(folder / _CHECKPOINT)
-    io.write_text(folder / _UNFINISHED, manifest.to_json())
+    io.write_text(folder / UNFINISHED, manifest.to_json())
     log(folder, "started")
     return True
 
@@ -290,7 +163,7 @@ def finish(
         looked, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
         main = scored(estimator, *take(held), name="held-out rows", targets=manifest.targets)
     estimator.save(folder)
-    io.write_text(folder / _ASKED, manifest.to_json())
+    io.write_text(folder / ASKED, manifest.to_json())
     write_history(folder, estimator.history_)
     io.remove_file(folder / _RELEVANCE)
     if estimator.relevance_:
@@ -306,7 +179,7 @@ def finish(
     findings = _examined(folder, estimator, [main] if main is not training else [], training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
     io.remove(folder / _CHECKPOINT)
-    io.remove_file(folder / _UNFINISHED)
+    io.remove_file(folder / UNFINISHED)
     log(folder, "finished")
     return main, findings
 
@@ -352,7 +225,7 @@ def fail(folder: Path_, reason: str) -> None:
     if ranks().rank:
         return
     if not io.holds(Path(folder) / _CHECKPOINT):
-        io.remove_file(Path(folder) / _UNFINISHED)
+        io.remove_file(Path(folder) / UNFINISHED)
     log(folder, "failed", reason=reason)
 
 
@@ -375,10 +248,7 @@ def load(folder: Path_) -> tuple[Estimator, RunManifest | None]:
     FileError
         If there is none, or none yet; the message says how to go on.
     """
-    folder = Path(folder)
-    if state(folder) == "unfinished" and not io.holds(folder):
-        raise FileError(f"the run in {folder} is not finished; repeat its fit command with --resume")
-    return registry.load(folder), read_manifest(folder)
+    return registry.load(finished(folder)), read_manifest(folder)
 
 
 def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:

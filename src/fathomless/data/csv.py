@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 from pyarrow import types
 
-from fathomless.data import notations
+from fathomless.data import arrays, notations
 from fathomless.system.errors import DataError, FileError
 
 __all__ = [
@@ -354,7 +354,7 @@ def short(text: str, limit: int = 60) -> str:
 
 def equal_tables(schema: pa.Schema, pieces: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """Cut record batches of any size anew, into tables of equally many rows and a last one with the rest."""
-    held = schema.empty_table()
+    held = pa.Table.from_batches([], schema)
     first = True
     for piece in pieces:
         held = pa.concat_tables([held, pa.Table.from_batches([piece])])
@@ -467,7 +467,7 @@ def _typed(cells: Column, kind: str, notation: str) -> Column | None:
     numbers = _cast(cells, pa.float64()) if notation == "." else None
     if numbers is None:
         numbers = notations.numbers(cells, notation)
-    return None if numbers is None else pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+    return None if numbers is None else pc.if_else(pc.is_nan(numbers), arrays.nothing(pa.float64()), numbers)
 
 
 def _cast(cells: Column, type_: pa.DataType) -> Column | None:
@@ -479,4 +479,4 @@ def _cast(cells: Column, type_: pa.DataType) -> Column | None:
 def _stripped(column: Column, missing: Sequence[str]) -> Column:
     """Strip text; what is one of some words then is missing, in quotes or not."""
     bare = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.is_in(bare, value_set=pa.array(missing, bare.type)), pa.scalar(None, bare.type), bare)
+    return pc.if_else(pc.is_in(bare, value_set=arrays.text(missing, bare.type)), arrays.nothing(bare.type), bare)

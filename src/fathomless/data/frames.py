@@ -18,7 +18,6 @@ import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
 from fathomless.data.schema import (
@@ -270,21 +269,30 @@ def _number_cells(name: str, values: Floats, kind: str = "numeric") -> Cells:
     return Cells("empty" if missing.all() else kind, values, missing)
 
 
+def _numpy_of(series: "nw.Series[Any]") -> npt.NDArray[Any]:
+    """Return a series as an array; pyarrow's own way imports pandas."""
+    if not series.implementation.is_pyarrow():
+        return series.to_numpy()
+    from fathomless.data.arrays import numpy_of
+
+    return numpy_of(series.to_native())
+
+
 def _series_cells(name: str, series: "nw.Series[Any]") -> Cells:
     """Look at the data type of a series; columns of Python objects are judged by their values."""
     dtype = series.dtype
     if dtype.is_integer():  # not a cast, since pyarrow refuses numbers beyond 2^53
-        return _number_cells(name, series.to_numpy().astype(np.float64))
+        return _number_cells(name, _numpy_of(series).astype(np.float64))
     if dtype.is_numeric():
-        return _number_cells(name, series.cast(nw.Float64()).to_numpy().astype(np.float64, copy=False))
+        return _number_cells(name, _numpy_of(series.cast(nw.Float64())).astype(np.float64, copy=False))
     if isinstance(dtype, nw.Datetime):
         if dtype.time_zone is not None:
             series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return _number_cells(name, _days(series.to_numpy()), "date")
+        return _number_cells(name, _days(_numpy_of(series)), "date")
     if isinstance(dtype, nw.Date):
-        return _number_cells(name, _days(series.to_numpy()), "date")
+        return _number_cells(name, _days(_numpy_of(series)), "date")
     values = series.to_list()
-    gaps = series.is_null().to_numpy()
+    gaps = _numpy_of(series.is_null())
     if gaps.any():
         values = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
     if isinstance(dtype, nw.String | nw.Categorical | nw.Enum):
@@ -378,6 +386,8 @@ def read_labels(y: Any) -> npt.NDArray[Any]:
             "numbers, all of one type"
         )
     if any(isinstance(label, float) for label in distinct):
+        from sklearn.utils.multiclass import check_classification_targets  # predictions do without
+
         try:
             with np.errstate(invalid="ignore"):  # scikit-learn casts to int64, whatever the size
                 check_classification_targets(values.astype(np.float64))
@@ -458,7 +468,7 @@ def read_target(y: Any) -> Floats:
 
 def _numbers_of(series: "nw.Series[Any]") -> Floats:
     if series.dtype.is_numeric():
-        return series.cast(nw.Float64()).to_numpy().astype(np.float64)
+        return _numpy_of(series.cast(nw.Float64())).astype(np.float64)
     return _numbers([None if gap else v for v, gap in zip(series.to_list(), series.is_null(), strict=True)])
 
 

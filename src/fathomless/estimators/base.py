@@ -6,42 +6,30 @@ is, is :mod:`fathomless.estimators.tasks`.
 """
 
 import contextlib
-import copy
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from fathomless.data.folds import without
-from fathomless.data.frames import take
-from fathomless.data.schema import Schema
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import TargetScale
 from fathomless.estimators import saving
-from fathomless.estimators.options import OF_A_RUN, DrawnWeightsOptions, options_of
-from fathomless.estimators.preparation import Array, Prepared, TableReader
-from fathomless.inference.run import Fitted, blueprint_of, rebuild
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
-from fathomless.posterior.ensemble import Ensemble, members_of
-from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.predictive import concatenate, predictive
-from fathomless.posterior.structure import ListedPosterior, Structure
-from fathomless.system import checks, io, memory
-from fathomless.system.errors import DataError, FileError
+from fathomless.estimators.fitted import FittedPredictor, require_fitted
+from fathomless.estimators.options import OF_A_RUN
+from fathomless.estimators.preparation import Prepared, TableReader
+from fathomless.inference.run import Fitted
+from fathomless.posterior.capabilities import blueprint_of
+from fathomless.posterior.ensemble import Ensemble
+from fathomless.system import checks, io
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
-from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["PREDICTED_AT_ONCE", "Estimator", "Predictor"]
-
-PREDICTED_AT_ONCE = 16384  #: rows
+__all__ = ["Estimator", "Predictor"]
 
 
 class Estimator(TableReader, ABC):
@@ -72,33 +60,7 @@ class Estimator(TableReader, ABC):
         The fitted network and p(y | f).
     """
 
-    saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
-
-    likelihood_: Likelihood
-    model_: Model
-    structure_: Structure
-    relevance_: dict[str, dict[str, float]]
-    history_: list[dict[str, float]]
-    n_iter_: int
-    held_out_: Array
-    fold_: Array | None
-    seed_: int
-    weighing_: dict[str, Any]
-
-    # ---- what a family says
-
-    @abstractmethod
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> Model:
-        """Build the untrained model."""
-
-    @abstractmethod
-    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        """Refuse options and a blueprint that would build another network than the one that was saved."""
-
-    @abstractmethod
-    def _describe(self) -> None:
-        """Set the attributes that show the posterior over structure."""
 
     @abstractmethod
     def _warn(self, fitted: Fitted) -> None:
@@ -109,12 +71,6 @@ class Estimator(TableReader, ABC):
     @abstractmethod
     def _infer(self, prepared: Prepared) -> Fitted:
         """Find the posterior."""
-
-    # ---- what a task says
-
-    @abstractmethod
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
-        """Build p(y | f); of a saved one by the names of its tensors, which tell what was chosen in the fit."""
 
     # ---- fitting
 
@@ -184,7 +140,7 @@ class Estimator(TableReader, ABC):
         FileError
             If the folder cannot be written; what was there before is untouched.
         """
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         tensors = {
             **{f"model/{name}": value for name, value in self.model_.state_dict().items()},
             **{f"likelihood/{name}": value for name, value in self.likelihood_.state_dict().items()},
@@ -207,86 +163,6 @@ class Estimator(TableReader, ABC):
         }
         return io.save(path, kind=type(self).__name__, tensors=tensors, meta=meta)
 
-    @classmethod
-    def load(cls, path: str | PathLike[str], **functions: Any) -> Self:
-        """Load an estimator that :meth:`save` wrote.
-
-        Parameters
-        ----------
-        path : path
-            The folder. A `device` that this machine has not becomes "auto".
-        functions
-            Options that were functions, by name: they cannot be saved and must be given again.
-
-        Raises
-        ------
-        FileError
-            If the folder is missing, damaged, altered, foreign, or written by a newer version.
-        DataError
-            If an option that was a function is not given.
-        """
-        saved = io.load(path, kinds={cls.__name__})
-        meta = saved.meta
-        given = meta.get("options", {})
-        if not isinstance(given, dict):
-            raise FileError(f"{path} was altered: its options are no mapping; restore it from a backup or save again")
-        lacking = {name for name, value in given.items() if value == saving.FUNCTION} - set(functions)
-        if lacking:
-            raise DataError(
-                f"the estimator in {path} was fitted with a function as {', '.join(sorted(lacking))}; give it again: "
-                f"{cls.__name__}.load(path, {', '.join(f'{name}=...' for name in sorted(lacking))})"
-            )
-        with saving.foreign(path):
-            known = saving.current(given, (option.name for option in options_of(cls)))
-            estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
-            estimator._rebuild(saved)
-        return estimator
-
-    def _rebuild(self, saved: io.Saved) -> None:
-        """Take over the fitted state that a folder holds."""
-        meta = saved.meta
-        self.schema_ = Schema.from_json(meta["schema"])
-        names = [column.name for column in self.schema_.columns]
-        if meta["n_features_in"] != len(names) or meta["feature_names_in"] not in ([], names):
-            raise DataError("its columns are not those of its schema")
-        self.target_ = self._target_type().from_json(meta["target"])
-        dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
-        try:
-            device = self._device()
-        except DataError:  # fitted on another machine
-            self.device = "auto"
-            device = self._device()
-        self.likelihood_ = self._likelihood(self.target_, saved.tensors).to(device, dtype)
-        self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-        members = meta["layout"].get("members", [{}])  # only an ensemble tells of them
-        kinds = meta.get("weighing", {}).get("kinds", [{"options": {}, "networks": len(members)}])
-        built = []
-        for kind in kinds:
-            one, sizes = self._with(kind["options"]), (self._width(self.schema_), self.likelihood_.outputs)
-            built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind["networks"])]
-        self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
-        rebuild(self.model_, meta["layout"])
-        for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
-            state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
-            module.load_state_dict(state)
-            module.eval()
-        self.seed_, self.history_, self.n_iter_ = meta["seed"], meta["history"], meta["n_iter"]
-        self._score, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]
-        self.held_out_ = saved.tensors["held_out"].numpy()
-        self.fold_ = saved.tensors["fold"].numpy() if "fold" in saved.tensors else None
-        self.weighing_ = meta.get("weighing", {})
-        if meta["feature_names_in"]:
-            self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
-        self.relevance_ = {}
-        self._describe()
-
-    def _with(self, options: Mapping[str, Any]) -> Self:
-        """Return a copy, fitted as this one is, with other options."""
-        other = copy.copy(self)
-        for name, value in options.items():
-            setattr(other, name, value)
-        return other
-
     def _options(self) -> dict[str, Any]:
         """Return the constructor's options as plain JSON; what belongs to one run alone becomes None."""
         given = {**self.get_params(deep=False), "callbacks": None, "checkpoint": None}
@@ -301,109 +177,8 @@ class Estimator(TableReader, ABC):
         return tags
 
 
-class Predictor(Estimator, ABC):
+class Predictor(FittedPredictor, Estimator, ABC):
     """What estimators share whose posterior says something of rows with a law for each."""
-
-    @abstractmethod
-    def _units(self) -> dict[str, Any]:
-        """Return what turns components into the user's units."""
-
-    def predict_dist(self, X: Any, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
-        """Return the predictive distribution of every row: a mixture over structures and weight draws.
-
-        It holds the parameters of every component, S × N × K numbers.
-
-        Parameters
-        ----------
-        X : array or data frame, shape (N, C)
-            Rows.
-        fold : array of int, shape (R, N), optional
-            Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
-            training and their ``fold_``, predictions by networks that have not seen them.
-        """
-        chunks: list[ClassPredictive | ContinuousPredictive] = []
-        for chunk in self._predictives(X, self._kept_from(X, fold)):
-            if not chunks:  # its size tells that of the rest; joining needs each number twice
-                memory.require(
-                    2.0 * chunk.nbytes / len(chunk) * len(X),
-                    f"the predictive distribution of {len(X):,} rows",
-                    lambda share: (
-                        f"about {int(share * len(X)):,} rows fit: predict part by part, or lower weight_draws"
-                    ),
-                )
-            chunks.append(chunk)
-        return cast(ClassPredictive | ContinuousPredictive, concatenate(chunks))
-
-    def _kept_from(self, X: Any, fold: Any) -> Array | None:
-        """Return the numbers of the networks that have not seen each row, (R, N)."""
-        if fold is None:
-            return None
-        check_is_fitted(self, "model_")
-        given = np.asarray(fold)
-        if self.fold_ is None or not isinstance(self.model_, Ensemble):
-            raise DataError("fold was given, and no networks were cross-fitted; leave it out")
-        members = self.fold_.max(1, keepdims=True) + 1  # of each partition, since one that diverged is left out
-        if given.shape != (len(members), len(X)) or given.min(initial=0) < 0 or np.any(given >= members):
-            raise DataError(
-                f"fold has shape {given.shape}; for these {len(X)} rows ({len(members)}, {len(X)}) is allowed, with "
-                f"numbers from 0 to {members.min() - 1}: rows of fold -1 were seen by all networks, leave them out"
-            )
-        return cast(Array, given + np.cumsum(members, 0) - members)
-
-    def _predictives(
-        self, X: Any, networks_of: Array | None = None
-    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
-        """Predict chunk after chunk, with the same weight draws for all of them."""
-        check_is_fitted(self, "model_")
-        if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
-            X = self._table(X, reset=False)
-
-        def encoded(part: slice) -> Array:
-            rows = take(X, part)
-            rows = self._table(rows, reset=False) if whole else rows
-            x = self._predictors(self.schema_, rows)
-            memory.release(X)
-            return x
-
-        return self._drawn(encoded, len(X), networks_of)
-
-    def predict_encoded(self, x: Array, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
-        """Return the predictive distribution of rows encoded by ``schema_``, (N, D); see :meth:`predict_dist`."""
-        return cast(
-            ClassPredictive | ContinuousPredictive,
-            concatenate(list(self._drawn(lambda part: x[part], len(x), self._kept_from(x, fold)))),
-        )
-
-    def _drawn(
-        self, encoded: Callable[[slice], Array], count: int, networks_of: Array | None
-    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
-        """Predict so many rows, of which some at a time are encoded."""
-        device, likelihood = self.model_.device, self.likelihood_
-        if networks_of is not None and "narrowing" in self.weighing_:
-            likelihood = copy.deepcopy(likelihood)  # that of single networks
-            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"]))  # type: ignore[operator, union-attr]
-        passes = self._draws() if self.model_.stochastic else 1
-        networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
-        networks *= len(members_of(self.model_))
-        memory.require(
-            2.0 * 8.0 * passes * networks * min(count, PREDICTED_AT_ONCE) * self.likelihood_.outputs,
-            f"weight_draws={passes:,} of {min(count, PREDICTED_AT_ONCE):,} rows",
-            lambda share: f"weight_draws={max(1, int(share * passes)):,} fits",
-        )
-        for start in range(0, max(1, count), PREDICTED_AT_ONCE):
-            found = encoded(slice(start, start + PREDICTED_AT_ONCE))
-            x = torch.as_tensor(found, dtype=self.model_.dtype).to(device)
-            noise = as_generator(fold_in(self.seed_, "predict"), device=x.device)
-            with torch.no_grad():
-                draws = self.model_.draw(x, self._draws(), noise)
-                _check_finite(draws.f, start)
-                if networks_of is not None:
-                    draws = _of_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
-                yield predictive(draws, likelihood, **self._units())
-
-    def _draws(self) -> int:
-        """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""
-        return (self if isinstance(self, DrawnWeightsOptions) else DrawnWeightsOptions).weight_draws
 
 
 @contextlib.contextmanager
@@ -416,30 +191,3 @@ def _restored_on_error(estimator: Estimator) -> Iterator[None]:
         estimator.__dict__.clear()
         estimator.__dict__.update(before)
         raise
-
-
-def _of_networks(draws: Draws, numbers: Array) -> Draws:
-    """Keep, for each row, the draws of some networks: numbers (R, B); those of one line have one law over structure."""
-    assert draws.network is not None
-    lines: list[Tensor] = []
-    log_weight, structure = [], []
-    for line in torch.as_tensor(numbers, device=draws.f.device):
-        chosen, place = line.unique(return_inverse=True)
-        each = [draws.f[draws.network == number] for number in chosen]  # (S, B, K)
-        own = draws.network == chosen[0] if len(chosen) else draws.network == 0
-        lines.append(torch.stack(each, 2)[:, torch.arange(len(line)), place] if each else draws.f[own])
-        log_weight.append(draws.log_weight[own])
-        structure.append(draws.structure[own])
-    joined = torch.cat(log_weight)
-    network = torch.cat([torch.full_like(own, r) for r, own in enumerate(structure)]) if len(lines) > 1 else None
-    return Draws(torch.cat(lines), joined - torch.logsumexp(joined, 0), torch.cat(structure), {}, network=network)
-
-
-def _check_finite(f: Tensor, start: int) -> None:
-    """Refuse outputs of drawn networks, shape (S, B, K), that are not finite."""
-    bad = ~f.isfinite().all(2).all(0)  # (B,)
-    if bool(bad.any()):
-        raise DataError(
-            f"row {start + int(bad.int().argmax())} of X is so far from the training data that the network's output "
-            f"is not finite in {str(f.dtype).removeprefix('torch.')}; check the units of its columns"
-        )

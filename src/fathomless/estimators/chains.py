@@ -54,9 +54,20 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         The same of all chains.
     """
 
-    chains_: list[dict[str, Any]]
-    diagnostics_: dict[str, Diagnosis]
-    diagnostics_of_all_: dict[str, Diagnosis]
+    @property
+    def chains_(self) -> list[dict[str, Any]]:
+        """A record of each chain, see above."""
+        return cast(list[dict[str, Any]], self.weighing_["chains"])
+
+    @property
+    def diagnostics_(self) -> dict[str, Diagnosis]:
+        """Of the chains that are used, see above."""
+        return {name: Diagnosis(**values) for name, values in self.weighing_["diagnostics"].items()}
+
+    @property
+    def diagnostics_of_all_(self) -> dict[str, Diagnosis]:
+        """Of all chains, see above."""
+        return {name: Diagnosis(**values) for name, values in self.weighing_["diagnostics_of_all"].items()}
 
     @abstractmethod
     def _sampler(self, prepared: Prepared, x: Array, y: Array) -> Sampler[Any]:
@@ -144,13 +155,6 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
     def _of_held_out(self, prepared: Prepared, chain: Chain[Any]) -> Tensor:
         assert prepared.valid is not None
         return self._log_density(prepared, chain, prepared.valid.x.cpu().double(), prepared.valid.y.cpu())
-
-    def _show_chains(self) -> None:
-        """Set the attributes that tell of the chains."""
-        told = self.weighing_
-        self.chains_ = told["chains"]
-        self.diagnostics_ = {name: Diagnosis(**values) for name, values in told["diagnostics"].items()}
-        self.diagnostics_of_all_ = {name: Diagnosis(**values) for name, values in told["diagnostics_of_all"].items()}
 
     def _warn(self, fitted: Fitted) -> None:
         """Warn of chains that are in different modes, failed, or have not converged."""

@@ -6,7 +6,6 @@ from typing import Any
 
 import narwhals as nw
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, validate_data
@@ -17,18 +16,15 @@ from fathomless.data.frames import fit_schema, merged, readable, split, take
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale
-from fathomless.estimators.options import ClassOptions, TableOptions, options_of
+from fathomless.estimators.fitted import Array, FittedModel
+from fathomless.estimators.options import ClassOptions, options_of
 from fathomless.estimators.saving import explained
-from fathomless.inference.distributed import local_device
 from fathomless.inference.training import SMALL_BATCH
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, as_seed, fold_in
 
 __all__ = ["Array", "Prepared", "TableReader"]
-
-#: NumPy arrays of any type.
-Array = npt.NDArray[Any]
 
 _SMALL = 2000  # rows below which double precision costs nothing
 
@@ -73,11 +69,8 @@ class Prepared:
     group: Tensor | None = None
 
 
-class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
+class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     """How an estimator reads a table, the way scikit-learn does."""
-
-    schema_: Schema
-    target_: ClassLabels | TargetScale
 
     # ---- what a task says
 
@@ -92,19 +85,6 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
     @abstractmethod
     def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
         """Return how often rows count, (N,): the weights that were given, times those that options give a target."""
-
-    @abstractmethod
-    def _predictors(self, schema: Schema, X: Any) -> Array:
-        """Encode what predicts, shape (N, D)."""
-
-    @abstractmethod
-    def _width(self, schema: Schema) -> int:
-        """Return D."""
-
-    @classmethod
-    @abstractmethod
-    def _target_type(cls) -> type[ClassLabels] | type[TargetScale]:
-        """Return the class of what :meth:`_fit_target` learns."""
 
     # ---- what an inference says
 
@@ -233,19 +213,6 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
         small = count <= SMALL_BATCH if networks > 1 else count < _SMALL  # where double costs next to nothing
         double = self.precision == "float64" or (self.precision == "auto" and small)
         return torch.float64 if double else torch.float32
-
-    def _device(self) -> torch.device:
-        if self.device == "auto":
-            return local_device()
-        try:
-            device = torch.device(self.device)
-            torch.zeros(1, device=device).tolist()
-        except (RuntimeError, AssertionError) as error:
-            reason = str(error).partition("\n")[0][:200]
-            raise DataError(
-                f"device={self.device!r} was given, which torch cannot use here ({reason}); 'cpu' always works"
-            ) from error
-        return device
 
     def _hold_out(self, rows: Rows, count: float, seed: int) -> tuple[Rows, Rows | None, Array]:
         """Split the rows; return also the numbers of those held out."""

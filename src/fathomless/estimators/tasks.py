@@ -3,7 +3,7 @@
 import itertools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -12,18 +12,23 @@ import narwhals as nw
 import numpy as np
 from sklearn.base import ClassifierMixin, DensityMixin, RegressorMixin
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from fathomless.data.frames import as_numbers, encode, read_target, take
+from fathomless.data.frames import as_numbers, read_target, take
 from fathomless.data.schema import Schema, some
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
-from fathomless.estimators.base import PREDICTED_AT_ONCE, Estimator, Predictor
-from fathomless.estimators.options import ClassOptions, NoiseOptions
-from fathomless.estimators.preparation import Array
+from fathomless.estimators.base import Estimator, Predictor
+from fathomless.estimators.fitted import (
+    PREDICTED_AT_ONCE,
+    Array,
+    NamedNoise,
+    OfClasses,
+    OfNumbers,
+    OfRows,
+    require_fitted,
+)
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
-from fathomless.posterior.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regressor", "Supervised"]
 
 
-class Supervised(Predictor):
+class Supervised(OfRows, Predictor):
     """What classifiers and regressors share: columns that predict, and a target."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
@@ -109,7 +114,7 @@ class Supervised(Predictor):
         DataError
             For a level outside, and for a network whose steps depend on the values of the rows.
         """
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         from fathomless.estimators import exporting
 
         return exporting.module_of(self, levels)
@@ -119,7 +124,7 @@ class Supervised(Predictor):
 
         Booleans become 0 and 1, dates days since 1970-01-01, categories their place among those of the training, or -1.
         """
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         return as_numbers(self.schema_, self._table(X, reset=False))
 
     def export(
@@ -150,19 +155,13 @@ class Supervised(Predictor):
         FileError
             If it cannot be written.
         """
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         from fathomless.estimators import exporting
 
         return exporting.export(self, path, levels, about)
 
-    def _predictors(self, schema: Schema, X: Any) -> Array:
-        return encode(schema, X)
 
-    def _width(self, schema: Schema) -> int:
-        return schema.width
-
-
-class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[misc]
+class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
     """What all classifiers share.
 
     Attributes
@@ -170,12 +169,6 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[mis
     classes_ : ndarray, shape (K,)
         Labels, ascending.
     """
-
-    @property
-    def classes_(self) -> Array:
-        """Labels, ascending; shape (K,)."""
-        labels = cast(ClassLabels, self.target_)
-        return labels.decode(np.arange(len(labels.labels)))
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape (N, K), columns in the order of ``classes_``."""
@@ -193,7 +186,7 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[mis
 
     def _costs(self) -> Array:
         """Return the cost of every class, (K,)."""
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         return self._by_class("class_cost", cast(ClassLabels, self.target_))
 
     def _by_class(self, name: str, labels: ClassLabels) -> Array:
@@ -229,10 +222,6 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[mis
         draws = cast(ClassPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
         return np.asarray(draws).T
 
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
-        tempered = "likelihood/log_temperature" in saved
-        return Categorical(len(cast(ClassLabels, target).labels), temperature=tempered)
-
     def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
         return fit_labels(y, weight)
 
@@ -247,51 +236,15 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[mis
             return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
         return y
 
-    def _units(self) -> dict[str, Any]:
-        return {"labels": self.classes_}
 
-    @classmethod
-    def _target_type(cls) -> type[ClassLabels]:
-        return ClassLabels
-
-
-class _Scaled:
+class _Scaled(OfNumbers):
     """What estimators of numbers share: a scale to undo."""
-
-    target_: ClassLabels | TargetScale
 
     def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
         return weight
 
     def _shaped(self, y: Any) -> Any:
         return y
-
-    def _units(self) -> dict[str, Any]:
-        target = cast(TargetScale, self.target_)
-        return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
-
-    @classmethod
-    def _target_type(cls) -> type[TargetScale]:
-        return TargetScale
-
-
-class _NamedNoise(NoiseOptions):
-    """What estimators of numbers share whose noise has a law that the user names."""
-
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
-        targets = len(cast(TargetScale, target).mean)
-        if "likelihood/raw_df" in saved:
-            return StudentT(targets, df="learned")
-        if "model/noise_scale" in saved:  # of networks that state theirs
-            heavy = "model/noise_df" in saved
-            return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
-        kinds: dict[str, Callable[..., Likelihood]] = {
-            "auto": Gaussian,
-            "gaussian": Gaussian,
-            "student_t": StudentT,
-            "laplace": Laplace,
-        }
-        return kinds[checks.choice("likelihood", self.likelihood, tuple(kinds))](targets, noise=self.noise)
 
 
 class BaseRegressor(_Scaled, RegressorMixin, Supervised):  # type: ignore[misc]
@@ -326,7 +279,7 @@ class BaseRegressor(_Scaled, RegressorMixin, Supervised):  # type: ignore[misc]
         return fit_target(y, weight)
 
 
-class Regressor(_NamedNoise, BaseRegressor):
+class Regressor(NamedNoise, BaseRegressor):
     """What regressors share whose noise has a law that the user names."""
 
 
@@ -410,7 +363,7 @@ def _check_numbers(X: Any) -> None:
             )
 
 
-class PredictedDensity(_NamedNoise, Density, Predictor):
+class PredictedDensity(NamedNoise, Density, Predictor):
     """A density that is the predictive distribution of a row without columns."""
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
@@ -426,7 +379,7 @@ class PredictedDensity(_NamedNoise, Density, Predictor):
 
     def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw rows, shape (n_samples, T); each comes from a network of its own."""
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         columns = len(cast(TargetScale, self.target_).mean)
         row = cast(ContinuousPredictive, self.predict_dist(np.zeros((1, columns))))
         count = checks.whole("n_samples", n_samples)

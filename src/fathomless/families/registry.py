@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from dataclasses import Field
 
     from fathomless.estimators.base import Estimator
+    from fathomless.estimators.fitted import FittedModel
 
-__all__ = ["BUILT_IN", "GROUP", "estimator_class", "families", "family_of", "load", "options", "references"]
+__all__ = ["BUILT_IN", "GROUP", "estimator_class", "families", "family_of", "fitted", "load", "options", "references"]
 
 #: The families of the library, a line each.
 BUILT_IN: tuple[Family, ...] = (
@@ -123,6 +124,29 @@ def load(path: str | PathLike[str]) -> "Estimator":
     if saved not in places:
         raise FileError(f"{path} holds a {saved!r}; allowed here: {', '.join(places)}. Load it with what saved it")
     return estimator_class(places[saved]).load(path)
+
+
+def fitted(path: str | PathLike[str]) -> "FittedModel":
+    """Load what predicts from a folder, whatever its class: without scikit-learn, where its family knows how.
+
+    Predictions are those of the estimator, to the byte.
+
+    Raises
+    ------
+    FileError
+        As :func:`load` does.
+    """
+    from fathomless.system import io  # torch comes here
+
+    saved, _ = io.header(path)
+    for family in families().values():
+        for task, place in family.tasks.items():
+            if place.endswith(f":{saved}") and family.fitted is not None and task != "density":
+                from fathomless.estimators.fitted import fitted_class
+
+                found = cast("type[FittedModel]", Family.find(family.fitted))
+                return fitted_class(saved, found, task, family.noise).load(path)
+    return load(path)
 
 
 def references(*names: str) -> tuple[Reference, ...]:

@@ -14,7 +14,7 @@ from fathomless.data.rows import Rows, Stream
 from fathomless.inference.distributed import ranks
 from fathomless.inference.looks import Densities, Looks
 from fathomless.inference.training import Training
-from fathomless.posterior.capabilities import HasStructureLaw, Resizable
+from fathomless.posterior.capabilities import HasStructureLaw, blueprint_of, rebuild
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
@@ -391,17 +391,6 @@ def history_row(
         row[f"divergence_{name}"] = term
         row["elbo"] -= temperature * term if name in tempered else term
     return row
-
-
-def blueprint_of(model: Model) -> dict[str, Any]:
-    """Return what must exist before the state of a model can be loaded; {} if its parts are fixed."""
-    return model.blueprint() if isinstance(model, Resizable) else {}
-
-
-def rebuild(model: Model, blueprint: dict[str, Any]) -> None:
-    """Have the parts that a blueprint names, unless the parts of the model are fixed."""
-    if isinstance(model, Resizable):
-        model.rebuild(blueprint)
 
 
 def structure_parameters(model: Model) -> dict[str, nn.Parameter]:

@@ -24,7 +24,9 @@ __all__ = [
     "Resizable",
     "SideBySide",
     "Stackable",
+    "blueprint_of",
     "lacks",
+    "rebuild",
 ]
 
 
@@ -210,3 +212,14 @@ _MEANING: dict[type, str] = {
     SideBySide: "way to be trained with others as one (SideBySide)",
     Stackable: "way to be evaluated side by side with others (Stackable)",
 }
+
+
+def blueprint_of(model: Model) -> dict[str, Any]:
+    """Return what must exist before the state of a model can be loaded; {} if its parts are fixed."""
+    return model.blueprint() if isinstance(model, Resizable) else {}
+
+
+def rebuild(model: Model, blueprint: dict[str, Any]) -> None:
+    """Have the parts that a blueprint names, unless the parts of the model are fixed."""
+    if isinstance(model, Resizable):
+        model.rebuild(blueprint)

@@ -21,7 +21,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import special
 from torch import Tensor
 
 from fathomless.system.errors import DataError
@@ -250,10 +249,14 @@ class StudentT(Component):
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
+        from scipy import special  # here, since few need it
+
         return torch.as_tensor(special.stdtr(self.df.numpy(), z.numpy()))
 
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
+        from scipy import special
+
         z = torch.as_tensor(special.stdtrit(self.df.numpy(), p.numpy()))
         return torch.where(p <= 0, -math.inf, torch.where(p >= 1, math.inf, z))
 

@@ -17,6 +17,7 @@ from fathomless.system.citations import ICML, NEURIPS, Reference
 __all__ = ["FAMILIES"]
 
 _ESTIMATOR = "fathomless.families.baselines.estimator"
+_FITTED = "fathomless.families.baselines.fitted"
 _REPORT = "fathomless.families.depth.report:page"  # all of them are networks of layers and heads
 
 #: What the registry knows of them.
@@ -27,6 +28,7 @@ FAMILIES = (
         options=FiniteOptions,
         classifier=f"{_ESTIMATOR}:FiniteNetworkClassifier",
         regressor=f"{_ESTIMATOR}:FiniteNetworkRegressor",
+        fitted=f"{_FITTED}:FittedFinite",
         report=_REPORT,
     ),
     Family(
@@ -35,6 +37,7 @@ FAMILIES = (
         options=DepthUncertaintyOptions,
         classifier=f"{_ESTIMATOR}:DepthUncertaintyNetworkClassifier",
         regressor=f"{_ESTIMATOR}:DepthUncertaintyNetworkRegressor",
+        fitted=f"{_FITTED}:FittedDepthUncertainty",
         papers=(
             Reference(
                 "antoran2020depth",
@@ -56,6 +59,7 @@ FAMILIES = (
         options=DropoutOptions,
         classifier=f"{_ESTIMATOR}:DropoutNetworkClassifier",
         regressor=f"{_ESTIMATOR}:DropoutNetworkRegressor",
+        fitted=f"{_FITTED}:FittedDropout",
         papers=(
             Reference(
                 "gal2016dropout",
@@ -75,6 +79,7 @@ FAMILIES = (
         options=MeanFieldOptions,
         classifier=f"{_ESTIMATOR}:MeanFieldNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MeanFieldNetworkRegressor",
+        fitted=f"{_FITTED}:FittedMeanField",
         papers=(
             Reference(
                 "blundell2015weight",
@@ -94,6 +99,7 @@ FAMILIES = (
         options=LaplaceOptions,
         classifier=f"{_ESTIMATOR}:LaplaceNetworkClassifier",
         regressor=f"{_ESTIMATOR}:LaplaceNetworkRegressor",
+        fitted=f"{_FITTED}:FittedLaplace",
         papers=(
             Reference(
                 "immer2021improving",
@@ -113,6 +119,7 @@ FAMILIES = (
         options=SWAGOptions,
         classifier=f"{_ESTIMATOR}:SWAGNetworkClassifier",
         regressor=f"{_ESTIMATOR}:SWAGNetworkRegressor",
+        fitted=f"{_FITTED}:FittedSWAG",
         papers=(
             Reference(
                 "maddox2019simple",
@@ -132,6 +139,7 @@ FAMILIES = (
         options=SubspaceOptions,
         classifier=f"{_ESTIMATOR}:SubspaceNetworkClassifier",
         regressor=f"{_ESTIMATOR}:SubspaceNetworkRegressor",
+        fitted=f"{_FITTED}:FittedSubspace",
         papers=(
             Reference(
                 "izmailov2019subspace",
@@ -158,6 +166,7 @@ FAMILIES = (
         options=MatrixNormalOptions,
         classifier=f"{_ESTIMATOR}:MatrixNormalNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MatrixNormalNetworkRegressor",
+        fitted=f"{_FITTED}:FittedMatrixNormal",
         papers=(
             Reference(
                 "louizos2016structured",
@@ -177,6 +186,7 @@ FAMILIES = (
         options=EnsembleOptions,
         classifier=f"{_ESTIMATOR}:DeepEnsembleClassifier",
         regressor=f"{_ESTIMATOR}:DeepEnsembleRegressor",
+        fitted=f"{_FITTED}:FittedEnsemble",
         papers=(
             Reference(
                 "lakshminarayanan2017simple",

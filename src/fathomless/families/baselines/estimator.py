@@ -13,28 +13,22 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.baselines.drawn import DrawnNetworks
-from fathomless.families.baselines.model import (
-    depth_uncertainty_network,
-    dropout_network,
-    finite_network,
-    matrix_normal_network,
-    mean_field_network,
+from fathomless.families.baselines.fitted import (
+    FittedDepthUncertainty,
+    FittedDropout,
+    FittedEnsemble,
+    FittedFinite,
+    FittedLaplace,
+    FittedMatrixNormal,
+    FittedMeanField,
+    FittedSubspace,
+    FittedSWAG,
+    FittedTrajectory,
 )
 from fathomless.families.baselines.options import (
-    DepthUncertaintyOptions,
     DrawnNetworksOptions,
-    DropoutOptions,
-    EnsembleOptions,
-    FiniteOptions,
-    LaplaceOptions,
-    MatrixNormalOptions,
-    MeanFieldOptions,
-    SubspaceOptions,
-    SWAGOptions,
-    TrajectoryOptions,
 )
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.laplace import laplace_posterior
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
@@ -69,50 +63,24 @@ __all__ = [
 _BATCH = 32  # rows of a step at a constant rate
 
 
-class _FiniteNetwork(FiniteOptions, LayeredNetwork):
-    """How the options of the family become a model."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return finite_network(self._blocks(inputs, outputs), self.depth, **start)
+class _FiniteNetwork(FittedFinite, LayeredNetwork):
+    """How it is trained."""
 
 
-class _DepthUncertaintyNetwork(DepthUncertaintyOptions, LayeredNetwork):
-    """How the options of the family become a model."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, outputs, dtype, layers=self.depths, heads=1 if self.shared_head else self.depths)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        blocks, shared = self._blocks(inputs, outputs), bool(self.shared_head)
-        return depth_uncertainty_network(blocks, self.depths, shared_head=shared, **start)
+class _DepthUncertaintyNetwork(FittedDepthUncertainty, LayeredNetwork):
+    """How it is trained."""
 
 
-class _DropoutNetwork(DropoutOptions, LayeredNetwork):
-    """How the options of the family become a model."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return dropout_network(self._blocks(inputs, outputs), self.depth, self.dropout, **start)
+class _DropoutNetwork(FittedDropout, LayeredNetwork):
+    """How it is trained."""
 
 
-class _MeanFieldNetwork(MeanFieldOptions, LayeredNetwork):
-    """How the options of the family become a model."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, outputs, dtype, layers=self.depth, heads=1, copies=2.0)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return mean_field_network(self._blocks(inputs, outputs), self.depth, **start)
+class _MeanFieldNetwork(FittedMeanField, LayeredNetwork):
+    """How it is trained."""
 
 
-class _MatrixNormalNetwork(MatrixNormalOptions, LayeredNetwork):
-    """How the options of the family become a model."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return matrix_normal_network(self._blocks(inputs, outputs), self.depth, **start)
+class _MatrixNormalNetwork(FittedMatrixNormal, LayeredNetwork):
+    """How it is trained."""
 
 
 class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
@@ -137,13 +105,8 @@ class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
         """Find the posterior of a trained network, and draw from it."""
 
 
-class _LaplaceNetwork(LaplaceOptions, AfterTraining, LayeredNetwork):
+class _LaplaceNetwork(FittedLaplace, AfterTraining, LayeredNetwork):
     """How the options of the family become a model."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> DrawnNetworks:
-        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return DrawnNetworks(self._blocks(inputs, outputs), self.depth, **start)
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
         scale = model.prior_scale()
@@ -152,13 +115,8 @@ class _LaplaceNetwork(LaplaceOptions, AfterTraining, LayeredNetwork):
         model.take(posterior.deviations(self.networks, generator), posterior.precision)
 
 
-class _AlongTrajectory(TrajectoryOptions, AfterTraining, LayeredNetwork, ABC):
+class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):
     """How iterates of descent at a constant rate become a model."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> DrawnNetworks:
-        self._room(inputs, outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return DrawnNetworks(self._blocks(inputs, outputs), self.depth, linear=False, **start)
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
         held, network, scale = likelihood.requires_grad_(False), model.network, model.prior_scale()
@@ -177,7 +135,7 @@ class _AlongTrajectory(TrajectoryOptions, AfterTraining, LayeredNetwork, ABC):
         """Draw weights (n, P), given iterates (T, P)."""
 
 
-class _SWAGNetwork(SWAGOptions, _AlongTrajectory):
+class _SWAGNetwork(FittedSWAG, _AlongTrajectory):
     """How the options of the family become a model."""
 
     def _along(
@@ -186,7 +144,7 @@ class _SWAGNetwork(SWAGOptions, _AlongTrajectory):
         return swag_draws(points, self.rank, self.networks, generator)
 
 
-class _SubspaceNetwork(SubspaceOptions, _AlongTrajectory):
+class _SubspaceNetwork(FittedSubspace, _AlongTrajectory):
     """How the options of the family become a model."""
 
     def _along(
@@ -196,7 +154,7 @@ class _SubspaceNetwork(SubspaceOptions, _AlongTrajectory):
         return subspace_draws(model.network, likelihood, rows, scale, points, d, self.networks, generator)
 
 
-class _DeepEnsemble(EnsembleOptions, _FiniteNetwork):
+class _DeepEnsemble(FittedEnsemble, _FiniteNetwork):
     """A finite network, several times."""
 
 

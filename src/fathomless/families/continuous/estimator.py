@@ -2,46 +2,34 @@
 
 import math
 import time
-import warnings
 from abc import ABC
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import torch
-from sklearn.utils.validation import check_is_fitted
 
 from fathomless.data.frames import take
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Array, Prepared
+from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
 from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
-from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics
+from fathomless.families.continuous.fitted import FittedContinuous
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions
-from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
-from fathomless.families.continuous.solve import PathOptions
 from fathomless.inference.looks import Law
 from fathomless.inference.objective import log_predictive
 from fathomless.inference.run import Fitted
 from fathomless.posterior.ensemble import members_of
-from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.model import Draws
-from fathomless.posterior.structure import ListedPosterior, with_errors
-from fathomless.system import checks
-from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import fold_in
 
 __all__ = ["ContinuousDepthClassifier", "ContinuousDepthRegressor"]
 
-_EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with gates, which halve a layer
-_PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
-_WIDE = 8.0 * math.sqrt(2.0)  # of point estimates whose rate is learned, or 0: a given one would make paths explode
-_RATE = 0.0001  # median of the prior of a learned rate
 _FOCUS = 1.0  # of the planned epochs: the noise of paths lets the rate fall for longer than without it
 _LOOKED = 4  # paths by which epochs are compared: they differ little from each other if they start at one point
 _ROWS = 256  # of the training, from which the effective depth is found
@@ -59,7 +47,7 @@ class EffectiveDepth(ContinuousOptions, Estimator, ABC):
         return replace(fitted, weighing={**fitted.weighing, "effective_depth": layers})
 
 
-class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
+class _ContinuousDepth(FittedContinuous, EffectiveDepth, CrossFitEstimator, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -75,13 +63,7 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
         data changed the network. Of several networks the mean.
     """
 
-    saved_values: ClassVar[dict[str, type]] = {"PoissonPrior": PoissonPrior, "UniformPrior": UniformPrior}
     structure_every: ClassVar[int] = 1
-
-    structure_: ListedPosterior
-    effective_depth_: int
-    horizon_posterior_: dict[float, float]
-    divergence_profile_: Array
 
     def _law_is_free(self) -> bool:
         return True  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
@@ -106,90 +88,6 @@ class _ContinuousDepth(EffectiveDepth, CrossFitEstimator, ABC):
 
     def _without_effect(self) -> tuple[str, ...]:
         return ("structure_rate", "structure_delay", "schedule")
-
-    def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
-        if callable(self.architecture):
-            found: Dynamics = checks.returned("architecture", self.architecture(inputs, outputs), Dynamics)
-            return found
-        checks.choice("architecture", self.architecture, ("mlp",))
-        hidden = (self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden)
-        options = (self.encoder, self.augment, self.activation, self.time)
-        return MLPDynamics(inputs, outputs, self.width, hidden, *options)
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ContinuousDepth:
-        calm = self.initial == "point" and self.rate in ("learned", 0)
-        weight_prior = _WIDE if calm else _PRIORS[self.initial]
-        if self.weight_prior != "auto":
-            weight_prior = checks.positive("weight_prior", self.weight_prior, "auto")
-        most = _EXPLODES * (2.0 if self.time == "gate" else 1.0)
-        if weight_prior > most and self.initial == "gaussian":
-            warnings.warn(
-                f"weight_prior={weight_prior:g} was given; beyond {most:g} draws from the prior explode with depth: "
-                "lower it",
-                DataWarning,
-                stacklevel=7,
-            )
-        rate = _RATE if self.rate == "learned" else checks.real("rate", self.rate)
-        prior: Process = OrnsteinUhlenbeck(rate)
-        if checks.choice("prior", self.prior, ("ou", "brownian")) == "brownian" and rate > 0.0:
-            prior = Brownian(math.sqrt(2.0 * rate))
-        random = self.horizon == "random"
-        horizon = 1.0 if random else checks.positive("horizon", self.horizon, "random")
-        return ContinuousDepth(
-            self._dynamics(inputs, outputs),
-            prior=prior,
-            weight_prior=weight_prior,
-            options=self._path_options(),
-            horizon=horizon,
-            horizons=self.horizons,
-            law=TruncatedPoisson(max(self.horizons - 1.0, 0.5)) if random else None,
-            horizon_prior=self.horizon_prior,
-            seed=fold_in(seed, "weights"),
-            dtype=dtype,
-        )
-
-    def _path_options(self) -> PathOptions:
-        own = {f.name: getattr(self, f.name) for f in fields(PathOptions) if f.name not in ("charged", "learned")}
-        return PathOptions(**own, learned=self.rate == "learned")
-
-    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        for own in blueprint.get("members", [blueprint]):
-            if not {"pieces", "support", "law_parameters"} <= set(own):
-                raise DataError(f"its layout is {sorted(own)}, not that of a network of continuous depth")
-            if self.horizon != "random" and (own["support"] != [self.horizons - 1] or "masses" in own):
-                raise DataError(f"its horizons are {own['support']}, and horizon={self.horizon}")
-
-    def _networks(self) -> list[ContinuousDepth]:
-        """Return the fitted network, or those of an ensemble."""
-        check_is_fitted(self, "model_")
-        return cast(list[ContinuousDepth], members_of(self.model_))
-
-    def _describe(self) -> None:
-        first, *_ = networks = self._networks()
-        for network in networks:
-            if network.times is None:  # those of a saved one win
-                network.predict_by(steps=self.predict_steps)
-        structure = cast(ListedPosterior, self.model_.structure())
-        parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
-        if "numbers" in self.weighing_ and first.random_horizon:
-            found, statistics, unit = self.weighing_, structure.statistics, first.unit
-            structure = replace(with_errors(first.structure(), found), statistics=statistics)
-            parts.append(f"mean horizon {found['mean'] * unit:.2f} ± {found['mean_error'] * unit:.2f} by unseen rows")
-        elif first.random_horizon:
-            parts.append(f"mean horizon {structure.statistics['mean_horizon'] * first.unit:.2f}")
-        told = ", ".join(parts)
-        own = first.summary(structure.statistics)
-        self.structure_ = replace(structure, summary=f"{told}; {own}" if told else own)
-        self.effective_depth_ = self.weighing_.get("effective_depth", 0)
-        self.horizon_posterior_ = {first.horizon: 1.0}
-        if first.random_horizon:
-            pairs = zip(structure.names, structure.probabilities, strict=True)
-            self.horizon_posterior_ = {int(name) * first.unit: p for name, p in pairs}
-        each = [network.divergence_profile() for network in networks]
-        depth = max((one.depth for one in each), key=len)
-        rates = [torch.nn.functional.pad(one.rate, (0, len(depth) - len(one.depth))) for one in each]
-        profile = [torch.tensor(depth, dtype=torch.float64), torch.stack(rates).mean(0)]
-        self.divergence_profile_ = torch.stack(profile, 1).numpy()
 
     def _warn(self, fitted: Fitted) -> None:
         """Nothing can go wrong that a finding does not tell."""

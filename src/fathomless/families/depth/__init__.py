@@ -13,6 +13,7 @@ FAMILY = Family(
     options=DepthOptions,
     classifier="fathomless.families.depth.estimator:UnboundedDepthClassifier",
     regressor="fathomless.families.depth.estimator:UnboundedDepthRegressor",
+    fitted="fathomless.families.depth.fitted:FittedDepth",
     papers=(
         Reference(
             "nazaret2022variational",

@@ -5,32 +5,31 @@ import math
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from fathomless.data.frames import read_target
 from fathomless.data.rows import Rows
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.chains import ChainEstimator, chain_weights
+from fathomless.estimators.fitted import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Array, Prepared
 from fathomless.estimators.tasks import BaseRegressor, Classifier, Density
 from fathomless.families.graph.density import LogitScale, Mixture, components, log_components
 from fathomless.families.graph.engine import engine
+from fathomless.families.graph.fitted import FittedGraph
 from fathomless.families.graph.model import IndianChefs, units_of
-from fathomless.families.graph.options import GraphOptions
 from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.sampler import GraphSampler
 from fathomless.families.graph.state import COVARIATE, FIXED, FREE
 from fathomless.inference.mcmc.chains import Chain, Plan
 from fathomless.inference.objective import log_predictive
-from fathomless.posterior.likelihoods import Gaussian, Likelihood
-from fathomless.posterior.structure import GraphPosterior
+from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks, memory
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, as_seed, fold_in
@@ -45,7 +44,7 @@ _LARGEST_MASS = 5.0  # prior mean of the mass beyond which graphs are huge
 _FEW = 50.0  # components below which a density has no error to be trusted
 
 
-class _InfiniteGraph(GraphOptions, ChainEstimator, ABC):
+class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
     """How the options of the family become chains, and chains a model.
 
     Attributes
@@ -56,24 +55,9 @@ class _InfiniteGraph(GraphOptions, ChainEstimator, ABC):
 
     shown: ClassVar[Mapping[str, str]] = {"mean_hidden": "hidden units", "mean_edges": "edges"}
 
-    model_: IndianChefs
-    structure_: GraphPosterior
-    hidden_posterior_: dict[int, float]
-
-    @abstractmethod
-    def _kind(self) -> str:
-        """Return what outputs are, see :data:`~fathomless.families.graph.model.OUTPUTS`."""
-
     @abstractmethod
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         """Return activations of output units, (T, N), and classes where these are latent."""
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> IndianChefs:
-        return IndianChefs(inputs, outputs, kind=self._kind(), networks=self.networks)
-
-    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        if set(blueprint) != {"networks", "units", "links"}:
-            raise DataError(f"its layout is {sorted(blueprint)}, not that of sampled graphs")
 
     def _sampler(self, prepared: Prepared, x: Array, y: Array) -> GraphSampler:
         self._check_priors(prepared.inputs)
@@ -128,7 +112,7 @@ class _InfiniteGraph(GraphOptions, ChainEstimator, ABC):
 
     def weighed_by(self, chains_by: str) -> Self:
         """Return the estimator with its chains weighed in another way: "selected" or "all"."""
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         checks.choice("chains_by", chains_by, ("selected", "all"))
         fits = {one["chain"]: one["log_likelihood"] for one in self.chains_ if one["states"]}
         weights = dict(
@@ -157,11 +141,6 @@ class _InfiniteGraph(GraphOptions, ChainEstimator, ABC):
 
     def _noise_of(self, prepared: Prepared) -> Likelihood:
         return self._likelihood(prepared.target)
-
-    def _describe(self) -> None:
-        self._show_chains()
-        self.structure_ = self.model_.structure()
-        self.hidden_posterior_ = dict(self.structure_.counts["hidden units"])
 
 
 class _Conditional(_InfiniteGraph, ABC):
@@ -221,14 +200,8 @@ class IndianChefsRegressor(_Conditional, BaseRegressor):
     ((3,), 2)
     """
 
-    def _kind(self) -> str:
-        return "numbers"
-
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         return y.T, None
-
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
-        return Gaussian(len(cast(TargetScale, target).mean), noise="stated")
 
 
 @documented
@@ -249,9 +222,6 @@ class IndianChefsClassifier(_Conditional, Classifier):
     >>> clf.predict_proba(X[:2]).shape
     (2, 3)
     """
-
-    def _kind(self) -> str:
-        return "classes"
 
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         classes = len(cast(ClassLabels, prepared.target).labels)
@@ -292,12 +262,9 @@ class IndianChefsDensity(_InfiniteGraph, Density):
     @property
     def support_(self) -> Array:
         """Where the density is positive: the ends of each column, shape (2, T)."""
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         scale = self._logits()
         return cast(TargetScale, self.target_).decode(scale.support)
-
-    def _kind(self) -> str:
-        return "numbers"
 
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         if y.shape[1] > _COLUMNS or len(y) < _FEW_ROWS:
@@ -314,9 +281,6 @@ class IndianChefsDensity(_InfiniteGraph, Density):
     def _facts(self, prepared: Prepared) -> dict[str, Any]:
         scale = LogitScale.of(cast(Rows, prepared.train).y.cpu().numpy(), self.margin)
         return {"low": scale.low.tolist(), "span": scale.span.tolist()}
-
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
-        return Gaussian(len(cast(TargetScale, target).mean), noise="stated")
 
     def _log_density(self, prepared: Prepared, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
         scale = LogitScale.of(cast(Rows, prepared.train).y.cpu().numpy(), self.margin)
@@ -401,7 +365,7 @@ class IndianChefsDensity(_InfiniteGraph, Density):
 
     def _mixture(self) -> Mixture:
         """Return the density in standardised units."""
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         model, scale = self.model_, self._logits()
         chosen, log_weight = model.thinned(4 * self.networks)
         states = model.states()

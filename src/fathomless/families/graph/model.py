@@ -12,7 +12,7 @@ and what the outputs say follows from their means \mu and precisions: of numbers
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fathomless.families.graph.graphs import Graph
-from fathomless.inference.mcmc.chains import Arrays
 from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import GraphPosterior, credible_interval
+
+if TYPE_CHECKING:
+    from fathomless.inference.mcmc.chains import Arrays
 
 __all__ = ["OUTPUTS", "IndianChefs", "graph_of", "largest", "units_of"]
 
@@ -110,7 +112,7 @@ class IndianChefs(Resizable):
         for name, size in sizes.items():
             self.register_buffer(name, torch.zeros(size, dtype=torch.int64 if name in _WHOLE else torch.float64))
 
-    def fill(self, states: Sequence[Arrays], chain: Sequence[int], log_weight: Sequence[float]) -> None:
+    def fill(self, states: "Sequence[Arrays]", chain: Sequence[int], log_weight: Sequence[float]) -> None:
         """Take over networks, as :class:`~fathomless.families.graph.sampler.GraphSampler` keeps them."""
         self.rebuild(
             {
@@ -237,7 +239,7 @@ class IndianChefs(Resizable):
         )
 
 
-def graph_of(state: Arrays, observed: int) -> Graph:
+def graph_of(state: "Arrays", observed: int) -> Graph:
     """Return the graph of a kept network."""
     edges = np.zeros((len(state["orders"]),) * 2, dtype=bool)
     edges[state["parents"], state["children"]] = True

@@ -13,6 +13,7 @@ FAMILY = Family(
     options=ManifoldOptions,
     classifier="fathomless.families.manifold.estimator:ProjectedBayesClassifier",
     regressor="fathomless.families.manifold.estimator:ProjectedBayesRegressor",
+    fitted="fathomless.families.manifold.fitted:FittedManifold",
     papers=(
         Reference(
             "pradier2018projected",

@@ -9,23 +9,22 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import Tensor
 
 from fathomless.data.folds import can_be_folded, fold_rows
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.fitted import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Array, Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.families.manifold.autoencoder import LAST_MAPS, AutoencoderOptions, Decoder
+from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.dimensions import Dimensions
 from fathomless.families.manifold.fit import STEPS, Manifold, Recipe
-from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw
-from fathomless.families.manifold.model import ProjectedNetwork
-from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
-from fathomless.families.manifold.options import ManifoldOptions
+from fathomless.families.manifold.fitted import FittedManifold
+from fathomless.families.manifold.latent import WEIGHTS
+from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.sampling import sample_latent
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
@@ -35,7 +34,6 @@ from fathomless.nn.flat import flattened
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
-from fathomless.posterior.structure import LatentPosterior
 from fathomless.system import checks, memory
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import fold_in, seeded_globals
@@ -48,7 +46,7 @@ _FEW = 12  # rows below which every candidate sees all
 _ALONG, _FAR = 60, 2.0  # places along a column, and how many standard deviations from its average they reach
 
 
-class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
+class _ProjectedBayes(FittedManifold, Estimator, ABC):
     """How the options of the family become stages, and what they find a model.
 
     Attributes
@@ -71,25 +69,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
         empty.
     """
 
-    saved_values: ClassVar[dict[str, type]] = {"WeightPrior": WeightPrior}
     shown: ClassVar[Mapping[str, str]] = {"modes": "modes"}
-
-    model_: ProjectedNetwork
-    structure_: LatentPosterior
-    latent_dim_: int
-
-    def _network(self, inputs: int, outputs: int) -> Flat:
-        if callable(self.architecture):
-            return FlatModule(checks.returned("architecture", self.architecture(inputs, outputs), nn.Module))
-        checks.choice("architecture", self.architecture, ("mlp",))
-        return FlatNetwork(inputs, outputs, _widths("width", self.width, least=1), self.activation)
-
-    def _tried(self) -> list[int]:
-        """Return the numbers of dimensions that are tried, or the only one."""
-        given = self.latent_dim if isinstance(self.latent_dim, list | tuple) else [self.latent_dim]
-        if not given:
-            raise DataError("latent_dim=() was given; a whole number, or several, are allowed")
-        return [checks.whole("latent_dim", one, least=1) for one in given]
 
     def _recipe(self, dimensions: int) -> Recipe:
         prior = Recipe().prior
@@ -120,23 +100,6 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             draws=self.training_draws,
         )
 
-    def _random(self) -> str:
-        chosen = checks.choice("decoder_law", self.decoder_law, ("bias", "last", "none"))
-        sampled = checks.choice("latent_posterior", self.latent_posterior, ("mixture", "sampled")) == "sampled"
-        return "none" if sampled else chosen
-
-    def _decoder_hidden(self) -> tuple[int, ...]:
-        return () if self.decoder_width == 0 else _widths("decoder_width", self.decoder_width, least=0)
-
-    def _decoder_map(self) -> str:
-        chosen = checks.choice("decoder_map", self.decoder_map, LAST_MAPS)
-        if chosen != "whole" and (self.decoder_width == 0 or self.decoder_law == "last"):
-            raise DataError(
-                f"decoder_map={chosen!r} was given with decoder_width={self.decoder_width!r} and "
-                f"decoder_law={self.decoder_law!r}; hidden units and the law 'bias' or 'none' are needed"
-            )
-        return chosen
-
     def _snapshots(self) -> int:
         each = checks.whole("snapshots", self.snapshots, least=1)
         if each > max(1, self.candidate_steps // STEPS) or each > self.candidates:
@@ -155,22 +118,6 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             with seeded_globals(fold_in(seed, "network", k)):
                 found.append(flattened(self.architecture(inputs, outputs)))
         return torch.stack(found)
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ProjectedNetwork:
-        network = self._network(inputs, outputs)
-        hidden, last = self._decoder_hidden(), self._decoder_map()
-        decoder = Decoder(self.latent_dim_, hidden, network.size, last, network.blocks).to(dtype)
-        law = LatentLaw(torch.zeros(1, self.latent_dim_, dtype=dtype), covariance=self.covariance)
-        of_decoder = None if self._random() == "none" else DecoderLaw(decoder, self._random())
-        return ProjectedNetwork(network, decoder, law, of_decoder).eval()
-
-    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        if set(blueprint) - {"points"} != {"components", "random_columns"}:
-            raise DataError(f"its layout is {sorted(blueprint)}, not that of a weight manifold")
-        dimensions = shapes["model/law.means"][1]
-        if dimensions not in self._tried():
-            raise DataError(f"its latent space has {dimensions} dimensions, and latent_dim={self.latent_dim}")
-        self.latent_dim_ = dimensions
 
     def _infer(self, prepared: Prepared) -> Fitted:
         """Run the stages."""
@@ -266,15 +213,6 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             ),
         )
 
-    def _describe(self) -> None:
-        told = self.weighing_
-        self.structure_ = self.latent_posterior_ = self.model_.structure()
-        self.decoder_gate_ = dict(told["gate"])
-        self.latent_dim_ = int(self.model_.law.means.shape[1])
-        self.latent_dims_ = {int(number): dict(trial) for number, trial in told.get("latent_dims", {}).items()}
-        self.sampling_ = dict(told.get("sampling", {}))
-        self.candidates_ = {"kept": list(told["kept"]), "score": told["score"]}
-
     def _warn(self, fitted: Fitted) -> None:
         """Warn of a decoder that has collapsed."""
         error = fitted.weighing["gate"]["reconstruction"]
@@ -301,7 +239,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
             Predicted means; of classes (M, N, K), probabilities. The weights of the modes are in
             ``latent_posterior_.weights``.
         """
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         return self._modes(self._predictors(self.schema_, self._table(X, reset=False)))
 
     def modes_along(self, column: str) -> tuple[Array, Array]:
@@ -324,7 +262,7 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
         DataError
             If there is no such column of numbers.
         """
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         numeric = {one.name: one for one in self.schema_.columns if one.kind == "numeric"}
         if column not in numeric:
             raise DataError(f"column={column!r} was given; allowed are columns of numbers: {', '.join(numeric) or '–'}")
@@ -367,12 +305,6 @@ class _ProjectedBayes(ManifoldOptions, Estimator, ABC):
 
     def _fitted_before(self) -> torch.dtype | None:
         return None
-
-
-def _widths(name: str, given: Any, least: int) -> tuple[int, ...]:
-    """Return units of hidden layers."""
-    each = given if isinstance(given, list | tuple) else (given,)
-    return tuple(checks.whole(name, one, least=max(1, least)) for one in each)
 
 
 @documented

@@ -13,6 +13,7 @@ FAMILY = Family(
     options=SparseOptions,
     classifier="fathomless.families.sparse.estimator:SparseBayesClassifier",
     regressor="fathomless.families.sparse.estimator:SparseBayesRegressor",
+    fitted="fathomless.families.sparse.fitted:FittedSparse",
     papers=(
         Reference(
             "skaaretlund2023sparsifying",

@@ -2,42 +2,30 @@
 
 import warnings
 from abc import ABC
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
 import torch
-from sklearn.utils.validation import check_is_fitted
-from torch import nn
 
+from fathomless.estimators.fitted import require_fitted
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Array
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.sparse.export import SparseExport, to_sparse
-from fathomless.families.sparse.model import InputSkip, SparseNetwork, inclusion_table
+from fathomless.families.sparse.fitted import FittedSparse
+from fathomless.families.sparse.model import inclusion_table
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
-from fathomless.families.sparse.temperature import TemperatureChoice, temperatures
+from fathomless.families.sparse.temperature import TemperatureChoice
 from fathomless.inference.run import Fitted
 from fathomless.inference.training import adam_travel
-from fathomless.nn.architectures import activation
-from fathomless.nn.bayesian import bayesian
-from fathomless.nn.multiplicative_flow import FlowOptions
-from fathomless.nn.sparse_layer import SpikeSlab
-from fathomless.nn.spike_slab import SlabPrior, SlabStart
-from fathomless.posterior.ensemble import Ensemble, members_of
-from fathomless.system import checks, memory
-from fathomless.system.checks import real
+from fathomless.nn.spike_slab import SlabStart
+from fathomless.posterior.ensemble import Ensemble
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.rng import as_generator, fold_in, seeded_globals
+from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 
-_POSTERIORS = ("lrt", "flow", "relaxed", "slab", "mnf")
 
-
-class _SparseBayes(TemperatureChoice, VariationalEstimator, ABC):
+class _SparseBayes(FittedSparse, TemperatureChoice, VariationalEstimator, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -53,110 +41,7 @@ class _SparseBayes(TemperatureChoice, VariationalEstimator, ABC):
         :class:`~fathomless.families.sparse.temperature.Candidate`. Empty if it was not chosen.
     """
 
-    saved_values: ClassVar[dict[str, type]] = {"FlowOptions": FlowOptions}
     structure_every: ClassVar[int] = 1
-
-    inclusion_probability_: dict[str, Array]
-    candidates_: list[dict[str, Any]]
-
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> SparseNetwork:
-        checks.choice("posterior", self.posterior, _POSTERIORS)
-        self._room(inputs, outputs, dtype)
-        first, rest = self._priors(inputs)
-        options: dict[str, Any] = {
-            "inclusion": self.posterior not in ("slab", "mnf"),
-            "multiplier": (self.flow or FlowOptions()) if self.posterior in ("flow", "mnf") else None,
-            "estimator": "relaxed" if self.posterior == "relaxed" else "local",
-        }
-        with seeded_globals(fold_in(seed, "weights")):
-            plain = self._network(inputs, outputs)
-            entry = next((n for n, part in plain.named_modules() if isinstance(part, nn.Linear)), None)
-            network = bayesian(plain, lambda name, part: SpikeSlab(part, first if name == entry else rest, **options))
-            return SparseNetwork(network.to(dtype=dtype), predict_by=self.predict_by)
-
-    def _network(self, inputs: int, outputs: int) -> nn.Module:
-        if callable(self.architecture):
-            found: nn.Module = checks.returned("architecture", self.architecture(inputs, outputs), nn.Module)
-            return found
-        between, widths = activation(self.activation), [self.width] * self.depth
-        match self.architecture:
-            case "skip":
-                network: nn.Module = InputSkip(inputs, widths, outputs, between)
-            case "mlp":
-                sizes = [inputs, *widths, outputs]
-                linear = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-                parts = [part for layer in linear for part in (layer, activation(self.activation))]
-                network = nn.Sequential(*parts[:-1])
-            case _:
-                raise DataError(
-                    f"architecture={self.architecture!r} was given; allowed are 'mlp', 'skip', or a callable (inputs, "
-                    "outputs) -> nn.Module"
-                )
-        for part in network.modules():
-            if isinstance(part, nn.Linear):
-                nn.init.kaiming_normal_(part.weight)
-                nn.init.zeros_(part.bias)
-        return network
-
-    def _priors(self, inputs: int) -> tuple[SlabPrior, SlabPrior]:
-        """Return the prior of the first layer, in which inputs may differ, and of the others."""
-        given = self.prior_inclusion
-        scale = self.weight_prior if isinstance(self.weight_prior, str) else real("weight_prior", self.weight_prior)
-        if isinstance(given, list | tuple):
-            if len(given) != inputs:
-                raise DataError(
-                    f"prior_inclusion has {len(given)} numbers and the encoded table {inputs} columns; give one for "
-                    "each"
-                )
-            each = torch.tensor([real("prior_inclusion", p) for p in given], dtype=torch.float64)
-            return SlabPrior(each, scale), SlabPrior(float(each.mean()), scale)
-        one = SlabPrior(given if isinstance(given, str) else real("prior_inclusion", given), scale)
-        return one, one
-
-    def _room(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
-        """Refuse a network that will not fit: three numbers for each weight, their gradients and two moments."""
-        if callable(self.architecture):
-            return
-        skip = inputs if self.architecture == "skip" else 0
-        networks = max(self.n_restarts, len(temperatures(self.temperature)))  # at once
-
-        def need(width: int) -> float:
-            sizes = [inputs, *([width] * self.depth), outputs]
-            weights = sum((a + (skip if i else 0)) * b for i, (a, b) in enumerate(pairwise(sizes)))
-            return 12.0 * networks * dtype.itemsize * weights
-
-        def fitting(share: float) -> str:
-            width = self.width
-            while width > 1 and need(width) > share * need(self.width):
-                width = max(1, int(0.95 * width))
-            return f"a width of about {width:,} fits"
-
-        memory.require(need(self.width), f"a network of {self.depth} layers of width {self.width:,}", fitting)
-
-    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        if set(blueprint) - {"members", "sparse"}:  # "sparse" is what the first version wrote
-            raise DataError(f"its layout is {sorted(blueprint)}, not that of a network whose weights may be absent")
-        sizes = {size for shape in shapes.values() for size in shape}
-        if self.depth and not callable(self.architecture) and self.width not in sizes:
-            raise DataError(f"its width is {self.width}, and no weights have this size")
-
-    def _members(self) -> list[SparseNetwork]:
-        """Return the fitted network, or those of an ensemble of restarts."""
-        return cast(list[SparseNetwork], members_of(self.model_))
-
-    def _describe(self) -> None:
-        for member in self._members():
-            member.set_prediction(self.predict_by)
-        self.structure_ = self.model_.structure()
-        self.temperature_ = float(self.weighing_.get("temperature", self.temperature))
-        self.candidates_ = self.weighing_.get("candidates", [])
-        if "note" in self.weighing_:
-            told = f"{self.structure_.summary}; temperature {self.temperature_:g}, {self.weighing_['note']}"
-            self.structure_ = replace(self.structure_, summary=told)
-        first = self._members()[0]
-        self.inclusion_probability_ = {
-            name: layer.weight.inclusion().cpu().numpy() for name, layer in first.sparse_layers()
-        }
 
     @property
     def selected_features_(self) -> list[str]:
@@ -210,7 +95,7 @@ class _SparseBayes(TemperatureChoice, VariationalEstimator, ABC):
         DataError
             If the network is not a chain of layers, or is an average of several.
         """
-        check_is_fitted(self, "model_")
+        require_fitted(self)
         if isinstance(self.model_, Ensemble):
             raise DataError(
                 f"to_sparse was called on an average of {len(self.model_.members)} networks; set restarts='best', or "

@@ -2,16 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, TableOptions, VariationalOptions, option
+from fathomless.system import checks
+from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
     from fathomless.nn.multiplicative_flow import FlowOptions
 
-__all__ = ["SparseOptions"]
+__all__ = ["TEMPERATURES", "SparseOptions", "temperatures"]
+
+#: Candidates of ``temperature="auto"``.
+TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -63,3 +68,26 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     validation_fraction: float = option(0.0, "real")
     patience: "int | None" = option(None, "whole", None, least=1)
     structure_rate: "float | str" = option(3.0, "real", "auto")
+
+
+def temperatures(given: Any) -> tuple[float, ...]:
+    """Return the candidates that an option asks for, the highest first; none for a number.
+
+    Raises
+    ------
+    DataError
+        For no candidates, or what is not a positive, finite number.
+
+    Examples
+    --------
+    >>> temperatures((0.01, 1.0)), temperatures(0.1), temperatures("auto") == TEMPERATURES
+    ((1.0, 0.01), (), True)
+    """
+    if isinstance(given, str):
+        checks.choice("temperature", given, ("auto",))
+        return TEMPERATURES
+    if not isinstance(given, list | tuple):
+        return ()
+    if not given:
+        raise DataError(f"temperature={given!r} was given; a number, a list of at least one, or 'auto' is allowed")
+    return tuple(sorted({checks.positive("temperature", value) for value in given}, reverse=True))

@@ -30,7 +30,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import NoiseOptions
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.variational import VariationalEstimator
-from fathomless.families.sparse.options import SparseOptions
+from fathomless.families.sparse.options import TEMPERATURES, SparseOptions, temperatures
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.crossfit import Held, held
@@ -42,15 +42,13 @@ from fathomless.inference.training import Training
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import InclusionPosterior
-from fathomless.system import checks, io
-from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system import io
+from fathomless.system.errors import DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["FALLBACK", "TEMPERATURES", "Candidate", "Comparison", "TemperatureChoice", "compared", "temperatures"]
 
-#: Candidates of ``temperature="auto"``.
-TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 #: The temperature where none can be chosen.
 FALLBACK = 0.1
 
@@ -58,29 +56,6 @@ _FEW = 60  # rows below which none are held out
 _SHARE = 0.2  # of the rows, to weigh the candidates
 _PARTS = 5  # of those rows: each is weighed under a noise that was fitted to the other parts
 _LOOKS = 20  # evaluations of a candidate
-
-
-def temperatures(given: Any) -> tuple[float, ...]:
-    """Return the candidates that an option asks for, the highest first; none for a number.
-
-    Raises
-    ------
-    DataError
-        For no candidates, or what is not a positive, finite number.
-
-    Examples
-    --------
-    >>> temperatures((0.01, 1.0)), temperatures(0.1), temperatures("auto") == TEMPERATURES
-    ((1.0, 0.01), (), True)
-    """
-    if isinstance(given, str):
-        checks.choice("temperature", given, ("auto",))
-        return TEMPERATURES
-    if not isinstance(given, list | tuple):
-        return ()
-    if not given:
-        raise DataError(f"temperature={given!r} was given; a number, a list of at least one, or 'auto' is allowed")
-    return tuple(sorted({checks.positive("temperature", value) for value in given}, reverse=True))
 
 
 class Comparison(NamedTuple):

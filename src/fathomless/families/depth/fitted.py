@@ -1,0 +1,240 @@
+"""Networks of unbounded depth as they are read from a folder, and what other networks of layers and heads share."""
+
+import math
+import warnings
+from abc import ABC
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from fathomless.estimators.fitted import FittedPredictor
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.depth.options import DepthOptions, NetworkOptions
+from fathomless.families.depth.sampled import SampledDepth
+from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
+from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.laws import (
+    DepthLaw,
+    DepthPrior,
+    FixedDepth,
+    FreeCategorical,
+    HardTruncation,
+    PoissonPrior,
+    QuantilePoisson,
+    SmoothTruncation,
+    StickBreaking,
+    TruncatedPoisson,
+    UniformPrior,
+)
+from fathomless.posterior.structure import ListedPosterior, with_errors
+from fathomless.system import checks, memory
+from fathomless.system.checks import real
+from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.rng import fold_in, seeded_globals
+
+__all__ = ["FittedDepth", "FittedLayers", "relevance"]
+
+_MOST = 1000  # layers of a network at its start
+_LAWS: dict[str, Callable[[float], DepthLaw]] = {
+    "auto": lambda rate: TruncatedPoisson(rate),
+    "poisson": lambda rate: TruncatedPoisson(rate),
+    "two_sided": lambda rate: TruncatedPoisson(rate, HardTruncation(0.05, 0.95)),
+    "taper": lambda rate: TruncatedPoisson(rate, SmoothTruncation()),
+    "quantile": lambda rate: QuantilePoisson(rate),
+    "stick_breaking": lambda rate: StickBreaking(rate),
+    "categorical": lambda rate: FreeCategorical(10),
+}
+_VALUES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        HardTruncation,
+        TruncatedPoisson,
+        FixedDepth,
+        FreeCategorical,
+        PoissonPrior,
+        QuantilePoisson,
+        StickBreaking,
+        SmoothTruncation,
+        UniformPrior,
+        WeightPrior,
+    )
+}
+
+
+class FittedLayers(NetworkOptions, FittedPredictor, ABC):
+    """How the options of networks of layers and heads become one, and what it shows."""
+
+    structure_: ListedPosterior
+    depth_posterior_: dict[int, float]
+    depth_posterior_error_: dict[int, float]
+    depth_posterior_single_: dict[int, float]
+    kinds_: list[dict[str, Any]]
+    sampling_: dict[int, dict[str, Any]]
+    saved_values: ClassVar[dict[str, type]] = _VALUES
+
+    def _blocks(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
+        width = self._hidden() if width is None else width
+        match self.architecture:
+            case "mlp" | "residual":
+                return MLP(inputs, outputs, width, self._between(), residual=self.architecture == "residual")
+            case "transformer":
+                return TabularTransformer(inputs, outputs, width)
+        if callable(self.architecture):
+            found = self.architecture(inputs, outputs)
+            layer, head = (getattr(found, name, None) for name in ("layer", "head"))
+            return found if callable(layer) and callable(head) else checks.returned("architecture", found, Architecture)
+        raise DataError(
+            f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
+            "callable (inputs, outputs) -> Architecture"
+        )
+
+    def _between(self) -> str:
+        """Return the activation."""
+        return self.activation if self.activation != "auto" else "tanh" if self._sampled() else "relu"
+
+    def _hidden(self) -> int:
+        """Return the units of a layer."""
+        return int(self.width) if self.width != "auto" else 32 if self._sampled() else 64
+
+    def _sampled(self) -> bool:
+        return getattr(self, "weights", "map") == "hmc"
+
+    def _options_of_model(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
+        prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
+        return {"weight_prior": prior, "seed": fold_in(seed, "weights"), "dtype": dtype}
+
+    def _room(
+        self, inputs: int, outputs: int, dtype: torch.dtype, *, layers: int, heads: int, copies: float = 1.0
+    ) -> None:
+        """Refuse a network that will not fit: its weights (`copies` numbers for each), gradients and two moments."""
+        if layers > _MOST:
+            raise DataError(f"a network of {layers:,} layers was asked for; up to {_MOST:,} are allowed")
+        if callable(self.architecture):
+            return
+
+        def count(width: int) -> int:
+            blocks = self._blocks(inputs, outputs, width)
+            parts = [(blocks.layer(1), min(layers, 1)), (blocks.layer(2), max(layers - 1, 0)), (blocks.head(2), heads)]
+            return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
+
+        # the count is a quadratic polynomial, and torch is slow to start to count without building
+        units, small = self._hidden(), (4, 8, 12)
+        with seeded_globals(0):
+            polynomial = np.polyfit(small, [count(width) for width in small], 2)
+
+        def need(width: int) -> float:
+            return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
+
+        def fitting(share: float) -> str:
+            width, most = 4 * int(math.sqrt(share) * units / 4), share * need(units)
+            while width > 4 and need(width) > most:  # the need has a linear part too
+                width = 4 * int(0.98 * width / 4)  # a multiple of the four heads of a transformer
+            return f"a width of about {max(width, 4):,} fits"
+
+        memory.require(need(units), f"a network of {layers} layers of width {units:,}", fitting)
+
+    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        for i, own in enumerate(blueprint.get("members", ())):
+            prefix = f"model/members.{i}."
+            of_member = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
+            self._check_saved(own, {f"model/{name}": shape for name, shape in of_member.items()})
+        if {"members", "states", "networks"} & set(blueprint):  # what was sampled checks its sizes itself
+            return
+        layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
+        heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
+        sizes = {size for shape in shapes.values() for size in shape}
+        shared = not heads and any(name.startswith("model/readout.") for name in shapes)
+        named = set() if shared else set(map(str, blueprint["heads"]))
+        if (
+            layers != {str(k) for k in range(1, blueprint["layers"] + 1)}
+            or heads != named
+            or len(blueprint["heads"]) > len(layers) + 1
+        ):
+            raise DataError(f"its layout names {blueprint['layers']} layers, and it holds {len(layers)}")
+        if layers and not callable(self.architecture) and self._hidden() not in sizes:
+            raise DataError(f"its width is {self._hidden()}, and no weights have this size")
+
+    def _describe(self) -> None:
+        self.kinds_ = self.weighing_.get("kinds", [])
+        self.sampling_ = {int(number): told for number, told in self.weighing_.get("sampling", {}).items()}
+        one_law = "numbers" in self.weighing_ and not self.kinds_
+        first = members_of(self.model_)[0] if one_law else self.model_
+        self.structure_ = cast(ListedPosterior, first.structure())
+        if "numbers" in self.weighing_:
+            self.structure_ = with_errors(self.structure_, self.weighing_)
+        pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
+        self.depth_posterior_ = {int(name): p for name, p in pairs}
+        numbers = self.weighing_.get("numbers", ())
+        self.depth_posterior_error_ = dict(zip(numbers, self.weighing_.get("errors", ()), strict=True))
+        self.depth_posterior_single_ = dict(zip(numbers, self.weighing_.get("single", ()), strict=True))
+        if isinstance(self.model_, SampledDepth) and self.model_.reach.shape[1]:
+            self.relevance_ = relevance(self.model_, self.schema_.encoded_names, 0.9)
+
+
+class FittedDepth(DepthOptions, FittedLayers):
+    """How the options of the family become a model."""
+
+    def _network_of(self, inputs: int, depth: int, outputs: int) -> nn.Module:
+        blocks = self._blocks(inputs, outputs)
+        return nn.Sequential(*map(blocks.layer, range(1, depth + 1)), blocks.head(depth))
+
+    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth | SampledDepth:
+        blocks, depths, law = self._blocks(inputs, outputs), self.depth_prior, self._law()
+        deepest = self._deepest(law)
+        self._room(inputs, outputs, dtype, layers=deepest, heads=deepest + 1)
+        if self._sampled():
+            return SampledDepth(partial(self._network_of, inputs), outputs)
+        with warnings.catch_warnings():
+            if self.structure_from != "elbo" and self.weights in ("map", "hmc"):  # where the law starts will not matter
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            return UnboundedDepth(
+                blocks.layer,
+                blocks.head,
+                law=law,
+                prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
+                min_depth=self.min_depth,
+                weights=self.weights,
+                max_depth=self.max_depth,
+                **self._options_of_model(self.weight_prior, seed, dtype),
+            )
+
+    def _deepest(self, law: DepthLaw) -> int:
+        """Return the greatest depth at the start."""
+        start = [raw for raw in (law.start(0),) if raw is not None]
+        deepest = law.support(torch.tensor(start, dtype=torch.float64))[-1]
+        depth = self.min_depth + (deepest if self.max_depth is None else min(deepest, self.max_depth))
+        if depth > _MOST:
+            raise DataError(
+                f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask "
+                f"for {depth:,} layers; a start with up to {_MOST:,} is allowed, and it grows if the data ask for more"
+            )
+        return depth
+
+    def _law(self) -> DepthLaw:
+        match self.depth_law:
+            case DepthLaw():
+                return self.depth_law
+            case int() if self.depth_law >= self.min_depth:
+                return FixedDepth((self.depth_law - self.min_depth,))
+            case str() if self.depth_law in _LAWS:
+                return _LAWS[self.depth_law](real("initial_depth", self.initial_depth))
+        raise DataError(
+            f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
+            f"depth of an ordinary network, at least min_depth={self.min_depth}"
+        )
+
+
+def relevance(model: SampledDepth, names: Sequence[str], level: float) -> dict[str, dict[str, float]]:
+    """Return weighted quantiles, over all states, of the reach of each column."""
+    tails = (0.5 - 0.5 * level, 0.5, 0.5 + 0.5 * level)
+    order = model.reach.sort(0)
+    shares = model.log_weight.exp()[order.indices].cumsum(0)  # (S, D)
+    places = [(shares < tail * shares[-1]).sum(0).clamp(max=len(shares) - 1) for tail in tails]
+    low, median, high = (order.values.gather(0, place[None])[0].tolist() for place in places)
+    every = zip(names, median, low, high, strict=True)
+    return {name: {"median": m, "low": a, "high": b} for name, m, a, b in every}

@@ -35,6 +35,7 @@ extensions = [
     "gallery",
     "mathml",
     "reference",
+    "spaces",
 ]
 exclude_patterns = ["_build", "_ext", "jupyter_execute"]
 templates_path: list[str] = []

@@ -203,6 +203,34 @@ def test_only_the_same_run_is_resumed(call: Call, changes: list[str], difference
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
+STEADY = ["--schedule", "constant", "--members", "1", "--structure-from", "elbo", "--structure-rate", "0.3"]
+
+
+def test_a_finished_run_at_steady_rates_can_be_lengthened(call: Call) -> None:
+    words = [*FIT, *STEADY]
+    call(*words)
+    longer = [*words, "--epochs", "48"]
+    assert paused(call, *longer, "--resume", at=32).code == 130
+    assert call(*longer, "--resume").code == 0
+    assert events("run") == ["started", "finished", "lengthened", "paused", "resumed", "finished"]
+    assert call(*longer, "--out", "whole").code == 0
+    assert model_of("run") == model_of("whole")
+    less = call(*words, "--epochs", "16", "--resume")
+    assert (less.code, "--epochs 16 was given, and 48 are done" in less.err) == (2, True)
+    assert runs.state("run") == "finished"
+    assert model_of("run") == model_of("whole")
+
+
+def test_a_run_that_was_planned_for_its_epochs_is_not_lengthened(call: Call) -> None:
+    call(*FIT)
+    before = model_of("run")
+    said = call(*FIT, "--resume", "--epochs", "48")
+    assert said.code == 2
+    assert "was planned for its epochs" in said.err
+    assert "Give --overwrite or another --out" in said.err
+    assert (model_of("run"), runs.state("run")) == (before, "finished")
+
+
 def test_a_run_is_not_resumed_with_other_data(call: Call) -> None:
     paused(call, *FIT)
     write_table("data.csv", seed=1)

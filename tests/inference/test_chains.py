@@ -84,6 +84,20 @@ def test_resume_is_bit_equal(tmp_path: Path, jobs: int, blocks: int) -> None:
         assert all(np.array_equal(a[name], b[name]) for a, b in zip(one.kept, other.kept, strict=True) for name in a)
 
 
+@pytest.mark.parametrize("sweeps", [480, 4000])  # traces of every sweep, and of every fourth
+def test_chains_that_have_ended_go_on_as_one_long_run(tmp_path: Path, sweeps: int) -> None:
+    keeper = Checkpoint(tmp_path / "check")
+    run_chains(Walk(), Plan(chains=3, sweeps=240, states=30), seed=3, callbacks=[keeper])
+    longer = Plan(chains=3, sweeps=sweeps, states=20)
+    whole, more = run_chains(Walk(), longer, seed=3), run_chains(Walk(), longer, seed=3, resume=keeper.found())
+    for one, other in zip(more.chains, whole.chains, strict=True):
+        assert one.traces == other.traces
+        assert len(one.kept) == 20
+        assert all(np.array_equal(a[name], b[name]) for a, b in zip(one.kept, other.kept, strict=True) for name in a)
+    with pytest.raises(DataError, match=r"sweeps=300 was given to go on with 240 of 240; .* sweeps=479 is the next"):
+        run_chains(Walk(), Plan(chains=3, sweeps=300, states=30), seed=3, resume=keeper.found())
+
+
 def test_a_chain_does_not_know_of_the_others() -> None:
     few = run_chains(Walk(), Plan(chains=2, sweeps=100, states=10), seed=5)
     many = run_chains(Walk(), Plan(chains=6, sweeps=100, states=10, jobs=3), seed=5)

@@ -133,9 +133,14 @@ class _Fit:
 
     def estimator(self, checkpoint: Path) -> Any:
         """Build the estimator, with what watches its training."""
+        from fathomless.app import runs
         from fathomless.inference.callbacks import History, TensorBoard
 
-        callbacks: list[Callable[[Run], None]] = [History(self.out), self.signals]
+        callbacks: list[Callable[[Run], None]] = [
+            runs.Lengthened(self.out, self.manifest),
+            History(self.out),
+            self.signals,
+        ]
         if self.given.tensorboard:
             callbacks.append(TensorBoard(self.out / "tensorboard"))
         if self.given.log_json:

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,13 @@ class RunManifest:
             for flag, pair in told.items()
         }
         return unlike + [f"{flag} (here {now}, there {then})" for flag, (now, then) in shown.items() if now != then]
+
+    def lengthens(self, other: "RunManifest") -> bool:
+        """Whether this is another run with more, or less, of the same: epochs or sweeps, and nothing else, differ."""
+        names = {*self.options, *other.options}
+        unlike = {name for name in names if self.options.get(name) != other.options.get(name)}
+        alike = not self.differences(replace(other, options=self.options))
+        return alike and len(unlike) == 1 and unlike <= {"epochs", "sweeps"}
 
     def to_json(self) -> str:
         """Write as JSON; :meth:`from_json` gives an equal one."""

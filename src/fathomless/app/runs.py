@@ -11,7 +11,8 @@
       evaluations/        scores and what their pictures need, one folder each
       report.html         the page
       log.jsonl           when it was started, paused, resumed and finished
-      unfinished.json, checkpoint/            only until the training is done
+      unfinished.json                         only until the training is done
+      checkpoint/                             where it stands; kept at the end if it can be lengthened
 
 A run that is overwritten keeps its old model until the new one is there.
 """
@@ -47,6 +48,7 @@ from fathomless.system.errors import DataError
 
 __all__ = [
     "OWN",
+    "Lengthened",
     "RunManifest",
     "analysis",
     "begin",
@@ -108,6 +110,9 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
         )
     if resume and found != "empty":
         before = read_manifest(folder, latest=True)
+        if before is not None and found == "finished" and manifest.lengthens(before):
+            _require_end(folder)
+            return True
         different = ["the data"] if before is None else manifest.differences(before)
         if different:
             raise DataError(
@@ -122,6 +127,31 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
     io.write_text(folder / UNFINISHED, manifest.to_json())
     log(folder, "started")
     return True
+
+
+class Lengthened:
+    """Makes a finished run an unfinished one once there is more of it: until then it stays as it is."""
+
+    def __init__(self, folder: Path_, manifest: RunManifest) -> None:
+        self._folder, self._manifest, self._known = Path(folder), manifest, bool(ranks().rank)
+
+    def __call__(self, run: Any) -> None:
+        """Look at the first row of the history that is new."""
+        if not self._known and state(self._folder) == "finished":
+            io.write_text(self._folder / UNFINISHED, self._manifest.to_json())
+            log(self._folder, "lengthened")
+        self._known = True
+
+
+def _require_end(folder: Path) -> None:
+    """Refuse to lengthen what was planned for its length."""
+    if not io.holds(folder / _CHECKPOINT):
+        raise DataError(
+            f"the run in {folder} is finished, and was planned for its epochs: rates that fall with them, or rows that "
+            "ended it, would have made another of a longer one. Give --overwrite or another --out; one network "
+            "(--members 1 --structure-from elbo) at steady rates (--schedule constant, a number for --structure-rate) "
+            "can be lengthened, and so can --structure graph"
+        )
 
 
 def finish(
@@ -178,7 +208,8 @@ def finish(
         found.save(folder / _ANALYSIS)
     findings = _examined(folder, estimator, [main] if main is not training else [], training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
-    io.remove(folder / _CHECKPOINT)
+    if not estimator.goes_on_:
+        io.remove(folder / _CHECKPOINT)
     io.remove_file(folder / UNFINISHED)
     log(folder, "finished")
     return main, findings

@@ -58,7 +58,12 @@ class Estimator(TableReader, ABC):
         For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
+    goes_on_ : bool
+        Whether a longer fit with the same `checkpoint` goes on from where this one has ended, to the bytes of one long
+        fit. False of what was loaded.
     """
+
+    goes_on_ = False
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
 
@@ -99,7 +104,7 @@ class Estimator(TableReader, ABC):
         self.held_out_, self.seed_ = prepared.held_out, prepared.seed
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
-        self.weighing_, self.fold_ = fitted.weighing, None
+        self.weighing_, self.goes_on_, self.fold_ = fitted.weighing, fitted.goes_on, None
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
                 self.fold_ = without(prepared.fold_of_row, fitted.lost)

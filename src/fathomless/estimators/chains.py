@@ -70,8 +70,8 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         return {name: Diagnosis(**values) for name, values in self.weighing_["diagnostics_of_all"].items()}
 
     @abstractmethod
-    def _sampler(self, prepared: Prepared, x: Array, y: Array) -> Sampler[Any]:
-        """Return what chains do on rows x (N, D) and encoded targets y."""
+    def _sampler(self, prepared: Prepared, x: Array, y: Array, plan: Plan) -> Sampler[Any]:
+        """Return what chains do on rows x (N, D) and encoded targets y, of which they use more and more by a plan."""
 
     @abstractmethod
     def _log_density(self, prepared: Prepared, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
@@ -104,14 +104,15 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             )
         plan = Plan(self.chains, self.sweeps, self.burn_in, self.states, self.n_jobs)
         x, y = _counted(prepared.train, fold_in(prepared.seed, "order"))
-        sampler = self._sampler(prepared, x, y)
         callbacks, resume = list(self.callbacks or ()), None
         if self.checkpoint is not None:
-            own, rows = {**self._lasting(), "seed": prepared.seed}, (prepared.train, prepared.valid)
-            name = saving.fingerprint(*rows, (), replace(plan, jobs=1), own)
+            rows, facts = (prepared.train, prepared.valid), {**self._lasting(), "seed": prepared.seed}
+            name = saving.fingerprint(*rows, (), replace(plan, jobs=1), facts, without=("sweeps",))
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
+        planned = [self.sweeps] if resume is None else resume[1]["planned"]
+        sampler = self._sampler(prepared, x, y, replace(plan, sweeps=planned[0]))
         seed, display = fold_in(prepared.seed, "chains"), self._display(self._unit())
         run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
         return self._weighed(prepared, x, y, run)
@@ -149,6 +150,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             n_iter=run.epoch,
             score=score,
             seed=prepared.seed,
+            goes_on=True,
             weighing=told,
         )
 

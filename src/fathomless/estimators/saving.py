@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields
 from os import PathLike
 from typing import Any, cast
@@ -40,12 +40,15 @@ def fingerprint(
     start: Iterable[Tensor],
     training: Any,
     options: dict[str, Any],
+    without: Collection[str] = (),
 ) -> str:
     """Name the data, the start and the options of a fit, so that a checkpoint of another one is not taken up.
 
-    `training` is a dataclass: how the inference goes.
+    `training` is a dataclass: how the inference goes. What is named by `without` does not count: a fit may go on
+    with more of it.
     """
-    digest = hashlib.sha256(json.dumps([asdict(training), options], sort_keys=True, default=str).encode())
+    told = [{name: v for name, v in of.items() if name not in without} for of in (asdict(training), options)]
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode())
     if isinstance(train, Stream):
         digest.update(train.digest.encode())
     whole = [rows for rows in (train, valid) if isinstance(rows, Rows)]

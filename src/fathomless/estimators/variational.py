@@ -75,10 +75,18 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _from_bound(self, prepared: Prepared, training: Training) -> Fitted:
         """Let gradients of the evidence bound find the posterior."""
         starts, train, valid = self._starts(prepared, self.n_restarts), prepared.train, prepared.valid
-        settings = self._settings(prepared, starts[0], training)
+        goes_on = self._goes_on(training)
+        settings = self._settings(prepared, starts[0], training, without=("epochs",) if goes_on else ())
         if self.n_restarts == 1:
-            return fit(*starts[0], train, valid, **settings)
+            return replace(fit(*starts[0], train, valid, **settings), goes_on=goes_on)
         return restarted(starts, cast(Rows, train), valid, self.restarts, **settings)
+
+    def _goes_on(self, training: Training) -> bool:
+        """Whether more epochs are the same training for longer: nothing in it follows from how many are planned."""
+        law = not isinstance(self, LawOptions) or (self.structure_rate != "auto" and self.structure_delay == 0.0)
+        alone = self.n_restarts == 1 and not self.warm_start
+        steady = training.schedule not in ("cosine", "one_cycle") and training.warm_up == 0.0
+        return law and alone and steady and training.epochs % training.evaluate_every == 0
 
     def _with_heads(self, fitted: Fitted, prepared: Prepared) -> Fitted:
         """Give networks that the bound has found posteriors of their heads, if they are to have some."""
@@ -89,15 +97,21 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _kind_of_heads(self) -> str:
         return self._heads() if isinstance(self, CrossFitEstimator) else "point"
 
-    def _settings(self, prepared: Prepared, start: tuple[Model, Likelihood], training: Training) -> dict[str, Any]:
-        """Return what every kind of training is told."""
+    def _settings(
+        self,
+        prepared: Prepared,
+        start: tuple[Model, Likelihood],
+        training: Training,
+        without: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Return what every kind of training is told; a checkpoint may differ in the options named by `without`."""
         callbacks, resume, seed = list(self.callbacks or ()), None, prepared.seed
         if self.checkpoint is not None:
             state = (*start[0].state_dict().values(), *start[1].state_dict().values())
             own = {**self._lasting(), "seed": seed}
             if prepared.folds is not None:
                 own["dealt"] = prepared.folds.tolist()
-            name = saving.fingerprint(prepared.train, prepared.valid, state, training, own)
+            name = saving.fingerprint(prepared.train, prepared.valid, state, training, own, without)
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)

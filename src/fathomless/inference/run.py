@@ -120,6 +120,9 @@ class Fitted:
         Of the held-out rows, in the state that was kept, if the posterior over structure was fitted to them.
     lost : tuple of int
         Of networks that were trained side by side, those that diverged and were left out.
+    goes_on : bool
+        Whether a checkpoint of its end can be gone on with by a longer inference, to the same bytes: nothing that was
+        done followed from how long it was going to be.
     weighing : dict
         What that posterior rests on, as plain JSON: see :func:`fathomless.estimators.crossfitting.weighed`.
     """
@@ -135,6 +138,7 @@ class Fitted:
     error: str = ""
     found: Densities | None = None
     lost: tuple[int, ...] = ()
+    goes_on: bool = False
     weighing: dict[str, Any] = field(default_factory=dict)
 
 
@@ -260,6 +264,10 @@ class Run:
         self.noise.set_state(tensors["generator/noise"].cpu())
         self.best = Best.from_json(meta["best"], under("best", tensors))
         self.epoch, self.step = meta["epoch"], meta["step"]
+        if self.looks is None and self.epoch > self.epochs:
+            raise DataError(
+                f"epochs={self.epochs} was given, and {self.epoch} are done; as many or more are allowed to go on"
+            )
         self.history = list(meta["history"])
         if self.looks is not None:
             self.looks.resume(meta["looks"])

@@ -302,6 +302,18 @@ def test_resume_is_bit_equal(jobs: int, tmp_path: Path, iris: tuple[np.ndarray, 
     assert resumed.history_ == whole.history_
 
 
+def test_a_fit_that_has_ended_goes_on_as_one_long_fit(tmp_path: Path, iris: tuple[np.ndarray, np.ndarray]) -> None:
+    X, options = iris[0], {**SHORT, "grow_data": False}
+    longer = {**options, "sweeps": 2 * SHORT["sweeps"]}
+    short = IndianChefsDensity(**options, checkpoint=tmp_path).fit(X)
+    more = IndianChefsDensity(**longer, checkpoint=tmp_path).fit(X)
+    whole = IndianChefsDensity(**longer).fit(X)
+    assert short.goes_on_
+    assert more.n_iter_ == whole.n_iter_ == longer["sweeps"]
+    assert np.array_equal(more.score_samples(X), whole.score_samples(X))
+    assert more.weighing_ == whole.weighing_
+
+
 SCRIPT = """
 import sys, warnings
 from sklearn.datasets import load_iris

@@ -59,10 +59,9 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         """Return activations of output units, (T, N), and classes where these are latent."""
 
-    def _sampler(self, prepared: Prepared, x: Array, y: Array) -> GraphSampler:
+    def _sampler(self, prepared: Prepared, x: Array, y: Array, plan: Plan) -> GraphSampler:
         self._check_priors(prepared.inputs)
         outputs, labels = self._observed(prepared, x, y)
-        plan = Plan(self.chains, self.sweeps, self.burn_in, self.states)
         roles = [COVARIATE] * prepared.inputs + [FREE if labels is None else FIXED] * len(outputs)
         observed, rows = len(roles), len(x)
         need = 8.0 * rows * max(32, 2 * observed)

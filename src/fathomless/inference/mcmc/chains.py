@@ -7,7 +7,7 @@ difference how many chains there are, in which order or by how many workers they
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -176,6 +176,8 @@ class Chains(Generic[S]):
         All of them.
     history : list of dict
         A row after each block: means over chains of what is followed.
+    planned : list of int
+        Sweeps that the run was planned for, and those of each plan by which it went on when it had ended.
     stop, pause : bool
         Set them in a callback to end the run, or to leave it and go on later.
     """
@@ -185,6 +187,7 @@ class Chains(Generic[S]):
         self.epoch = 0
         self.history: list[dict[str, float]] = []
         self.stop = self.pause = False
+        self.planned = [plan.sweeps]
         self.chains: list[Chain[S]] = []
 
     @property
@@ -232,7 +235,7 @@ class Chains(Generic[S]):
             {"sweeps": chain.sweeps, "error": chain.error, "generator": chain.generator.bit_generator.state}
             for chain in self.chains
         ]
-        return {"epoch": self.epoch, "history": self.history, "chains": chains}
+        return {"epoch": self.epoch, "history": self.history, "planned": self.planned, "chains": chains}
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Take over what :meth:`tensors` and :meth:`meta` returned."""
@@ -247,6 +250,32 @@ class Chains(Generic[S]):
             chain.traces = {name: values.tolist() for name, values in _under("traces", own).items()}
             chain.kept = _parted(_under("kept", own), _under("shapes", own))
             self.chains.append(chain)
+        self.planned = list(meta["planned"])
+        if self.planned[-1] != self.plan.sweeps:
+            self._lengthen()
+
+    def _lengthen(self) -> None:
+        """Go on by another plan, as if it had been this one from the start: all that was done is burn-in."""
+        before, plan = replace(self.plan, sweeps=self.planned[-1]), self.plan
+        if not _contains(plan, before, self.epoch):
+            most = 1000 * max(self.epoch, plan.sweeps)
+            allowed = range(max(plan.sweeps, self.epoch), most)
+            fit = next((n for n in allowed if _contains(replace(plan, sweeps=n), before, self.epoch)), None)
+            hint = "lengthen burn_in" if fit is None else f"sweeps={fit} is the next number that is allowed"
+            raise DataError(
+                f"sweeps={plan.sweeps} was given to go on with {self.epoch} of {before.sweeps}; the states of one long "
+                f"run can be kept if all that is done is its burn-in: {hint}"
+            )
+        ratio = plan.every // before.every
+        for chain in self.chains:
+            chain.kept = []
+            chain.traces = {name: values[ratio - 1 :: ratio] for name, values in chain.traces.items()}
+        self.planned.append(plan.sweeps)
+
+
+def _contains(plan: Plan, before: Plan, done: int) -> bool:
+    """Whether what was done by a plan is what another one does at first, and keeps none of."""
+    return plan.first >= done and plan.every % before.every == 0
 
 
 def run_chains(
@@ -276,10 +305,13 @@ def run_chains(
     progress : Progress, optional
         A display.
     resume : (tensors, meta), optional
-        Of an interrupted run of the same plan and seed.
+        Of an interrupted run of the same seed and plan, or of one of fewer sweeps than the burn-in of this plan: it
+        goes on as if it had been this one, apart from the rows of its history.
 
     Raises
     ------
+    DataError
+        If a run cannot go on by this plan.
     DivergenceError
         If every chain failed; the first reason is named.
     PausedError

@@ -324,7 +324,8 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | B
             f"the network gives {draws.f.dtype} and its weights are {model.dtype}: {where} returns another type; make "
             "what it adds or multiplies of the type of its input"
         )
-    if few.x.isfinite().all() and not draws.f.isfinite().all():
+    alone = not isinstance(data, Blocks)  # of networks side by side, one that is not finite is given up in training
+    if alone and few.x.isfinite().all() and not draws.f.isfinite().all():
         raise DivergenceError(
             f"before the first step the network gives values that are not finite, for rows that are: look at "
             f"{not_finite(model, few.x)}, at what it computes and at its initial weights"

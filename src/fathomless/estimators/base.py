@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -23,25 +23,29 @@ from torch import Tensor
 from fathomless.data.folds import without
 from fathomless.data.frames import take
 from fathomless.data.schema import Schema
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import Indicators, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.options import OF_A_RUN, DrawnWeightsOptions, options_of
 from fathomless.estimators.preparation import Array, Prepared, TableReader
 from fathomless.inference.run import Fitted, blueprint_of, rebuild
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import checks, io, memory
-from fathomless.system.errors import DataError, FileError
+from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["PREDICTED_AT_ONCE", "Estimator", "Predictor"]
+__all__ = ["PREDICTED_AT_ONCE", "AnyPredictive", "Estimator", "Predictor"]
 
 PREDICTED_AT_ONCE = 16384  #: rows
+
+#: The predictive distribution of some task.
+AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | IndicatorPredictive
 
 
 class Estimator(TableReader, ABC):
@@ -113,14 +117,14 @@ class Estimator(TableReader, ABC):
     # ---- what a task says
 
     @abstractmethod
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+    def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         """Build p(y | f); of a saved one by the names of its tensors, which tell what was chosen in the fit."""
 
     # ---- fitting
 
     def _fit(self, prepare: Callable[[], Prepared]) -> Self:
         """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
-        with _restored_on_error(self):
+        with _restored_on_error(self), _named(self):
             prepared = prepare()
             fitted = self._infer(prepared)
             self._take_over(prepared, fitted)
@@ -249,7 +253,8 @@ class Estimator(TableReader, ABC):
         names = [column.name for column in self.schema_.columns]
         if meta["n_features_in"] != len(names) or meta["feature_names_in"] not in ([], names):
             raise DataError("its columns are not those of its schema")
-        self.target_ = self._target_type().from_json(meta["target"])
+        several = isinstance(meta["target"], dict) and "indicators" in meta["target"]
+        self.target_ = (Indicators if several else self._target_type()).from_json(meta["target"])
         dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
         try:
             device = self._device()
@@ -308,7 +313,7 @@ class Predictor(Estimator, ABC):
     def _units(self) -> dict[str, Any]:
         """Return what turns components into the user's units."""
 
-    def predict_dist(self, X: Any, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
+    def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
         It holds the parameters of every component, S × N × K numbers.
@@ -321,7 +326,7 @@ class Predictor(Estimator, ABC):
             Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
             training and their ``fold_``, predictions by networks that have not seen them.
         """
-        chunks: list[ClassPredictive | ContinuousPredictive] = []
+        chunks: list[AnyPredictive] = []
         for chunk in self._predictives(X, self._kept_from(X, fold)):
             if not chunks:  # its size tells that of the rest; joining needs each number twice
                 memory.require(
@@ -332,7 +337,7 @@ class Predictor(Estimator, ABC):
                     ),
                 )
             chunks.append(chunk)
-        return cast(ClassPredictive | ContinuousPredictive, concatenate(chunks))
+        return cast(AnyPredictive, concatenate(chunks))
 
     def _kept_from(self, X: Any, fold: Any) -> Array | None:
         """Return the numbers of the networks that have not seen each row, (R, N)."""
@@ -350,33 +355,32 @@ class Predictor(Estimator, ABC):
             )
         return cast(Array, given + np.cumsum(members, 0) - members)
 
-    def _predictives(
-        self, X: Any, networks_of: Array | None = None
-    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
+    def _predictives(self, X: Any, networks_of: Array | None = None) -> Iterator[AnyPredictive]:
         """Predict chunk after chunk, with the same weight draws for all of them."""
-        check_is_fitted(self, "model_")
-        if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
-            X = self._table(X, reset=False)
+        with _named(self):
+            check_is_fitted(self, "model_")
+            if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
+                X = self._table(X, reset=False)
 
-        def encoded(part: slice) -> Array:
-            rows = take(X, part)
-            rows = self._table(rows, reset=False) if whole else rows
-            x = self._predictors(self.schema_, rows)
-            memory.release(X)
-            return x
+            def encoded(part: slice) -> Array:
+                rows = take(X, part)
+                rows = self._table(rows, reset=False) if whole else rows
+                x = self._predictors(self.schema_, rows)
+                memory.release(X)
+                return x
 
-        return self._drawn(encoded, len(X), networks_of)
+            yield from self._drawn(encoded, len(X), networks_of)
 
-    def predict_encoded(self, x: Array, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
+    def predict_encoded(self, x: Array, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of rows encoded by ``schema_``, (N, D); see :meth:`predict_dist`."""
         return cast(
-            ClassPredictive | ContinuousPredictive,
+            AnyPredictive,
             concatenate(list(self._drawn(lambda part: x[part], len(x), self._kept_from(x, fold)))),
         )
 
     def _drawn(
         self, encoded: Callable[[slice], Array], count: int, networks_of: Array | None
-    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
+    ) -> Iterator[AnyPredictive]:
         """Predict so many rows, of which some at a time are encoded."""
         device, likelihood = self.model_.device, self.likelihood_
         if networks_of is not None and "narrowing" in self.weighing_:
@@ -404,6 +408,18 @@ class Predictor(Estimator, ABC):
     def _draws(self) -> int:
         """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""
         return (self if isinstance(self, DrawnWeightsOptions) else DrawnWeightsOptions).weight_draws
+
+
+@contextlib.contextmanager
+def _named(estimator: Estimator) -> Iterator[None]:
+    """Let errors say whose they are, for whoever has several estimators."""
+    try:
+        yield
+    except (ValueError, DivergenceError) as error:  # what scikit-learn refuses is a ValueError, and so is a DataError
+        name = type(estimator).__name__
+        if len(error.args) and name not in str(error):
+            error.args = (f"{name}: {error}", *error.args[1:])
+        raise
 
 
 @contextlib.contextmanager

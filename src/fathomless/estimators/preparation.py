@@ -16,7 +16,7 @@ from fathomless.data import streams
 from fathomless.data.frames import fit_schema, merged, readable, split, take
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators.options import ClassOptions, TableOptions, options_of
 from fathomless.estimators.saving import explained
 from fathomless.inference.distributed import local_device
@@ -60,7 +60,7 @@ class Prepared:
     """
 
     schema: Schema
-    target: ClassLabels | TargetScale
+    target: Target
     inputs: int
     train: Rows | Stream
     valid: Rows | None
@@ -77,12 +77,12 @@ class TableReader(TableOptions, BaseEstimator, ABC):  # type: ignore[misc]
     """How an estimator reads a table, the way scikit-learn does."""
 
     schema_: Schema
-    target_: ClassLabels | TargetScale
+    target_: Target
 
     # ---- what a task says
 
     @abstractmethod
-    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels | TargetScale:
+    def _fit_target(self, y: Any, weight: Array | None) -> Target:
         """Learn how to encode the target."""
 
     @abstractmethod

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fathomless.data.frames import read_target
 from fathomless.data.rows import Rows
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators.chains import ChainEstimator, chain_weights
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Array, Prepared
@@ -227,7 +227,7 @@ class IndianChefsRegressor(_Conditional, BaseRegressor):
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         return y.T, None
 
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+    def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         return Gaussian(len(cast(TargetScale, target).mean), noise="stated")
 
 
@@ -249,6 +249,8 @@ class IndianChefsClassifier(_Conditional, Classifier):
     >>> clf.predict_proba(X[:2]).shape
     (2, 3)
     """
+
+    several_labels = False
 
     def _kind(self) -> str:
         return "classes"
@@ -315,7 +317,7 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         scale = LogitScale.of(cast(Rows, prepared.train).y.cpu().numpy(), self.margin)
         return {"low": scale.low.tolist(), "span": scale.span.tolist()}
 
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+    def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         return Gaussian(len(cast(TargetScale, target).mean), noise="stated")
 
     def _log_density(self, prepared: Prepared, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:

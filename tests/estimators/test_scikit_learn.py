@@ -3,7 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from fathomless import IndianChefsRegressor, UnboundedDepthRegressor
 from fathomless.estimators import saving
@@ -62,3 +67,17 @@ def test_verbose_shows_nothing_a_bar_or_lines(estimator: Any, unit: str, capsys:
 
 def test_what_was_called_progress_is_verbose_when_it_is_loaded() -> None:
     assert saving.current({"progress": True}, UnboundedDepthRegressor().get_params()) == {"verbose": True}
+
+
+def test_pipelines_that_hand_on_data_frames_keep_names_and_predictions() -> None:
+    X, y = problem(40)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    pipe = make_pipeline(StandardScaler(), regressor())
+    plain = clone(pipe).fit(frame, y)  # hands on an array
+    framed = pipe.set_output(transform="pandas").fit(frame, y)
+    assert framed[-1].feature_names_in_.tolist() == ["a", "b", "c"]
+    assert framed[-1].schema_.encoded_names == ("a", "b", "c")
+    np.testing.assert_allclose(framed.predict(frame), plain.predict(frame), rtol=1e-9)
+    assert np.isfinite(framed.predict(frame.iloc[:3], return_std=True)[1]).all()
+    with pytest.raises(ValueError, match="must be in the same order"):
+        framed[-1].predict(framed[:-1].transform(frame)[["c", "b", "a"]])

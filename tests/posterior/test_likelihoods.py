@@ -390,8 +390,3 @@ def test_bad_options_are_refused(make):
 def test_shapes_that_do_not_fit_are_refused(likelihood, f, y):
     with pytest.raises(DataError, match="allowed is"):
         likelihood.log_prob(torch.zeros(f), torch.zeros(y, dtype=torch.int64))
-
-
-def test_prediction_of_several_binary_columns_is_refused():
-    with pytest.raises(DataError, match="2 columns"):
-        Bernoulli(2).components(torch.zeros(1, 1, 2))

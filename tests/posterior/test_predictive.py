@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import narwhals as nw
@@ -423,3 +424,43 @@ def test_a_frame_has_the_columns(library):
             assert found[name].to_list() == values.tolist()
     with pytest.raises(DataError, match="library='excel' was given"):
         classification().to_frame(library="excel")
+
+
+# Several labels at once
+
+
+def test_several_labels_match_the_brute_force_mixture():
+    draws = draws_for(Bernoulli(3))
+    p = predictive(draws, Bernoulli(3))
+    w, q = draws.log_weight.exp().numpy(), draws.f.sigmoid().numpy()  # (S,), (S, N, T)
+    np.testing.assert_allclose(p.probs, np.einsum("s,snt->nt", w, q), rtol=1e-12)
+    np.testing.assert_array_equal(p.predict(), p.probs.numpy() > 0.5)
+    every = np.array(list(itertools.product([0, 1], repeat=3)))
+    joint = np.array([np.einsum("s,sn->n", w, np.where(y == 1, q, 1 - q).prod(2)) for y in every])  # (8, N)
+    found = np.array([p.log_prob(np.tile(y, (4, 1))).exp().numpy() for y in every])
+    np.testing.assert_allclose(found, joint, rtol=1e-12)
+    np.testing.assert_allclose(found.sum(0), 1.0, rtol=1e-12)
+    n = 20_000
+    drawn = p.sample(n, torch.Generator().manual_seed(0))
+    assert drawn.shape == (n, 4, 3)
+    for y, probability in zip(every, joint, strict=True):  # of one network, hence together
+        share = (drawn == y).all(2).mean(0)
+        assert (np.abs(share - probability) < 5 * np.sqrt(probability / n)).all()
+    for t in range(3):
+        u, one = p.uncertainty(), predictive(draws_of(draws, t), Bernoulli()).uncertainty()
+        for name in ("noise", "weights", "structure", "total"):
+            torch.testing.assert_close(getattr(u, name)[:, t], getattr(one, name))
+    halves = [predictive(rows_of(draws, part), Bernoulli(3)) for part in (slice(0, 1), slice(1, 4))]
+    torch.testing.assert_close(concatenate(halves).probs, p.probs)
+    assert list(p.columns(["a", "b", "c"])) == [f"{n}{end}" for n in "abc" for end in ("", "_probability")]
+    assert repr(p) == "IndicatorPredictive(rows=4, draws=6, structures=3)"
+    with pytest.raises(DataError, match=r"allowed are 0 and 1 in the shape \(4, 3\)"):
+        p.log_prob(np.full((4, 3), 2))
+
+
+def draws_of(draws: Draws, t: int) -> Draws:
+    return Draws(draws.f[:, :, t : t + 1], draws.log_weight, draws.structure, {})
+
+
+def rows_of(draws: Draws, part: slice) -> Draws:
+    return Draws(draws.f[:, part], draws.log_weight, draws.structure, {})

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.targets import ClassLabels
+from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Predictor
 from fathomless.estimators.evaluation import Evaluation, Score, evaluate
 from fathomless.estimators.explaining import Dependence, Importance, dependence, importance, row_groups
@@ -241,6 +241,7 @@ def beside(
     from fathomless.app.peers import PEERS, Folded, Peer  # and with them boosting, which nothing else needs
 
     X, y = take(rows)
+    target = cast(ClassLabels | TargetScale, estimator.target_)  # runs have no others
     folded = None if estimator.fold_ is None else estimator.fold_[0]
     fold = np.zeros((1, len(rows)), np.int64) if folded is None else folded[None, rows]
     scores, behind = {}, {}
@@ -249,7 +250,7 @@ def beside(
         for k in range(int(fold.max()) + 1):
             others = training if folded is None else training[folded[training] != k]
             others = others[:: max(1, math.ceil(len(others) / _FITTED))]
-            fitted.append(Peer(name, evaluation.task, seed).fit(*take(others), estimator.schema_, estimator.target_))
+            fitted.append(Peer(name, evaluation.task, seed).fit(*take(others), estimator.schema_, target))
         peer = cast(Predictor, Folded(fitted))
         found = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold)
         scores[name] = found.scores

@@ -113,12 +113,18 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
 def spoken(message: str) -> str:
     """Say a message of the library in the words of the command line: an option's name="value" is --name value.
 
+    The command line has no estimators, so that their names are left out where messages begin with one.
+
     Examples
     --------
+    >>> spoken("UnboundedDepthRegressor: y has gaps")
+    'y has gaps'
     >>> spoken('Fill them, or fit with missing="impute" and n_restarts=3')
     'Fill them, or fit with --missing impute and --n-restarts 3'
     """
     known = {name for family in families().values() for name in options(family, next(iter(family.tasks)))}
+    speakers = {f"{name}: " for family in families().values() for name in family.estimators}
+    message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
 
     def say(found: re.Match[str]) -> str:
         name, text, bare = found.groups()

@@ -195,7 +195,8 @@ def answers(targets: "pa.Table", task: str) -> Array:
     if task == "classification":
         if len(names) > 1:
             raise DataError(
-                f"{len(names)} targets were given; classification is of one column: fit one after the other"
+                f"{len(names)} targets were given; classification is of one column on the command line: fit one after "
+                "the other, or columns of 0 and 1 together from Python"
             )
         values = targets.column(0).to_pylist()
         families = {family(value) for value in values}

@@ -21,7 +21,7 @@ from fathomless.app.insights import Insights, insights
 from fathomless.app.markup import render_template
 from fathomless.app.outcomes import TARGETS, by_target, predictions
 from fathomless.data.schema import Column
-from fathomless.data.targets import TargetScale
+from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation, Score
 from fathomless.estimators.findings import Finding
@@ -428,9 +428,10 @@ def _targets(page: Page) -> list[str]:
     """Describe the targets."""
     target = page.estimator.target_
     names = [str(name) for name in page.data.get("target names", ())]
-    if not isinstance(target, TargetScale):
+    if isinstance(target, ClassLabels):
         labels = listed([str(label) for label in target.labels], _LEVELS)
         return [f"{listed(names) or 'y'}: {len(target.labels)} classes, {labels}"]
+    assert isinstance(target, TargetScale)  # runs have no other
     names = names if len(names) == len(target.mean) else [f"y{t + 1}" for t in range(len(target.mean))]
     scales = zip(names, target.mean, target.scale, strict=True)
     return [f"{name}: mean {number(mean)}, standard deviation {number(scale)}" for name, mean, scale in scales]

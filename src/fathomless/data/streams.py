@@ -23,7 +23,7 @@ from fathomless.data.frames import check_missing, encode, read_columns
 from fathomless.data.readers import fingerprint, mapped
 from fathomless.data.rows import Rows, Stream, concatenate
 from fathomless.data.schema import MISSING, UNSEEN, Schema, Tally, check_option, some
-from fathomless.data.targets import ClassLabels, LabelTally, TargetScale, TargetTally
+from fathomless.data.targets import ClassLabels, LabelTally, Target, TargetScale, TargetTally
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
 from fathomless.system.rng import as_generator
@@ -286,7 +286,7 @@ def learn(
     missing: str = "auto",
     unseen: str = "error",
     max_levels: int = 100,
-) -> tuple[Schema, ClassLabels | TargetScale]:
+) -> tuple[Schema, Target]:
     """Learn in one pass how to encode a table and its target.
 
     Equal to what :func:`~fathomless.data.frames.fit_schema` and :func:`~fathomless.data.targets.fit_labels` or
@@ -342,7 +342,7 @@ def held_out(rows: int, fraction: float, seed: int) -> npt.NDArray[np.int64]:
 def encoded(
     source: Source,
     schema: Schema,
-    target: ClassLabels | TargetScale,
+    target: Target,
     held: npt.NDArray[np.int64],
     dtype: torch.dtype,
     device: torch.device,

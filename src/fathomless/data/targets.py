@@ -6,7 +6,7 @@ Both are plain frozen values that go to JSON and back without loss.
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,17 @@ from fathomless.data.frames import check_weight, read_labels, read_target, read_
 from fathomless.data.schema import Floats, Level, Moments, check_encoded, check_fields, family, moments, rows_of, some
 from fathomless.system.errors import DataError
 
-__all__ = ["ClassLabels", "LabelTally", "TargetScale", "TargetTally", "fit_labels", "fit_target"]
+__all__ = [
+    "ClassLabels",
+    "Indicators",
+    "LabelTally",
+    "Target",
+    "TargetScale",
+    "TargetTally",
+    "fit_indicators",
+    "fit_labels",
+    "fit_target",
+]
 
 _LARGEST = 1e150  # its square is still far from the end of double precision
 _MANY = 20  # classes, above which two rows of each are needed on average
@@ -281,5 +291,93 @@ def _read_moderate(y: Any) -> Floats:
         raise DataError(
             f"y holds values up to {largest:.3g}, too large: variances in its units would overflow; at most "
             f"{_LARGEST:g} is allowed, so divide y by a power of ten"
+        )
+    return values
+
+
+@dataclass(frozen=True)
+class Indicators:
+    """Labels that a row may have or not, any number of them: columns of 0 and 1.
+
+    Attributes
+    ----------
+    dtype : str
+        NumPy data type of the columns that were given.
+    counts : tuple of float, length T
+        How often each label was seen.
+    """
+
+    dtype: str
+    counts: tuple[float, ...]
+
+    @property
+    def log_unit(self) -> float:
+        """Log of the size of a unit: 0, since probabilities have none."""
+        return 0.0
+
+    def encode(self, y: Any) -> Floats:
+        """Turn columns into numbers, shape (N, T); other numbers than 0 and 1 raise :class:`DataError`."""
+        values = _read_indicators(y)
+        if values.shape[1:] != (len(self.counts),):
+            raise DataError(f"y has shape {values.shape}; training had {len(self.counts)} columns")
+        return values
+
+    def decode(self, z: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Turn numbers into columns of the original data type."""
+        return np.asarray(z).astype(self.dtype)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; :meth:`from_json` gives equal columns."""
+        return {"indicators": list(self.counts), "dtype": self.dtype}
+
+    @staticmethod
+    def from_json(obj: Any) -> "Indicators":
+        """Rebuild columns; anything that :meth:`to_json` would not write raises :class:`DataError`."""
+        check_fields(obj, {"indicators": list, "dtype": str}, "columns of labels")
+        counts = obj["indicators"]
+        numbers = all(type(v) is float and 0.0 <= v < math.inf for v in counts)
+        if len(counts) < 2 or not numbers or np.dtype(obj["dtype"]).kind not in "biuf":
+            raise DataError(f"columns of labels were altered: no training gives {obj}")
+        return Indicators(obj["dtype"], tuple(counts))
+
+
+#: What was learned about a target.
+Target: TypeAlias = ClassLabels | TargetScale | Indicators
+
+
+def fit_indicators(y: Any, weight: npt.NDArray[Any] | None = None) -> Indicators:
+    """Learn the columns of several labels.
+
+    Parameters
+    ----------
+    y : array, list or data frame of 0 and 1, shape (N, T), T above 1
+        The target.
+    weight : ndarray, shape (N,), optional
+        How often each row counts.
+
+    Raises
+    ------
+    DataError
+        For other values.
+
+    Examples
+    --------
+    >>> fit_indicators(np.array([[0, 1], [1, 1]])).counts
+    (1.0, 2.0)
+    """
+    values = _read_indicators(y)
+    counts = values.sum(0) if weight is None else weight @ values
+    dtype = y.dtype.name if isinstance(y, np.ndarray) and y.dtype.kind in "biuf" else "int64"
+    return Indicators(dtype, tuple(map(float, counts)))
+
+
+def _read_indicators(y: Any) -> Floats:
+    values = read_target(y)
+    wrong = (values != 0.0) & (values != 1.0)
+    if values.ndim != 2 or wrong.any():
+        what = f"y has {values[wrong][0]:g}" if wrong.any() else "y has one column"
+        raise DataError(
+            f"{what}; several columns of classes hold 0 and 1, for labels that a row may have or not: encode them, or "
+            "fit an estimator for each column"
         )
     return values

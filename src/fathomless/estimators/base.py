@@ -20,7 +20,7 @@ from sklearn.utils import Tags
 from fathomless.data.folds import without
 from fathomless.data.targets import TargetScale
 from fathomless.estimators import saving
-from fathomless.estimators.fitted import FittedPredictor, require_fitted
+from fathomless.estimators.fitted import FittedPredictor, named, require_fitted
 from fathomless.estimators.options import OF_A_RUN
 from fathomless.estimators.preparation import Prepared, TableReader
 from fathomless.inference.run import Fitted
@@ -81,7 +81,7 @@ class Estimator(TableReader, ABC):
 
     def _fit(self, prepare: Callable[[], Prepared]) -> Self:
         """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
-        with _restored_on_error(self):
+        with _restored_on_error(self), named(self):
             prepared = prepare()
             fitted = self._infer(prepared)
             self._take_over(prepared, fitted)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import ChainOptions
@@ -238,7 +238,7 @@ def _counted(rows: Rows, seed: int) -> tuple[Array, Array]:
     return x[order], y[order]
 
 
-def modes_apart(target: ClassLabels | TargetScale) -> float:
+def modes_apart(target: Target) -> float:
     """Return by how many nats per row the log-likelihoods of chains in different modes differ, at least.
 
     0.08, as it was measured with two columns, and in proportion for more of them: log densities add up over columns.

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fathomless.data.frames import read_labels, read_target
 from fathomless.data.schema import check_fields, some
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import ClassLabels, Indicators, TargetScale
 from fathomless.estimators.base import Predictor
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
@@ -210,6 +210,11 @@ def evaluate(
             codes = _codes(known, y)
             _check_lengths(X, codes, 1, targets)
             return _classification(estimator, known, X, codes, name, tuple(targets), fold)
+        case Indicators():
+            raise DataError(
+                "scores are of one class for each row; of several labels at once score each column of predict_proba, "
+                "for instance with sklearn.metrics"
+            )
         case TargetScale() as known:
             values = read_target(y)
             matrix = values.reshape(len(values), -1)  # (N, T)

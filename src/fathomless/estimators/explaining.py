@@ -14,7 +14,8 @@ import numpy.typing as npt
 from fathomless.data.frames import encode
 from fathomless.data.schema import Column, Schema
 from fathomless.estimators.base import Predictor
-from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
+from fathomless.estimators.fitted import AnyPredictive
+from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
 
@@ -252,9 +253,9 @@ def _value(column: Column, encoded: float) -> float | str:
     return str(np.datetime64("1970-01-01") + round(value)) if column.kind == "date" else float(f"{value:.12g}")
 
 
-def _averages(p: ClassPredictive | ContinuousPredictive, points: int, level: float) -> tuple[Floats, Floats, Floats]:
+def _averages(p: AnyPredictive, points: int, level: float) -> tuple[Floats, Floats, Floats]:
     """Return the average prediction of all rows of each point, and quantiles of it over networks, (G, K) each."""
-    each = p.log_p.exp() if isinstance(p, ClassPredictive) else p.component.mean  # (S, N, K)
+    each = p.component.mean if isinstance(p, ContinuousPredictive) else p.each_probs  # (S, N, K)
     of_networks = each.unflatten(1, (points, -1)).mean(2).numpy()  # (S, G, K)
     weight = p.log_weight.exp().numpy()
     weight = weight / weight.sum()

@@ -23,10 +23,10 @@ from torch import Tensor, fx
 
 from fathomless.data.frames import as_numbers, frame
 from fathomless.data.schema import Column, Schema
-from fathomless.data.targets import ClassLabels
+from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Predictor
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.mixtures import Classes, Component, Laplace, Normal, StudentT
+from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
 from fathomless.posterior.model import Draws
 from fathomless.system import io
 from fathomless.system.errors import DataError
@@ -90,14 +90,14 @@ def module_of(estimator: Predictor, levels: Sequence[float]) -> fx.GraphModule:
 def described(estimator: Predictor, levels: Sequence[float]) -> dict[str, Any]:
     """Return what a file says of itself, as plain JSON."""
     structure = {name: value for name, value in asdict(estimator.structure_).items() if name != "edges"}
-    classes = isinstance(estimator.target_, ClassLabels)
+    classes = None if isinstance(estimator.target_, TargetScale) else cast(Any, estimator).classes_
     return {
         "fathomless": __version__,
         "estimator": type(estimator).__name__,
         "columns": [_column(column, estimator.schema_) for column in estimator.schema_.columns],
-        "outputs": ["probabilities"] if classes else ["mean", "variance", "quantiles"],
-        "levels": [] if classes else list(levels),
-        "classes": np.asarray(estimator._units()["labels"]).tolist() if classes else [],
+        "outputs": ["mean", "variance", "quantiles"] if classes is None else ["probabilities"],
+        "levels": list(levels) if classes is None else [],
+        "classes": [] if classes is None else classes.tolist(),
         "target": estimator.target_.to_json(),
         "structure": structure,
         "scores": {"log_density_of_held_out_rows": estimator.validation_score_},
@@ -223,6 +223,8 @@ def _told(
     match likelihood.components(f[kept]):
         case Classes(log_p):
             return {"probabilities": torch.logsumexp(log_weight[:, None, None] + log_p, 0).exp()}
+        case Indicators(logit):
+            return {"probabilities": (log_weight.exp()[:, None, None] * logit.sigmoid()).sum(0)}
         case Component() as component:
             weight = log_weight.exp()[:, None, None]
             component = component.affine(*(torch.as_tensor(units[name]).double() for name in ("shift", "scale")))

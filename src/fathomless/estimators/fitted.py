@@ -4,12 +4,13 @@ Whoever only predicts from a folder needs no more: see :func:`fathomless.familie
 and scikit-learn's way to fit it (:mod:`fathomless.estimators.base`).
 """
 
+import contextlib
 import copy
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +19,25 @@ from torch import Tensor
 
 from fathomless.data.frames import encode, take
 from fathomless.data.schema import Schema
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import ClassLabels, Indicators, Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.options import ClassOptions, DrawnWeightsOptions, NoiseOptions, TableOptions, options_of
 from fathomless.inference.distributed import local_device
 from fathomless.posterior.capabilities import rebuild
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, members_of
-from fathomless.posterior.likelihoods import Categorical, Gaussian, Laplace, Likelihood, StudentT
+from fathomless.posterior.indicators import IndicatorPredictive
+from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import checks, io, memory
-from fathomless.system.errors import DataError, FileError
+from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = [
     "PREDICTED_AT_ONCE",
+    "AnyPredictive",
     "Array",
     "FittedModel",
     "FittedPredictor",
@@ -44,6 +47,7 @@ __all__ = [
     "OfRows",
     "WithoutChecks",
     "fitted_class",
+    "named",
     "require_fitted",
 ]
 
@@ -51,6 +55,21 @@ __all__ = [
 Array = npt.NDArray[Any]
 
 PREDICTED_AT_ONCE = 16384  #: rows
+
+#: The predictive distribution of some task.
+AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | IndicatorPredictive
+
+
+@contextlib.contextmanager
+def named(estimator: "FittedModel") -> Iterator[None]:
+    """Let errors say whose they are, for whoever has several estimators."""
+    try:
+        yield
+    except (ValueError, DivergenceError) as error:  # what scikit-learn refuses is a ValueError, and so is a DataError
+        name = type(estimator).__name__
+        if len(error.args) and name not in str(error):
+            error.args = (f"{name}: {error}", *error.args[1:])
+        raise
 
 
 def require_fitted(estimator: "FittedModel") -> None:
@@ -67,7 +86,7 @@ class FittedModel(TableOptions, ABC):
     saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
 
     schema_: Schema
-    target_: ClassLabels | TargetScale
+    target_: Target
     likelihood_: Likelihood
     model_: Model
     structure_: Structure
@@ -96,7 +115,7 @@ class FittedModel(TableOptions, ABC):
     # ---- what a task says
 
     @abstractmethod
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+    def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         """Build p(y | f); of a saved one by the names of its tensors, which tell what was chosen in the fit."""
 
     @abstractmethod
@@ -160,7 +179,8 @@ class FittedModel(TableOptions, ABC):
         names = [column.name for column in self.schema_.columns]
         if meta["n_features_in"] != len(names) or meta["feature_names_in"] not in ([], names):
             raise DataError("its columns are not those of its schema")
-        self.target_ = self._target_type().from_json(meta["target"])
+        several = isinstance(meta["target"], dict) and "indicators" in meta["target"]
+        self.target_ = (Indicators if several else self._target_type()).from_json(meta["target"])
         dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
         try:
             device = self._device()
@@ -219,7 +239,7 @@ class FittedPredictor(FittedModel, ABC):
     def _units(self) -> dict[str, Any]:
         """Return what turns components into the user's units."""
 
-    def predict_dist(self, X: Any, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
+    def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
         It holds the parameters of every component, S × N × K numbers.
@@ -232,7 +252,7 @@ class FittedPredictor(FittedModel, ABC):
             Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
             training and their ``fold_``, predictions by networks that have not seen them.
         """
-        chunks: list[ClassPredictive | ContinuousPredictive] = []
+        chunks: list[AnyPredictive] = []
         for chunk in self._predictives(X, self._kept_from(X, fold)):
             if not chunks:  # its size tells that of the rest; joining needs each number twice
                 memory.require(
@@ -243,7 +263,7 @@ class FittedPredictor(FittedModel, ABC):
                     ),
                 )
             chunks.append(chunk)
-        return cast(ClassPredictive | ContinuousPredictive, concatenate(chunks))
+        return cast(AnyPredictive, concatenate(chunks))
 
     def _kept_from(self, X: Any, fold: Any) -> Array | None:
         """Return the numbers of the networks that have not seen each row, (R, N)."""
@@ -261,33 +281,32 @@ class FittedPredictor(FittedModel, ABC):
             )
         return cast(Array, given + np.cumsum(members, 0) - members)
 
-    def _predictives(
-        self, X: Any, networks_of: Array | None = None
-    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
+    def _predictives(self, X: Any, networks_of: Array | None = None) -> Iterator[AnyPredictive]:
         """Predict chunk after chunk, with the same weight draws for all of them."""
-        require_fitted(self)
-        if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
-            X = self._table(X, reset=False)
+        with named(self):
+            require_fitted(self)
+            if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
+                X = self._table(X, reset=False)
 
-        def encoded(part: slice) -> Array:
-            rows = take(X, part)
-            rows = self._table(rows, reset=False) if whole else rows
-            x = self._predictors(self.schema_, rows)
-            memory.release(X)
-            return x
+            def encoded(part: slice) -> Array:
+                rows = take(X, part)
+                rows = self._table(rows, reset=False) if whole else rows
+                x = self._predictors(self.schema_, rows)
+                memory.release(X)
+                return x
 
-        return self._drawn(encoded, len(X), networks_of)
+            yield from self._drawn(encoded, len(X), networks_of)
 
-    def predict_encoded(self, x: Array, *, fold: Any = None) -> ClassPredictive | ContinuousPredictive:
+    def predict_encoded(self, x: Array, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of rows encoded by ``schema_``, (N, D); see :meth:`predict_dist`."""
         return cast(
-            ClassPredictive | ContinuousPredictive,
+            AnyPredictive,
             concatenate(list(self._drawn(lambda part: x[part], len(x), self._kept_from(x, fold)))),
         )
 
     def _drawn(
         self, encoded: Callable[[slice], Array], count: int, networks_of: Array | None
-    ) -> Iterator[ClassPredictive | ContinuousPredictive]:
+    ) -> Iterator[AnyPredictive]:
         """Predict so many rows, of which some at a time are encoded."""
         device, likelihood = self.model_.device, self.likelihood_
         if networks_of is not None and "narrowing" in self.weighing_:
@@ -332,16 +351,20 @@ class OfClasses(ClassOptions, OfRows, ABC):
 
     @property
     def classes_(self) -> Array:
-        """Labels, ascending; shape (K,)."""
+        """Labels, ascending; shape (K,). Of several labels at once, their columns 0, ..., T − 1."""
+        if isinstance(self.target_, Indicators):
+            return np.arange(len(self.target_.counts))
         labels = cast(ClassLabels, self.target_)
         return labels.decode(np.arange(len(labels.labels)))
 
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+    def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
+        if isinstance(target, Indicators):
+            return Bernoulli(len(target.counts))
         tempered = "likelihood/log_temperature" in saved
         return Categorical(len(cast(ClassLabels, target).labels), temperature=tempered)
 
     def _units(self) -> dict[str, Any]:
-        return {"labels": self.classes_}
+        return {} if isinstance(self.target_, Indicators) else {"labels": self.classes_}
 
     @classmethod
     def _target_type(cls) -> type[ClassLabels]:
@@ -351,7 +374,7 @@ class OfClasses(ClassOptions, OfRows, ABC):
 class OfNumbers:
     """What is about numbers: a scale to undo."""
 
-    target_: ClassLabels | TargetScale
+    target_: Target
 
     def _units(self) -> dict[str, Any]:
         target = cast(TargetScale, self.target_)
@@ -365,7 +388,7 @@ class OfNumbers:
 class NamedNoise(NoiseOptions):
     """What is about numbers whose noise has a law that the user names."""
 
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+    def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         targets = len(cast(TargetScale, target).mean)
         if "likelihood/raw_df" in saved:
             return StudentT(targets, df="learned")

@@ -15,7 +15,7 @@ from fathomless.data import streams
 from fathomless.data.frames import fit_schema, merged, readable, split, take
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import Target
 from fathomless.estimators.fitted import Array, FittedModel
 from fathomless.estimators.options import ClassOptions, options_of
 from fathomless.estimators.saving import explained
@@ -56,7 +56,7 @@ class Prepared:
     """
 
     schema: Schema
-    target: ClassLabels | TargetScale
+    target: Target
     inputs: int
     train: Rows | Stream
     valid: Rows | None
@@ -75,7 +75,7 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     # ---- what a task says
 
     @abstractmethod
-    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels | TargetScale:
+    def _fit_target(self, y: Any, weight: Array | None) -> Target:
         """Learn how to encode the target."""
 
     @abstractmethod

@@ -1,23 +1,25 @@
 """Tasks: what all classifiers share, all regressors, and all estimators of a density, whatever their family."""
 
 import itertools
+import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import narwhals as nw
 import numpy as np
 from sklearn.base import ClassifierMixin, DensityMixin, RegressorMixin
 from sklearn.exceptions import DataConversionWarning
+from sklearn.utils import Tags
 from torch import nn
 
 from fathomless.data.frames import as_numbers, read_target, take
 from fathomless.data.schema import Schema, some
 from fathomless.data.streams import Source
-from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
+from fathomless.data.targets import ClassLabels, Indicators, TargetScale, fit_indicators, fit_labels, fit_target
 from fathomless.estimators.base import Estimator, Predictor
 from fathomless.estimators.fitted import (
     PREDICTED_AT_ONCE,
@@ -167,19 +169,30 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
     Attributes
     ----------
     classes_ : ndarray, shape (K,)
-        Labels, ascending.
+        Labels, ascending; of several labels at once, their columns 0, ..., T − 1.
     """
 
+    several_labels: ClassVar[bool] = True  # whether rows may have any number of labels, in columns of 0 and 1
+
     def predict_proba(self, X: Any) -> Array:
-        """Return class probabilities, shape (N, K), columns in the order of ``classes_``."""
+        """Return class probabilities, shape (N, K), columns in the order of ``classes_``.
+
+        Of several labels at once, the probability that a row has each, shape (N, T).
+        """
         return np.exp(self.predict_log_proba(X))
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Return log class probabilities, shape (N, K)."""
+        """Return the logarithm of :meth:`predict_proba`."""
         return np.concatenate([cast(ClassPredictive, p).log_probs.numpy() for p in self._predictives(X)])
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable class of every row, shape (N,); with `class_cost`, the one that costs least."""
+        """Return the most probable class of every row, shape (N,); with `class_cost`, the one that costs least.
+
+        Of several labels at once 1 for those that a row has more probably than not, else 0, shape (N, T).
+        """
+        require_fitted(self)
+        if isinstance(self.target_, Indicators):
+            return self.target_.decode(self.predict_log_proba(X) > -math.log(2.0))
         log_cost = np.log(self._costs())
         codes = [(cast(ClassPredictive, p).log_probs.numpy() + log_cost).argmax(1) for p in self._predictives(X)]
         return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
@@ -198,6 +211,8 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
             if not labels.counts:
                 raise DataError(f"{name}='balanced' needs counts of the classes; give a dict of numbers")
             return sum(labels.counts) / (len(known) * np.array(labels.counts))
+        if not isinstance(value, Mapping):
+            raise DataError(f"{name}={value!r} was given; allowed are None, 'balanced', and a dict of numbers")
         unknown = [label for label in value if label not in known]
         numbers = np.array([float(value.get(label, 1.0)) for label in known])
         if unknown or not ((numbers > 0.0) & (numbers < np.inf)).all():
@@ -207,25 +222,40 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
         return numbers
 
     def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
-        if self.class_weight is None:
+        if self.class_weight is None or _columns(y) > 1:
             return weight
         labels = fit_labels(y, weight)
         by_row = self._by_class("class_weight", labels)[labels.encode(y)]
         return by_row if weight is None else weight * by_row
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw labels from the predictive distribution, shape (N, n_samples).
+        """Draw labels from the predictive distribution, shape (N, n_samples), or (N, T, n_samples) of several.
 
         Each sample draws one network and applies it to every row.
         """
         noise = as_generator(random_state)
-        draws = cast(ClassPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
-        return np.asarray(draws).T
+        draws = self.predict_dist(X).sample(checks.whole("n_samples", n_samples), noise)
+        return np.moveaxis(np.asarray(draws), 0, -1)
 
-    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels:
-        return fit_labels(y, weight)
+    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels | Indicators:
+        if (columns := _columns(y)) < 2:
+            return fit_labels(y, weight)
+        if not self.several_labels:
+            raise DataError(
+                f"y has {columns} columns, and this estimator predicts one class for each row; fit one for each, as "
+                "sklearn.multioutput.MultiOutputClassifier does"
+            )
+        for name in ("class_weight", "class_cost"):
+            if getattr(self, name) is not None:
+                raise DataError(
+                    f"{name}={getattr(self, name)!r} was given with {columns} columns of labels; it is for one class "
+                    "for each row: leave it out, and give sample_weight"
+                )
+        return fit_indicators(y, weight)
 
     def _shaped(self, y: Any) -> Any:
+        if isinstance(y, list | tuple) and len(y) and isinstance(y[0], list | tuple | np.ndarray):
+            y = np.asarray(y)  # of rows
         native = nw.from_native(y, eager_only=True, pass_through=True)
         if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:
             warnings.warn(
@@ -235,6 +265,18 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
             )
             return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
         return y
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = self.several_labels
+        return tags
+
+
+def _columns(y: Any) -> int:
+    """Return how many columns a target has."""
+    native = nw.from_native(y, eager_only=True, pass_through=True)
+    several = isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2
+    return int(native.shape[1]) if several else 1
 
 
 class _Scaled(OfNumbers):

@@ -22,7 +22,7 @@ from fathomless.posterior.split import Groups, Spread, Uncertainty, divided, spr
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "doubles"]
+__all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "check_alike", "doubles"]
 
 #: What can be read as numbers.
 Values = npt.ArrayLike | Tensor
@@ -337,7 +337,7 @@ class ContinuousPredictive(Predictive):
     def concatenated(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
-        _check_alike([self, *others], [chunk.squeeze for chunk in chunks])
+        check_alike([self, *others], [chunk.squeeze for chunk in chunks])
         return replace(self, component=concatenate_rows([chunk.component for chunk in chunks]))
 
     def _shown(self, values: Tensor) -> Tensor:
@@ -371,6 +371,11 @@ class ClassPredictive(Predictive):
     def nbytes(self) -> int:
         """Bytes that the log probabilities take."""
         return self.log_p.nbytes
+
+    @property
+    def each_probs(self) -> Tensor:
+        """Class probabilities under each drawn network, shape (S, N, C)."""
+        return self.log_p.exp()
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -479,7 +484,7 @@ class ClassPredictive(Predictive):
     def concatenated(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
-        _check_alike([self, *others], [tuple(chunk.labels.tolist()) for chunk in chunks])
+        check_alike([self, *others], [tuple(chunk.labels.tolist()) for chunk in chunks])
         return replace(self, log_p=torch.cat([chunk.log_p for chunk in chunks], 1))
 
     def _index(self, y: Values) -> Tensor:
@@ -513,7 +518,8 @@ def _entropy(probs: Tensor) -> Tensor:
     return entropy
 
 
-def _check_alike(chunks: Sequence[Predictive], options: Sequence[object]) -> None:
+def check_alike(chunks: Sequence[Predictive], options: Sequence[object]) -> None:
+    """Refuse predictions that are no chunks of rows of one prediction; `options` holds what else must be equal."""
     first = chunks[0]
     same = all(
         torch.equal(chunk.structure, first.structure)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fathomless.posterior import mixtures
-from fathomless.posterior.mixtures import Classes, Component
+from fathomless.posterior.mixtures import Classes, Component, Indicators
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -78,7 +78,7 @@ class Likelihood(nn.Module, ABC):
         """
 
     @abstractmethod
-    def components(self, f: Tensor) -> Component | Classes:
+    def components(self, f: Tensor) -> Component | Classes | Indicators:
         """Law of the target under each draw, detached, in float64 on the CPU, with axes (S, B, ...)."""
 
 
@@ -527,21 +527,12 @@ class Bernoulli(Likelihood):
         target = y.to(f.dtype).expand_as(f)
         return -F.binary_cross_entropy_with_logits(f, target, reduction="none").sum(-1)  # (S, B)
 
-    def components(self, f: Tensor) -> Classes:
-        """Probabilities of the classes 0 and 1 with axes (S, B, 2).
-
-        Raises
-        ------
-        DataError
-            For more than one column, which is no single classification.
-        """
+    def components(self, f: Tensor) -> Classes | Indicators:
+        """Of one column probabilities of the classes 0 and 1 with axes (S, B, 2), of several log odds (S, B, T)."""
         _fits(f, self.outputs)
-        if self.targets != 1:
-            raise DataError(
-                f"a prediction was asked from Bernoulli with {self.targets} columns; allowed is 1: "
-                "predict each column with a likelihood of its own, or use log_prob"
-            )
-        logit = f.detach().cpu().double()  # (S, B, 1)
+        logit = f.detach().cpu().double()
+        if self.targets > 1:
+            return Indicators(logit)
         return Classes(F.logsigmoid(torch.cat([-logit, logit], -1)))  # (S, B, 2)
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fathomless.system.errors import DataError
 
-__all__ = ["Classes", "Component", "Laplace", "Mixture", "Normal", "StudentT", "concatenate_rows"]
+__all__ = ["Classes", "Component", "Indicators", "Laplace", "Mixture", "Normal", "StudentT", "concatenate_rows"]
 
 Values = npt.ArrayLike | Tensor
 C = TypeVar("C", bound="Component")
@@ -294,6 +294,22 @@ class Classes:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "log_probs", _double(self.log_probs))
+
+
+@dataclass(frozen=True, eq=False)
+class Indicators:
+    """Columns of 0 and 1 under each drawn network, independent given the network.
+
+    Attributes
+    ----------
+    logit : Tensor of float64, shape (S, N, T)
+        Log odds of 1.
+    """
+
+    logit: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logit", _double(self.logit))
 
 
 @dataclass(frozen=True, eq=False)

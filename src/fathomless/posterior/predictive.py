@@ -23,8 +23,9 @@ from fathomless.posterior.distributions import (
     Values,
     doubles,
 )
+from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.mixtures import Classes, Component
+from fathomless.posterior.mixtures import Classes, Component, Indicators
 from fathomless.posterior.model import Draws
 from fathomless.system.errors import DataError, DivergenceError
 
@@ -39,7 +40,7 @@ def predictive(
     scale: Values | None = None,
     labels: Sequence[object] | Labels | None = None,
     squeeze: bool = False,
-) -> ContinuousPredictive | ClassPredictive:
+) -> ContinuousPredictive | ClassPredictive | IndicatorPredictive:
     """See drawn networks through a likelihood: their predictive distribution.
 
     Parameters
@@ -57,7 +58,7 @@ def predictive(
 
     Returns
     -------
-    ContinuousPredictive or ClassPredictive
+    ContinuousPredictive, ClassPredictive or IndicatorPredictive
 
     Raises
     ------
@@ -68,7 +69,8 @@ def predictive(
 
     Examples
     --------
-    >>> from fathomless.posterior.likelihoods import Gaussian
+    >>> from fathomless.posterior.indicators import IndicatorPredictive
+    from fathomless.posterior.likelihoods import Gaussian
     >>> f = torch.tensor([-1.0, 1.0]).reshape(2, 1, 1)
     >>> draws = Draws(f, torch.tensor([0.5, 0.5]).log(), torch.tensor([1, 2]), {})
     >>> p = predictive(draws, Gaussian(noise=1.0), shift=10.0, scale=2.0, squeeze=True)
@@ -84,6 +86,10 @@ def predictive(
             if shift is not None or scale is not None or squeeze:
                 raise DataError("shift, scale or squeeze was given for classes; allowed are labels: leave them out")
             return ClassPredictive(log_weight, structure, log_p, _labels(labels, log_p.shape[-1]), **layout)
+        case Indicators(logit):
+            if shift is not None or scale is not None or squeeze or labels is not None:
+                raise DataError("shift, scale, squeeze or labels were given for columns of 0 and 1: leave them out")
+            return IndicatorPredictive(log_weight, structure, logit, **layout)
         case Component() as component:
             if labels is not None:
                 raise DataError("labels were given for a continuous target; allowed are shift and scale")

@@ -86,6 +86,8 @@ def option(name: str, value: Any, kind: str, special: Sequence[Any], least: floa
         As :func:`~fathomless.estimators.options.option` declares them.
     """
     plain = [other for other in special if not isinstance(other, type)]
+    if kind == "choice" and isinstance(value, str):  # others than texts are checked by whoever knows what they are
+        choice(name, value, names)
     if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
         return
     if isinstance(value, str) and value in plain:

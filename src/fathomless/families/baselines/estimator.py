@@ -227,6 +227,8 @@ class LaplaceNetworkClassifier(_LaplaceNetwork, Classifier):
     2021.
     """
 
+    several_labels = False
+
 
 @documented
 class LaplaceNetworkRegressor(_LaplaceNetwork, Regressor):

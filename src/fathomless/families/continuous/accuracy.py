@@ -14,9 +14,8 @@ from torch import Tensor
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Transition, coarser
-from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, members_of
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import Bernoulli, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
 from fathomless.system.errors import DataError
@@ -115,15 +114,15 @@ def _moments(steps: Sequence[Transition]) -> tuple[Tensor, Tensor]:
 def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tensor:
     """Return the Hellinger distance √(½ ∫ (√p − √q)²) between two predictives for each row, (B,).
 
-    A sum over classes; else the mean of ½ (1 − √(q / p))² over samples from p, whose error is a share of the square of
-    the distance, however small that is; that of 1 − ∫ √(p q) would drown it.
+    A sum over classes; else (and for several labels at once) the mean of ½ (1 − √(q / p))² over samples from p, whose
+    error is a share of the square of the distance, however small that is; that of 1 − ∫ √(p q) would drown it.
     """
-    if likelihood.discrete:
+    several = isinstance(likelihood, Bernoulli) and likelihood.targets > 1
+    if likelihood.discrete and not several:
         p, q = (torch.logsumexp(d.log_weight[:, None, None] + _class_log_probs(d, likelihood), 0) for d in (a, b))
         square = 0.5 * ((0.5 * p).exp() - (0.5 * q).exp()).square().sum(1)
     else:
         law = predictive(a, likelihood)
-        assert isinstance(law, ContinuousPredictive)
         y = law.sample(_SAMPLES, as_generator(seed, device=a.f.device))  # (M, B, T)
         y = torch.as_tensor(y, dtype=a.f.dtype, device=a.f.device).reshape(_SAMPLES, a.f.shape[1], -1)
         ratio = [0.5 * (_log_density(b, likelihood, one) - _log_density(a, likelihood, one)) for one in y]

@@ -222,6 +222,8 @@ class IndianChefsClassifier(_Conditional, Classifier):
     (2, 3)
     """
 
+    several_labels = False
+
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         classes = len(cast(ClassLabels, prepared.target).labels)
         return np.zeros((units_of(classes, "classes"), len(y))), y.astype(np.int64)

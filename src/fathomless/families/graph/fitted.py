@@ -2,11 +2,11 @@
 
 from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.data.targets import ClassLabels, Target
 from fathomless.estimators.fitted import FittedModel
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.options import GraphOptions
@@ -28,10 +28,10 @@ class FittedGraph(GraphOptions, FittedModel, ABC):
         """Return what outputs are, see :data:`~fathomless.families.graph.model.OUTPUTS`."""
         return "classes" if self._target_type() is ClassLabels else "numbers"
 
-    def _likelihood(self, target: ClassLabels | TargetScale, saved: Collection[str] = ()) -> Likelihood:
+    def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         if isinstance(target, ClassLabels):
             return Categorical(len(target.labels))
-        return Gaussian(len(target.mean), noise="stated")
+        return Gaussian(len(cast(TargetScale, target).mean), noise="stated")
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> IndianChefs:
         return IndianChefs(inputs, outputs, kind=self._kind(), networks=self.networks)

@@ -331,6 +331,8 @@ class ProjectedBayesClassifier(_ProjectedBayes, Classifier):
     ((2, 3), (2, 2, 3))
     """
 
+    several_labels = False
+
 
 @documented
 class ProjectedBayesRegressor(_ProjectedBayes, Regressor):

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import cast
 
-from fathomless.data.targets import ClassLabels
+from fathomless.data.targets import ClassLabels, Indicators
 from fathomless.families.sparse import plots
 from fathomless.families.sparse.estimator import SparseBayesClassifier, SparseBayesRegressor
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
@@ -100,6 +100,7 @@ def _network(estimator: SparseBayesClassifier | SparseBayesRegressor, member: Sp
         return []
     weights = [(own[layer.name].weight.mean.detach() * layer.active).cpu().numpy() for layer in paths.layers]
     target = estimator.target_
+    assert not isinstance(target, Indicators)  # runs have no such targets
     outputs = target.labels if isinstance(target, ClassLabels) else [f"y{i + 1}" for i in range(len(target.mean))]
     skip = len(weights) > 1 and weights[1].shape[1] == len(weights[0]) + weights[0].shape[1]
     draw = partial(

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import torch
 
-from fathomless.data.targets import ClassLabels, Target
+from fathomless.data.targets import ClassLabels, Target, TargetScale
 from fathomless.estimators.fitted import FittedModel
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.options import GraphOptions

@@ -30,6 +30,7 @@ PAGES = [
 
 
 sys.path.insert(0, str(DOCS / "_ext"))
+from command_line import commands as documented  # noqa: E402
 from reference import modules  # noqa: E402
 
 MODULES = sorted(modules())
@@ -103,6 +104,12 @@ def test_every_command_line_parses(path: Path, line: str) -> None:
     except SystemExit as stop:  # --help and --version end well
         code = stop.code
     assert not code, f"{name(path)}: {line}"
+
+
+def test_the_reference_explains_every_option_of_every_command() -> None:
+    actions = [action for command in documented().values() for action in command._actions]
+    assert len(actions) > 100
+    assert [action.option_strings for action in actions if action.help in (None, "", argparse.SUPPRESS)] == []
 
 
 def test_the_documents_show_command_lines() -> None:

@@ -1,6 +1,9 @@
 """The command line as reference: every command and option, read from :mod:`fathomless.app.arguments` while building."""
 
 import argparse
+import contextlib
+import io
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +16,14 @@ from fathomless.app.arguments import parser
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of every command, by name."""
+    """Return the parser of every command, by name, with what ``--help`` only names explained."""
     whole = parser(defaultdict(lambda: lambda _: 0))
-    return next(dict(a.choices) for a in whole._actions if isinstance(a, argparse._SubParsersAction))
+    found = next(dict(a.choices) for a in whole._actions if isinstance(a, argparse._SubParsersAction))
+    for command in found.values():
+        if "--help-all" in command._option_string_actions:
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+                command.parse_args(["--help-all"])
+    return found
 
 
 class CommandLine(SphinxDirective):
@@ -56,6 +64,7 @@ def _heads(action: argparse.Action) -> Iterator[str]:
 def _help(action: argparse.Action) -> str:
     text = str(action.help or "").replace("%%", "%")
     text = text.replace("*", r"\*").replace("`", r"\`").replace("|", r"\|")
+    text = re.sub(r"(?<!\S)--[a-z-]+", r"``\g<0>``", text)  # its dashes are two
     keep = text.split()[:1] == ["auto"]  # a value, not a word
     return f"{text if keep else text[:1].upper() + text[1:]}."
 

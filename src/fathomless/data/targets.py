@@ -351,9 +351,9 @@ def fit_indicators(y: Any, weight: npt.NDArray[Any] | None = None) -> Indicators
     Parameters
     ----------
     y : array, list or data frame of 0 and 1, shape (N, T), T above 1
-        The target.
+        The labels of each row.
     weight : ndarray, shape (N,), optional
-        How often each row counts.
+        How often rows count; once by default.
 
     Raises
     ------

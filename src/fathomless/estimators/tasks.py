@@ -254,7 +254,7 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
         return fit_indicators(y, weight)
 
     def _shaped(self, y: Any) -> Any:
-        if isinstance(y, list | tuple) and len(y) and isinstance(y[0], list | tuple | np.ndarray):
+        if isinstance(y, list | tuple) and y and isinstance(y[0], list | tuple | np.ndarray) and len(y[0]) > 1:
             y = np.asarray(y)  # of rows
         native = nw.from_native(y, eager_only=True, pass_through=True)
         if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:

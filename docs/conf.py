@@ -12,6 +12,7 @@ from fathomless.families.registry import references
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
+sys.path.append(str(HERE.parent / "tests"))  # toy_family, of which a page tells
 
 # notebooks call `fathomless` as a reader would; it is the one of this environment that they should find
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])

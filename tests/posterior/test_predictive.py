@@ -336,13 +336,75 @@ def test_networks_that_diverged_are_refused():
             predictive(broken, Gaussian())
 
 
-def test_predictions_are_double_and_detached():
+def test_predictions_are_double_and_carry_gradients_unless_they_are_switched_off():
     likelihood = Gaussian(noise="input")
     draws = draws_for(likelihood, dtype=torch.float32)
-    p = predictive(Draws(draws.f.requires_grad_(), draws.log_weight, draws.structure, {}), likelihood)
-    for value in (p.mean, p.log_prob(torch.zeros(4, 1)), p.icdf(0.5), p.uncertainty().weights):
-        assert value.dtype == torch.float64
-        assert not value.requires_grad
+    draws = Draws(draws.f.requires_grad_(), draws.log_weight, draws.structure, {})
+    for carries in (True, False):
+        with torch.set_grad_enabled(carries):
+            p = predictive(draws, likelihood)
+            for value in (p.mean, p.log_prob(torch.zeros(4, 1)), p.icdf(0.5), p.uncertainty().weights):
+                assert value.dtype == torch.float64
+                assert value.requires_grad == carries
+    p = predictive(draws, likelihood)
+    with torch.no_grad():  # whoever asks first does not decide for those who ask later
+        assert not p.mean.requires_grad
+    assert p.mean.requires_grad
+    assert isinstance(p.columns()["y0_mean"], np.ndarray)
+    assert isinstance(p.pdf(0.0), np.ndarray)
+
+
+SAID = {
+    "mean": lambda p: p.mean,
+    "std": lambda p: p.std,
+    "cdf": lambda p: p.cdf(0.3),
+    "sf": lambda p: p.sf(0.3),
+    "icdf": lambda p: p.quantiles([1e-4, 0.3, 0.9]),
+    "log_prob": lambda p: p.log_prob(torch.zeros(4, 2)),
+    "uncertainty": lambda p: torch.stack([p.uncertainty().noise, p.uncertainty().total]),
+    "mc_error": lambda p: p.mc_error,
+}
+
+
+@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
+@pytest.mark.parametrize(
+    "likelihood",
+    [Gaussian(2, "input"), Laplace(2, "input"), StudentT(2, "stated", "stated"), StudentT(2, "learned", "input")],
+    ids=["Gaussian", "Laplace", "stated Student", "Student"],
+)
+def test_gradients_are_those_of_finite_differences(likelihood, said):
+    """Of outputs and of weights; where a drawn network states them, of degrees of freedom too."""
+    draws = draws_for(likelihood)
+    f = draws.f.clone()
+    if likelihood.noise.columns == 3:
+        f[..., 4:] = 4.0 + f[..., 4:].exp()
+
+    def of(f, log_weight):
+        return said(predictive(Draws(f, log_weight, draws.structure, {}), likelihood, shift=1.0, scale=2.0))
+
+    inputs = (f.requires_grad_(), draws.log_weight.clone().requires_grad_())
+    assert torch.autograd.gradcheck(of, inputs, atol=1e-5, rtol=1e-4, fast_mode=True)
+
+
+def test_gradients_of_classes_are_those_of_finite_differences():
+    draws = draws_for(Categorical(3, temperature=True))
+
+    def of(f, log_weight):
+        p = predictive(Draws(f, log_weight, draws.structure, {}), Categorical(3, temperature=True))
+        return p.probs, p.log_prob([0, 1, 2, 0]), p.entropy()
+
+    inputs = (draws.f.clone().requires_grad_(), draws.log_weight.clone().requires_grad_())
+    assert torch.autograd.gradcheck(of, inputs, fast_mode=True)
+
+
+def test_the_gradient_of_a_quantile_in_its_level_is_one_over_the_density():
+    p = regression(Gaussian(1, 0.5), squeeze=True)
+    level = torch.tensor([0.0, 0.1, 0.5, 1.0], dtype=torch.float64, requires_grad=True)
+    y = p.icdf(level)
+    (gradient,) = torch.autograd.grad(y[1:3].sum(), level)
+    np.testing.assert_allclose(gradient[1:3], 1.0 / p.pdf(y.detach())[1:3])
+    assert y.tolist()[::3] == [-math.inf, math.inf]
+    assert gradient.tolist()[::3] == [0.0, 0.0]
 
 
 def test_predictions_are_frozen_and_short_to_read():
@@ -392,7 +454,7 @@ def test_targets_may_be_a_series_or_a_read_only_array():
 
 
 def test_names_of_scipy_say_what_those_of_torch_do():
-    one = predictive(draws_for(Gaussian(), n=1, structure=[0]), Gaussian(), squeeze=True)
+    one = predictive(draws_for(Gaussian(), n=1, structure=[0]), Gaussian(1, 0.5), squeeze=True)
     law = stats.norm(one.mean.numpy(), one.std.numpy())
     grid = np.linspace(-2.0, 2.0, 7)[:, None]  # seven values for all rows
     np.testing.assert_allclose(one.pdf(grid), law.pdf(grid))

@@ -109,6 +109,7 @@ def _of_model(estimator: ContinuousDepthRegressor, model: Model, likelihood: Lik
     return _Fit(predict, told)
 
 
+@torch.no_grad()
 def _in_units(draws: Draws, likelihood: Likelihood, estimator: ContinuousDepthRegressor) -> ContinuousPredictive:
     target = cast(TargetScale, estimator.target_)
     law = predictive(draws, likelihood, shift=target.mean[0], scale=target.scale[0], squeeze=True)

@@ -101,6 +101,7 @@ def bound(model: Model, likelihood: Likelihood, rows: Rows, steps: int, paths: i
     return sum(found) / len(found)
 
 
+@torch.no_grad()
 def class_scores(draws: Draws, likelihood: Likelihood, labels: Tensor) -> dict[str, float]:
     """Score the mixture of all paths; `mixture_gained` is what it gains over one path, in nats per row."""
     log_p = likelihood.log_prob(draws.f, labels).detach().double()  # (S, B)

@@ -152,6 +152,7 @@ class _Fit:
     shift: float
     scale: float
 
+    @torch.no_grad()
     def at(self, x: Array, steps: int | None = None) -> ContinuousPredictive:
         """Predict at x (N,)."""
         draws = drawn(self.model, self.encoded(x), steps or steps_of(self.model), _PATHS)

@@ -104,7 +104,7 @@ class Statistics:
         phi = nn.functional.pad(features.double(), (0, 1), value=1.0)  # (B, P)
         s = phi.new_ones(len(phi)) if weight is None else weight.double()
         if isinstance(likelihood, Categorical):
-            p = likelihood.components(f[None]).log_probs[0].exp().to(phi)  # (B, K)
+            p = likelihood.components(f[None].detach()).log_probs[0].detach().exp().to(phi)  # (B, K)
             temperature = 1.0 if likelihood.log_temperature is None else likelihood.log_temperature.double().exp()
             information = (torch.diag(s @ p) - (s[:, None] * p).T @ p) / temperature**2
             none = phi.new_zeros(p.shape[1], phi.shape[1])

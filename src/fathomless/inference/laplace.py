@@ -146,7 +146,6 @@ def laplace_posterior(
     return LaplacePosterior(scale, basis, square, alpha)
 
 
-@torch.no_grad()
 def linearised(network: nn.Module, x: Tensor, deviations: Tensor) -> Tensor:
     """Return f(x) + J(x) δ for deviations δ (S, P): outputs (S, B, K).
 
@@ -162,7 +161,7 @@ def linearised(network: nn.Module, x: Tensor, deviations: Tensor) -> Tensor:
 
 def jacobian(network: nn.Module, x: Tensor) -> Tensor:
     """Return J of every row, (B, K, P), of parameters in their order."""
-    own = {name: p.detach() for name, p in network.named_parameters()}
+    own = dict(network.named_parameters())
 
     def f(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
         output: Tensor = functional_call(network, parameters, (row[None],))[0]
@@ -183,6 +182,7 @@ def _told(likelihood: Likelihood) -> int:
     return likelihood.targets if isinstance(likelihood, LocationScale) else likelihood.outputs
 
 
+@torch.no_grad()
 def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> Tensor:
     """Return Λ^½ J of some rows, (B K, P), in double precision; rows count as often as they say."""
     outputs, derivative = network(part.x), jacobian(network, part.x).double()

@@ -8,6 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -182,7 +183,7 @@ def weight_decay(parameters: Sequence[Tensor], sizes: Tensor) -> Tensor:
     """
     if not parameters:
         return torch.zeros(0, dtype=torch.float64, device=sizes.device)
-    decay: Tensor = _WeightDecay.apply(sizes, *parameters)
+    decay: Tensor = _WeightDecay.apply(sizes, *parameters)[0]
     return decay
 
 
@@ -199,13 +200,20 @@ class _DecayOfMany(torch.autograd.Function):
     """Norms and products of lists of tensors."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(*parameters)
+    def forward(*parameters: Tensor) -> Tensor:
         return torch.stack(torch._foreach_norm(parameters)).double().square() * 0.5
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, ...]:
-        parameters = ctx.saved_tensors  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *parameters: Tensor) -> tuple[Tensor, int]:
+        return _decay_of_each(info.batch_size, in_dims, parameters), 0
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        parameters = ctx.saved_tensors
         weights = grad.to(parameters[0].dtype).unbind()
         return torch._foreach_mul(parameters, weights)
 
@@ -214,15 +222,35 @@ class _WeightDecay(torch.autograd.Function):
     """All tensors are joined into one, so that the number of operations does not grow with theirs."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, sizes: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(sizes: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         flat = _flatten_dense_tensors(parameters)
-        ctx.save_for_backward(flat, sizes)
-        ctx.like = parameters  # type: ignore[attr-defined]
         # "unsafe" leaves out a check of the sizes that reads the device
-        return torch.segment_reduce(flat.double().square(), "sum", lengths=sizes, unsafe=True) * 0.5
+        return torch.segment_reduce(flat.double().square(), "sum", lengths=sizes, unsafe=True) * 0.5, flat
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        flat, sizes = ctx.saved_tensors  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        sizes, *parameters = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(output[1], sizes)
+        ctx.like = parameters
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], _: Tensor, *parameters: Tensor) -> Any:
+        decay = _decay_of_each(info.batch_size, in_dims[1:], parameters)
+        return (decay, decay.new_zeros(0)), (0, None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        flat, sizes = ctx.saved_tensors
         weight = grad.to(flat.dtype).repeat_interleave(sizes, output_size=len(flat))
-        return None, *_unflatten_dense_tensors(flat * weight, ctx.like)  # type: ignore[attr-defined]
+        return None, *_unflatten_dense_tensors(flat * weight, ctx.like)
+
+
+def _decay_of_each(count: int, in_dims: Sequence[int | None], parameters: Sequence[Tensor]) -> Tensor:
+    """Return ½|θ|² of every tensor of networks under ``vmap``, (F, P)."""
+    each = [
+        p.expand(count, *p.shape) if axis is None else p.movedim(axis, 0)
+        for p, axis in zip(parameters, in_dims, strict=True)
+    ]
+    return torch.stack([0.5 * p.double().square().reshape(count, -1).sum(1) for p in each], 1)

@@ -271,9 +271,8 @@ def nested_draws(
     results, structures = [], []
     for i, count in enumerate(weight_draws(n)):
         inclusions = branch(generator, "inclusions", i)
-        start = inclusions.get_state()
         for _ in range(count):
-            inclusions.set_state(start)  # the same structure again, with other weights
+            inclusions.manual_seed(inclusions.initial_seed())  # the same structure again, with other weights
             with inclusions_from(inclusions):
                 results.append(apply())
             structures.append(i)

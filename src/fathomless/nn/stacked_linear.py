@@ -1,6 +1,7 @@
 """Linear maps of one shape applied at once, each to its own input."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +18,33 @@ def alike_linear(heads: Sequence[nn.Module]) -> list[nn.Linear]:
 
 def side_by_side(heads: Sequence[nn.Linear], hidden: Sequence[Tensor]) -> Tensor:
     """Apply m linear maps of one shape, each to its own input (B, H), at once; (m, B, K)."""
-    f: Tensor = _SideBySide.apply(len(heads), *hidden, *(head.weight for head in heads), *(head.bias for head in heads))
-    return f
+    weights, biases = (head.weight for head in heads), (head.bias for head in heads)
+    f, _, _ = _SideBySide.apply(len(heads), *hidden, *weights, *biases)
+    return cast(Tensor, f)
 
 
 class _SideBySide(torch.autograd.Function):
     """Apply m linear heads to their hidden states by batched products.
 
-    Autograd's own derivative of a batched product multiplies in an order that is slow for few outputs.
+    Autograd's own derivative of a batched product multiplies in an order that is slow for few outputs. What was stacked
+    is returned too, so that it can be kept for the way back.
     """
 
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, m: int, *tensors: Tensor) -> Tensor:
-        hidden, weight, bias = (torch.stack(tensors[i * m : (i + 1) * m]) for i in range(3))
-        ctx.save_for_backward(hidden, weight)
-        return torch.baddbmm(bias[:, None], hidden, weight.mT)  # (m, B, K)
+    generate_vmap_rule = True
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight = ctx.saved_tensors  # type: ignore[attr-defined]
+    def forward(m: int, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden, weight, bias = (torch.stack(tensors[i * m : (i + 1) * m]) for i in range(3))
+        return torch.baddbmm(bias[:, None], hidden, weight.mT), hidden, weight  # (m, B, K)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        _, hidden, weight = output
+        ctx.mark_non_differentiable(hidden, weight)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(hidden, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        hidden, weight = ctx.saved_tensors
         return None, *torch.bmm(grad, weight).unbind(), *torch.bmm(grad.mT, hidden).unbind(), *grad.sum(1).unbind()

@@ -2,7 +2,8 @@
 
 Names are torch's (``log_prob``, ``icdf``, ``variance``), which answer with tensors, and SciPy's (``logpdf``, ``pdf``,
 ``ppf``), which answer in kind: with NumPy arrays unless they are given a tensor. Arguments broadcast to the rows, so
-that a grid of G values for all N rows has the shape (G, 1).
+that a grid of G values for all N rows has the shape (G, 1). Tensors carry gradients, if the draws did and they are not
+switched off; arrays and data frames never do.
 """
 
 from abc import ABC, abstractmethod
@@ -164,7 +165,8 @@ class ContinuousPredictive(Predictive):
     @cached_property
     def mixture(self) -> Mixture:
         """The marginal law of each row and column, batch (N, T)."""
-        return Mixture(self.log_weight, self.component)
+        with torch.enable_grad():  # kept: whoever asks first must not decide for those who ask later
+            return Mixture(self.log_weight, self.component)
 
     @property
     def mean(self) -> Tensor:
@@ -323,10 +325,10 @@ class ContinuousPredictive(Predictive):
         variance_weights and variance_structure. With several targets each name begins with that of its target, or with
         y0, y1, ...
         """
-        found = {"mean": self.mean.numpy(), "std": self.std.numpy()}
+        found = {"mean": _array(self.mean), "std": _array(self.std)}
         for level in levels:
             low, high = self.interval(level)
-            found |= {f"lower_{100 * level:.12g}": low.numpy(), f"upper_{100 * level:.12g}": high.numpy()}
+            found |= {f"lower_{100 * level:.12g}": _array(low), f"upper_{100 * level:.12g}": _array(high)}
         found |= {f"variance_{name}": values for name, values in _parts(self.uncertainty()).items()}
         if self.squeeze:
             return found
@@ -380,7 +382,8 @@ class ClassPredictive(Predictive):
     @cached_property
     def log_probs(self) -> Tensor:
         """Log of the averaged class probabilities, shape (N, C); accurate for tiny probabilities."""
-        return torch.logsumexp(self.log_weight[:, None, None] + self.log_p, 0)
+        with torch.enable_grad():
+            return torch.logsumexp(self.log_weight[:, None, None] + self.log_p, 0)
 
     @property
     def probs(self) -> Tensor:
@@ -423,11 +426,11 @@ class ClassPredictive(Predictive):
 
     def logpmf(self, y: Values) -> npt.NDArray[Any]:
         """Log mass of each row's label, as :meth:`log_prob`, by SciPy's name."""
-        return self.log_prob(y).numpy()
+        return _array(self.log_prob(y))
 
     def pmf(self, y: Values) -> npt.NDArray[Any]:
         """Probability of each row's label."""
-        return self.log_prob(y).exp().numpy()
+        return _array(self.log_prob(y).exp())
 
     def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
         """Lay the distribution out as columns, one value for each row.
@@ -435,7 +438,7 @@ class ClassPredictive(Predictive):
         They are class, probability (of that class), probability_LABEL of every class, and the entropy, split into
         entropy_noise, entropy_weights and entropy_structure. Targets and levels are for numbers.
         """
-        probs = self.probs.numpy()
+        probs = _array(self.probs)
         return {
             "class": self.predict(),
             "probability": probs.max(1),
@@ -503,14 +506,18 @@ class ClassPredictive(Predictive):
         return torch.tensor([index_of[label] for label in given.tolist()], dtype=torch.int64)
 
 
+def _array(values: Tensor) -> npt.NDArray[Any]:
+    return values.detach().numpy()
+
+
 def _in_kind(given: Values, found: Tensor) -> Any:
     """Return a tensor for a tensor, and an array for anything else."""
-    return found if isinstance(given, Tensor) else found.numpy()
+    return found if isinstance(given, Tensor) else _array(found)
 
 
 def _parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
     each = {"noise": split.noise, "weights": split.weights, "structure": split.structure}
-    return {name: values.numpy() for name, values in each.items()}
+    return {name: _array(values) for name, values in each.items()}
 
 
 def _entropy(probs: Tensor) -> Tensor:
@@ -542,5 +549,5 @@ def _equal(a: Tensor | None, b: Tensor | None) -> bool:
 def doubles(values: Values) -> Tensor:
     """Return numbers in double precision, on the CPU."""
     if isinstance(values, Tensor):
-        return values.detach().cpu().to(torch.float64)
+        return values.cpu().to(torch.float64)
     return torch.from_numpy(np.array(values, dtype=np.float64))  # a copy: series and read-only arrays are no tensors

@@ -79,7 +79,7 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def components(self, f: Tensor) -> Component | Classes | Indicators:
-        """Law of the target under each draw, detached, in float64 on the CPU, with axes (S, B, ...)."""
+        """Law of the target under each draw, in float64 on the CPU, with its gradients, with axes (S, B, ...)."""
 
 
 class HasWidth(ABC):
@@ -319,8 +319,8 @@ class LocationScale(Likelihood, HasWidth, ABC):
         """Laws of the target with axes (S, B, T)."""
         _fits(f, self.outputs)
         law, shape = self.law()
-        loc, log_scale, *stated = self.noise.split(f.detach())
-        return law(loc, log_scale.detach().cpu().double().exp(), *(stated or shape))
+        loc, log_scale, *stated = self.noise.split(f)
+        return law(loc, log_scale.cpu().double().exp(), *(stated or shape))
 
 
 class Gaussian(LocationScale):
@@ -478,7 +478,7 @@ class Categorical(Likelihood, HasWidth):
     def components(self, f: Tensor) -> Classes:
         """Class probabilities with axes (S, B, C)."""
         _fits(f, self.outputs)
-        return Classes(self._tempered(f).detach().cpu().double().log_softmax(-1))
+        return Classes(self._tempered(f).cpu().double().log_softmax(-1))
 
     def wider(self, factor: float) -> "Categorical":
         """Return one whose temperature is so many times as large."""
@@ -530,7 +530,7 @@ class Bernoulli(Likelihood):
     def components(self, f: Tensor) -> Classes | Indicators:
         """Of one column probabilities of the classes 0 and 1 with axes (S, B, 2), of several log odds (S, B, T)."""
         _fits(f, self.outputs)
-        logit = f.detach().cpu().double()
+        logit = f.cpu().double()  # (S, B, T)
         if self.targets > 1:
             return Indicators(logit)
         return Classes(F.logsigmoid(torch.cat([-logit, logit], -1)))  # (S, B, 2)

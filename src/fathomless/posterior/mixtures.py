@@ -2,8 +2,8 @@ r"""Weighted mixtures of univariate laws, with a distribution function and its i
 
 A prediction over S drawn networks is :math:`p(y) = \sum_s w_s\, p_s(y)`, one mixture for each row and
 column. :class:`Mixture` gives its moments, density, distribution function, quantiles and samples, all in
-float64 on the CPU. The parts are :class:`Normal`, :class:`Laplace` and :class:`StudentT`: symmetric
-location-scale families,
+float64 on the CPU, with gradients (through a sample to the component that was drawn, not to the weights). The parts are
+:class:`Normal`, :class:`Laplace` and :class:`StudentT`: symmetric location-scale families,
 
 .. math:: p_s(y) = \frac{1}{\sigma_s}\, g\!\left(\frac{y - \mu_s}{\sigma_s}\right), \qquad g(-z) = g(z).
 
@@ -42,7 +42,7 @@ class Component(ABC):
     Neither the energy E nor the constant c depends on loc and scale. Fields after ``scale`` are shape parameters, for
     instance degrees of freedom.
 
-    Parameters are kept detached, in float64 on the CPU, and broadcast against each other. They are not
+    Parameters are kept in float64 on the CPU, with their gradients, and broadcast against each other. They are not
     checked here, because a mixture ignores whatever a component of weight zero holds; :attr:`valid` tells.
 
     Attributes
@@ -86,7 +86,7 @@ class Component(ABC):
 
     @abstractmethod
     def standard_icdf(self, p: Tensor) -> Tensor:
-        """Quantile of z; minus and plus infinity at 0 and 1."""
+        """Quantile of z; minus and plus infinity at 0 and 1. For gradients see :meth:`Mixture.icdf`."""
 
     @abstractmethod
     def standard_variance(self) -> Tensor:
@@ -249,15 +249,14 @@ class StudentT(Component):
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
-        from scipy import special  # here, since few need it
-
-        return torch.as_tensor(special.stdtr(self.df.numpy(), z.numpy()))
+        p: Tensor = _StudentCDF.apply(z, self.df)
+        return p
 
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
-        from scipy import special
+        from scipy import special  # here, since few need it
 
-        z = torch.as_tensor(special.stdtrit(self.df.numpy(), p.numpy()))
+        z = torch.as_tensor(special.stdtrit(self.df.detach().numpy(), p.detach().numpy()))
         return torch.where(p <= 0, -math.inf, torch.where(p >= 1, math.inf, z))
 
     def standard_variance(self) -> Tensor:
@@ -317,7 +316,7 @@ class Mixture:
     r"""The laws :math:`p(y) = \sum_s w_s\, p_s(y)`, one for each element of the batch.
 
     Arguments ``y`` and ``p`` have shape (..., *batch) or broadcast to it without changing the batch; so do
-    the results. Nothing here is differentiable, and elements of the batch are treated as independent.
+    the results. Elements of the batch are treated as independent.
 
     Parameters
     ----------
@@ -372,7 +371,8 @@ class Mixture:
     @cached_property
     def weight(self) -> Tensor:
         """Weights of the components that are kept, shape (S,)."""
-        return torch.softmax(self.log_weight, 0)
+        with torch.enable_grad():  # kept, also where it is first asked for without gradients
+            return torch.softmax(self.log_weight, 0)
 
     @cached_property
     def _underflow(self) -> bool:
@@ -433,7 +433,7 @@ class Mixture:
         Notes
         -----
         Exact to rounding in p. Where the density is almost zero between modes, y itself is as
-        ill-conditioned as 1 / density says.
+        ill-conditioned as 1 / density says. Its gradient is that of the equation F(y) = p.
         """
         asked = self._at(p)  # (..., 1, *batch)
         if not ((asked >= 0) & (asked <= 1)).all():
@@ -442,7 +442,7 @@ class Mixture:
                 "allowed are 0 to 1"
             )
         inside = (asked > 0) & (asked < 1)
-        y = self._solve(torch.where(inside, asked, 0.5)).unsqueeze(self._draw_axis)
+        y = self._quantile(torch.where(inside, asked, 0.5)).unsqueeze(self._draw_axis)
         y = torch.where(inside, y, torch.where(asked > 0, math.inf, -math.inf))
         return y.squeeze(self._draw_axis)
 
@@ -492,6 +492,16 @@ class Mixture:
             )
         return y.expand(shape).unsqueeze(self._draw_axis)
 
+    def _quantile(self, p: Tensor) -> Tensor:
+        """Solve F(y) = p, and let dy = (dp − dF) / density flow; from (..., 1, *batch) to (..., *batch)."""
+        y = self._solve(p)
+        parameters = (p, self.log_weight, *(getattr(self.component, part.name) for part in fields(self.component)))
+        if not torch.is_grad_enabled() or not any(given.requires_grad for given in parameters):
+            return y
+        rest = (p.squeeze(self._draw_axis) - self.cdf(y)) / self.log_prob(y).exp().detach()
+        return y + (rest - rest.detach())  # the value stays as it is
+
+    @torch.no_grad()
     def _solve(self, p: Tensor) -> Tensor:
         """Safeguarded Newton for 0 < p < 1, from (..., 1, *batch) to (..., *batch)."""
         axis = self._draw_axis
@@ -522,6 +532,31 @@ class Mixture:
         return y
 
 
+class _StudentCDF(torch.autograd.Function):
+    """Student's distribution function by SciPy; its derivative in the degrees of freedom is a central difference."""
+
+    @staticmethod
+    def forward(z: Tensor, df: Tensor) -> Tensor:
+        from scipy import special  # here, since few need it
+
+        return torch.as_tensor(special.stdtr(df.detach().numpy(), z.detach().numpy()))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        z, df = ctx.saved_tensors
+        of_z = grad * (StudentT.log_constant(df) - StudentT.energy(z, df)).exp()
+        of_df = None
+        if ctx.needs_input_grad[1]:
+            step = 1e-4 * df
+            high, low = (_StudentCDF.forward(z, df + sign * step) for sign in (1.0, -1.0))
+            of_df = grad * (high - low) / (2.0 * step)
+        return of_z, of_df
+
+
 def concatenate_rows(components: Sequence[C]) -> C:
     """Join components of one family along the axis after the draws: S stays, N adds up.
 
@@ -543,5 +578,5 @@ def concatenate_rows(components: Sequence[C]) -> C:
 
 def _double(values: Values) -> Tensor:
     if isinstance(values, Tensor):
-        return values.detach().cpu().to(torch.float64)
+        return values.cpu().to(torch.float64)
     return torch.as_tensor(values, dtype=torch.float64)

@@ -5,6 +5,9 @@ r"""The predictive distribution: a weighted set of networks, seen through a like
 Probabilities are averaged, never logits, and the variance includes the noise of the observations. The law
 of total variance (for classes: the chain rule of mutual information) splits the uncertainty into what no
 network can predict, what the weights leave open, and what the structure leaves open.
+
+Everything but samples and labels is differentiable, in the inputs and in the parameters of network and likelihood, as
+far as the network is; a prediction that nobody differentiates is made under ``torch.no_grad()``.
 """
 
 import math
@@ -67,6 +70,10 @@ def predictive(
     DivergenceError
         If a network of positive weight gave a value that is not finite.
 
+    Notes
+    -----
+    Gradients flow from moments, densities, probabilities and quantiles to the outputs of the draws and their weights.
+
     Examples
     --------
     >>> from fathomless.posterior.indicators import IndicatorPredictive
@@ -119,7 +126,7 @@ def _weighted(draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     log_weight = doubles(draws.log_weight)
     kept = log_weight != -math.inf  # a NaN stays, and is refused below
     log_weight, structure = log_weight[kept], draws.structure.detach().cpu()[kept]
-    f = draws.f.detach()[kept.to(draws.f.device)]  # (S, N, K)
+    f = draws.f[kept.to(draws.f.device)]  # (S, N, K)
     total = torch.logsumexp(log_weight, 0)
     broken = (~f.isfinite()).flatten(1).any(1)
     if broken.any() or not total.isfinite():

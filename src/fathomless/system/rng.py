@@ -77,8 +77,12 @@ def branch(generator: torch.Generator | None, *names: str | int) -> torch.Genera
         What the new one is for.
     """
     source = torch.default_generator if generator is None else generator
-    state = hashlib.blake2b(source.get_state().numpy().tobytes(), digest_size=8).digest()
-    return as_generator(fold_in(int.from_bytes(state, "big"), *names), device=source.device)
+    try:
+        state = source.get_state().numpy().tobytes()
+    except RuntimeError:  # inside torch.func.grad and the like a new tensor has no memory of its own
+        state = bytes(source.get_state().tolist())
+    digest = hashlib.blake2b(state, digest_size=8).digest()
+    return as_generator(fold_in(int.from_bytes(digest, "big"), *names), device=source.device)
 
 
 @contextlib.contextmanager

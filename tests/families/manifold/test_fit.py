@@ -63,8 +63,9 @@ def fitted(**options: Any) -> tuple[Any, dict[str, Tensor]]:
 def test_the_stages_find_a_posterior_that_predicts() -> None:
     one, found = fitted()
     model, likelihood = one.model_of(found), one.likelihood_of(found)
-    draws = model.draw(one.rows.x, 100, noise())
-    p = predictive(draws, likelihood, squeeze=True)
+    with torch.no_grad():
+        draws = model.draw(one.rows.x, 100, noise())
+        p = predictive(draws, likelihood, squeeze=True)
     error = (p.mean - one.rows.x[:, 0].sin()).square().mean().sqrt()
     assert float(error) < 0.1
     assert 0.07 < scale_of(likelihood) < 0.15
@@ -116,7 +117,8 @@ def test_classes_get_a_temperature() -> None:
     likelihood = one.likelihood_of(found)
     assert isinstance(likelihood, Categorical)
     assert likelihood.log_temperature is not None
-    p = predictive(one.model_of(found).draw(rows.x, 50, noise()), likelihood, labels=[0, 1])
+    with torch.no_grad():
+        p = predictive(one.model_of(found).draw(rows.x, 50, noise()), likelihood, labels=[0, 1])
     assert float((p.probs.argmax(1) == rows.y).double().mean()) > 0.9
 
 

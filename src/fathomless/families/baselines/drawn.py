@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from fathomless.inference.laplace import linearised
 from fathomless.nn.architectures import Architecture
@@ -101,10 +102,16 @@ class DrawnNetworks(Resizable):
     def _drawn(self, x: Tensor) -> Tensor:
         if self.linear:
             return linearised(self.network, x, self.apart)
-        with torch.no_grad():
-            flat = FlatNetworks(self.network, len(self.apart))
-            flat.weights.copy_(flattened(self.network) + self.apart)
-            return torch.cat([flat(part) for part in x.split(_CHUNK)], 1)
+        if torch.is_grad_enabled():  # the products of FlatNetworks take no part in it
+            named = dict(self.network.named_parameters())
+            each = torch.cat([p.reshape(-1) for p in named.values()]) + self.apart
+            parts = zip(named, each.split([p.numel() for p in named.values()], 1), strict=True)
+            weights = {name: part.unflatten(1, named[name].shape) for name, part in parts}
+            found: Tensor = vmap(lambda own: functional_call(self.network, own, (x,)))(weights)
+            return found
+        flat = FlatNetworks(self.network, len(self.apart))
+        flat.weights.copy_(flattened(self.network) + self.apart)
+        return torch.cat([flat(part) for part in x.split(_CHUNK)], 1)
 
     def structure(self) -> ListedPosterior:
         """Return the one depth."""

@@ -19,8 +19,6 @@ class Charges(NamedTuple):
     ----------
     owners : list of (nn.Module, str)
         Where each of the P point estimates with a prior is found.
-    parameters : list of nn.Parameter
-        The point estimates.
     sizes : list of int
         Their elements.
     table : float64 Tensor, shape (m, P + Bayesian parts)
@@ -28,7 +26,6 @@ class Charges(NamedTuple):
     """
 
     owners: list[tuple[nn.Module, str]]
-    parameters: list[nn.Parameter]
     sizes: list[int]
     table: Tensor
 
@@ -40,14 +37,14 @@ class Charges(NamedTuple):
         sizes : Tensor of int64, shape (P,)
             The sizes, on the device.
         shared : bool
-            Whether others' parameters may have been put in, so that they must be looked up.
+            Whether the parameters are stacked, as those of trainings side by side are.
         """
-        if self.parameters and any(isinstance(owner, StackedLinear) for owner, _ in self.owners[:1]) and not shared:
-            return weight_decay_of_many(self.parameters)
-        if not shared or not self.owners:
-            return weight_decay(self.parameters, sizes)
-        present = (getattr(owner, name) for owner, name in self.owners)
-        return 0.5 * torch.stack([p.square().sum() for p in present]).double()
+        present = [getattr(owner, name) for owner, name in self.owners]  # functional_call puts others in
+        if shared and present:
+            return 0.5 * torch.stack([p.square().sum() for p in present]).double()
+        if any(isinstance(owner, StackedLinear) for owner, _ in self.owners[:1]):
+            return weight_decay_of_many(present)
+        return weight_decay(present, sizes)
 
 
 def charges(
@@ -66,7 +63,7 @@ def charges(
     cumulative : bool
         Whether deeper networks pay for a head too.
     """
-    owners, parameters, plain, bayesian = [], [], [], []
+    owners, sizes, plain, bayesian = [], [], [], []
     for name, part in parts:
         kind, _, number = name.partition(".")
         alone = kind == "heads" and not cumulative
@@ -79,7 +76,7 @@ def charges(
         for parameter, scale in prior_scales(part, prior).items():
             owner, _, leaf = parameter.rpartition(".")
             owners.append((part.get_submodule(owner), leaf))
-            parameters.append(own[parameter])
+            sizes.append(own[parameter].numel())
             plain.append([share / scale**2 for share in paid])
     table = torch.tensor([*plain, *bayesian], dtype=torch.float64).reshape(-1, len(depths)).T
-    return Charges(owners, parameters, [p.numel() for p in parameters], table.contiguous())
+    return Charges(owners, sizes, table.contiguous())

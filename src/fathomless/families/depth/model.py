@@ -451,7 +451,8 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         In training, while η is frozen, the result is kept until the next look at η (:meth:`grow`). A parameter's
         version would not tell of a change, since fused optimisers do not count it up.
         """
-        held = not (self._shared or any(p.requires_grad for p in self.law_parameters))
+        law = list(self.law_parameters)  # no Parameter is what functional_call has put in
+        held = not (self._shared or any(p.requires_grad or not isinstance(p, nn.Parameter) for p in law))
         frozen = held and self.training and torch.is_grad_enabled()
         if frozen and self._at_rest is not None and self._at_rest.charge.device == self._charges.device:
             return self._at_rest

@@ -218,7 +218,7 @@ def test_other_faults_are_ours(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     [
         (MemoryError(), 2, "error: there is not enough memory; give fewer rows or columns, or a smaller width"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device; check the disk and"),
-        (KeyboardInterrupt(), 130, "interrupted; nothing was lost that was saved before"),
+        (KeyboardInterrupt(), 130, "interrupted; what was saved before is as it was, and nothing is left half written"),
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else None,
 )

@@ -348,7 +348,7 @@ def test_overwriting_an_unfinished_run_begins_anew(call: Call) -> None:
     ("words", "message"),
     [
         (["--learning-rate", "-1"], "--learning-rate -1.0 was given"),
-        (["--device", "bogus"], "device='bogus' was given"),
+        (["--device", "bogus"], "--device bogus was given"),
         (["--depth-law", "100000"], "a start with up to 1,000 is allowed"),
     ],
     ids=str,

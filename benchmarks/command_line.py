@@ -42,6 +42,7 @@ def write_tables(home: Path) -> None:
     from fathomless.data import datasets
 
     data = datasets.load("diabetes")
+    assert data.y is not None
     head = ",".join(data.feature_names)
     rows = [",".join(map(str, row)) for row in data.X.tolist()]
     full = [f"{row},{y}" for row, y in zip(rows, data.y.tolist(), strict=True)]

@@ -21,7 +21,7 @@ from fathomless.system.errors import DataError, FathomlessError, PausedError
 
 if TYPE_CHECKING:
     from fathomless.app.inputs import Input
-    from fathomless.app.runs import RunManifest
+    from fathomless.app.manifests import RunManifest
     from fathomless.inference.distributed import Ranks
     from fathomless.inference.run import Run
 
@@ -90,7 +90,7 @@ class _Fit:
     def __init__(self, given: argparse.Namespace, table: "Input", out: Path, group: "Ranks") -> None:
         import torch
 
-        from fathomless.app import runs
+        from fathomless.app import manifests
 
         self.given, self.table, self.out, self.signals = given, table, out, _Signals(silent=group.rank > 0)
         family = registry.families()[given.structure]
@@ -107,11 +107,11 @@ class _Fit:
                 f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
             )
         self.kind: Any = registry.estimator_class(family.tasks[table.task])
-        before = runs.read_manifest(out, latest=True) if given.resume else None
+        before = manifests.read_manifest(out, latest=True) if given.resume else None
         usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
         threads = given.threads or (before.threads if before else usual)
         torch.set_num_threads(threads)
-        self.manifest: RunManifest = runs.RunManifest(
+        self.manifest: RunManifest = manifests.RunManifest(
             command=("fathomless", *_asked(given.words)),
             estimator=self.kind.__name__,
             source=table.name,

@@ -49,7 +49,6 @@ from fathomless.system.errors import DataError
 __all__ = [
     "OWN",
     "Lengthened",
-    "RunManifest",
     "analysis",
     "begin",
     "evaluations",
@@ -59,9 +58,7 @@ __all__ = [
     "load",
     "log",
     "page",
-    "read_manifest",
     "scored",
-    "state",
 ]
 
 _CHECKPOINT = "checkpoint"

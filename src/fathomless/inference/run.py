@@ -19,7 +19,7 @@ from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Best", "Fitted", "Run", "blueprint_of", "check", "history_row", "rebuild", "structure_parameters", "under"]
+__all__ = ["Best", "Fitted", "Run", "check", "history_row", "structure_parameters", "under"]
 
 
 @dataclass

@@ -29,7 +29,8 @@ from fathomless import SparseBayesClassifier, SparseBayesRegressor, UnboundedDep
 from fathomless.data.datasets import Dataset, load
 from fathomless.data.rows import Rows
 from fathomless.families.sparse import temperature
-from fathomless.families.sparse.temperature import TEMPERATURES, compared
+from fathomless.families.sparse.options import TEMPERATURES
+from fathomless.families.sparse.temperature import compared
 from fathomless.inference.crossfit import held
 from fathomless.inference.noise import density
 from fathomless.system.errors import ConvergenceWarning

@@ -210,6 +210,9 @@ def test_an_option_without_its_value_is_refused(capsys: pytest.CaptureFixture[st
     [
         ([], "fathomless: error: the following arguments are required: COMMAND (see fathomless --help)"),
         (["fot"], "fathomless: error: argument COMMAND: invalid choice: 'fot' (choose from "),
+        (["fot"], "; did you mean fit? (see fathomless --help)"),
+        ([*FIT, "--structure", "dept"], "; did you mean depth?"),
+        (["compare", "data", "--target", "x", "--jobs", "0"], "argument --jobs: '0' was given; 1 or more processes"),
         (["fit"], "fathomless fit: error: the following arguments are required: DATA (see fathomless fit -"),
         (["sample"], "fathomless sample: error: the following arguments are required: RUN"),
         (["sample", "run", "--rows", "0"], "argument --rows: '0' was given; 1 or more rows are allowed"),

@@ -18,7 +18,7 @@ import pytest
 
 import fathomless
 from commands import Call, Said
-from fathomless.app import report, runs
+from fathomless.app import manifests, report
 from fathomless.app.cli import main
 from fathomless.data import files as tables
 from fathomless.estimators.options import options_of
@@ -85,7 +85,7 @@ FITTING: dict[str, tuple[list[str], str]] = {
 def test_what_cannot_be_fitted_is_refused_in_one_line(call: Call, what: str) -> None:
     words, message = FITTING[what]
     refused(call("fit", *words, "--out", "run", "--epochs", "1", "--quiet"), message)
-    assert runs.state("run") == "empty"
+    assert manifests.state("run") == "empty"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
             "fit", "houses.csv", "--target", "price", "--out", "run", f"--{option.name.replace('_', '-')}={text}"
         )
         refused(said, "")
-        assert runs.state("run") == "empty"
+        assert manifests.state("run") == "empty"
 
 
 @pytest.mark.parametrize("word", ["--device=meta", "--width=99999999999999999999", "--structure-delay=-1"])
@@ -218,7 +218,7 @@ def test_other_faults_are_ours(call: Call, monkeypatch: pytest.MonkeyPatch) -> N
     [
         (MemoryError(), 2, "error: there is not enough memory; give fewer rows or columns, or a smaller width"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device; check the disk and"),
-        (KeyboardInterrupt(), 130, "interrupted; nothing was lost that was saved before"),
+        (KeyboardInterrupt(), 130, "interrupted; what was saved before is as it was, and nothing is left half written"),
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else None,
 )
@@ -270,7 +270,7 @@ def test_what_was_done_to_the_table_is_noted(call: Call) -> None:
     said = fit(call, data=write("odd.csv", houses(**changes)))
     assert "note: 2 rows without a target were left out\n" in said.err
     assert "note: left out, since they hold no value: 'blank'\n" in said.err
-    manifest = runs.read_manifest("run")
+    manifest = manifests.read_manifest("run")
     assert manifest is not None
     assert manifest.rows == N - 2
     assert len(manifest.notes) == 3

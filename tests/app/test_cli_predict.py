@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from commands import Call
-from fathomless.app import runs
+from fathomless.app import manifests
 from fathomless.data import files as tables
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from housing import N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
@@ -298,7 +298,7 @@ def test_the_format_of_a_table_does_not_matter(call: Call, monkeypatch: pytest.M
         assert model_of("other") == expected, data
         if data != "-":
             assert predicted(call, *words, data=data).equals(found), data
-    manifest = runs.read_manifest("other")
+    manifest = manifests.read_manifest("other")
     assert manifest is not None
     assert (manifest.source, manifest.bytes) == ("standard input", len(plain))
 
@@ -346,7 +346,7 @@ def test_names_of_files_need_not_be_text(call: Call) -> None:
     except OSError:
         pytest.skip("this file system takes text alone")
     fit(call, data=name)
-    manifest = runs.read_manifest("run")
+    manifest = manifests.read_manifest("run")
     assert manifest is not None
     assert manifest.source == name
     assert call("evaluate", "run", name).code == 0

@@ -208,7 +208,7 @@ def test_a_command_that_is_stopped_says_how_to_go_on(
     ([], "0 targets were given"),
     (["--target", "price", "--task", "density"], "densities are not compared"),
     (["--target", "price", "--folds", "1"], "2 or more folds are allowed"),
-    (["--target", "price", "--methods", "trees"], "methods='trees' was given"),
+    (["--target", "price", "--methods", "trees"], "--methods trees was given"),
 ])  # fmt: skip
 def test_words_that_cannot_be_followed_are_refused(
     houses_csv: None, capsys: pytest.CaptureFixture[str], words: list[str], message: str

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import Call
-from fathomless.app import runs
+from fathomless.app import manifests, runs
 from fathomless.data import files as tables
 from fathomless.estimators.evaluation import evaluate
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
@@ -31,8 +31,8 @@ DONE = {"run.json", "manifest.json", "history.csv", "history.jsonl", "evaluation
 DONE |= {"analysis.json"}
 
 
-def manifest(**changes: Any) -> runs.RunManifest:
-    plain = runs.RunManifest(
+def manifest(**changes: Any) -> manifests.RunManifest:
+    plain = manifests.RunManifest(
         command=("fathomless", "fit", "data.csv"),
         estimator="UnboundedDepthRegressor",
         source="data.csv",
@@ -60,7 +60,7 @@ def test_a_finished_run_holds_what_is_promised_and_nothing_else(call: Call) -> N
     assert {path.name for path in Path("run/evaluations").iterdir()} == {"out-of-fold", "training"}
     assert events("run") == ["started", "finished"]
     assert Path("run/report.html").read_text(encoding="utf-8") == "<html>price</html>\n"
-    assert runs.state("run") == "finished"
+    assert manifests.state("run") == "finished"
 
 
 def test_a_finished_run_is_an_estimator_that_python_loads(call: Call) -> None:
@@ -93,7 +93,7 @@ def test_the_card_says_what_was_asked(call: Call) -> None:
     write_table("more.csv", key=[f"k{i}" for i in range(N)], w=[2] * N, junk=[0.5] * N)
     words = ["--key", "key", "--weight", "w", "--drop", "junk", "--seed", "3", "--noise", "0.5", "--no-calibrate"]
     call("fit", "more.csv", "--target", "price", "--out", "run", "--epochs", "1", "--width", "4", *words, "--overwrite")
-    found = runs.read_manifest("run")
+    found = manifests.read_manifest("run")
     assert found is not None
     source = tables.read("more.csv")
     assert (found.source, found.sha256, found.bytes, found.rows) == ("more.csv", source.sha256, source.bytes, N)
@@ -132,7 +132,7 @@ def test_a_card_is_read_back_as_it_was_written() -> None:
         manifest(key="k", weight="w", notes=("a note",), source="caf\udce9.csv", targets=("y", "ü\n\u2028")),
     ):
         read = io.read_json(io.write_text("run.json", one.to_json()))
-        assert runs.RunManifest.from_json(read, Path("run.json")) == one
+        assert manifests.RunManifest.from_json(read, Path("run.json")) == one
 
 
 @given(
@@ -150,10 +150,10 @@ def test_an_altered_card_is_refused_or_still_a_card(name: str, value: Any) -> No
     found = json.loads(manifest().to_json())
     harmless = (name in ("key", "weight") and value is None) or (name == "options" and isinstance(value, dict))
     if harmless:
-        assert runs.RunManifest.from_json({**found, name: value}, Path("run.json")).to_json()
+        assert manifests.RunManifest.from_json({**found, name: value}, Path("run.json")).to_json()
     else:
         with pytest.raises(FileError, match=r"run.json was altered; restore it from a backup or fit again"):
-            runs.RunManifest.from_json({**found, name: value}, Path("run.json"))
+            manifests.RunManifest.from_json({**found, name: value}, Path("run.json"))
 
 
 @pytest.mark.parametrize("found", [None, [], "text", 3, {}, {"command": []}], ids=str)
@@ -161,18 +161,20 @@ def test_what_is_no_card_is_refused(found: Any) -> None:
     with pytest.raises(
         FileError, match=r"run.json is not what fathomless wrote there; restore it from a backup or fit"
     ):
-        runs.RunManifest.from_json(found, Path("run.json"))
+        manifests.RunManifest.from_json(found, Path("run.json"))
 
 
 def test_a_card_that_lacks_a_field_or_has_one_too_many_is_refused() -> None:
     whole = json.loads(manifest().to_json())
     older = {key: value for key, value in whole.items() if key != "notation"}  # which runs did not always have
-    assert runs.RunManifest.from_json(older, Path("run.json")) == manifest()
+    assert manifests.RunManifest.from_json(older, Path("run.json")) == manifest()
     for name in older:
         with pytest.raises(FileError, match="is not what fathomless wrote"):
-            runs.RunManifest.from_json({key: value for key, value in whole.items() if key != name}, Path("run.json"))
+            manifests.RunManifest.from_json(
+                {key: value for key, value in whole.items() if key != name}, Path("run.json")
+            )
     with pytest.raises(FileError, match="is not what fathomless wrote"):
-        runs.RunManifest.from_json({**whole, "more": 1}, Path("run.json"))
+        manifests.RunManifest.from_json({**whole, "more": 1}, Path("run.json"))
 
 
 @pytest.mark.parametrize(
@@ -250,8 +252,8 @@ def test_an_estimator_that_python_saved_has_no_card(call: Call) -> None:
 def test_a_folder_that_holds_nothing_is_empty(call: Call) -> None:
     Path("nothing").mkdir()
     for folder in ("nothing", "nowhere"):
-        assert runs.state(folder) == "empty"
-        assert runs.read_manifest(folder) is None
+        assert manifests.state(folder) == "empty"
+        assert manifests.read_manifest(folder) is None
         with pytest.raises(FileError):
             runs.load(folder)
 
@@ -261,8 +263,8 @@ def test_a_card_is_begun_once(call: Call) -> None:
     with pytest.raises(DataError, match="run holds an unfinished run already; add --resume to go on with it"):
         runs.begin("run", manifest(), resume=False, overwrite=False)
     assert runs.begin("run", manifest(source="moved"), resume=True, overwrite=False) == Path("run/checkpoint")
-    assert runs.read_manifest("run") is None
-    assert runs.read_manifest("run", latest=True) == manifest()
+    assert manifests.read_manifest("run") is None
+    assert manifests.read_manifest("run", latest=True) == manifest()
 
 
 # -------------------------------------------------------------------------------------------- names of evaluations

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from commands import Call, Said
-from fathomless.app import report, runs
+from fathomless.app import manifests, report, runs
 from fathomless.inference.callbacks import History
 from fathomless.inference.run import Run
 from fathomless.system import io
@@ -112,7 +112,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(
         "history.jsonl",
         "log.jsonl",
     }
-    assert runs.state("run") == "unfinished"
+    assert manifests.state("run") == "unfinished"
     assert (
         "the run in run is not finished; repeat its fit command with --resume" in call("predict", "run", "data.csv").err
     )
@@ -157,7 +157,7 @@ def test_a_signal_while_the_page_is_drawn_stops_at_once_and_the_run_can_be_ended
         said = call(*FIT)
     assert said.code == 143
     assert "stopped at once" in said.err
-    assert runs.state("run") == "unfinished"
+    assert manifests.state("run") == "unfinished"
     assert call(*FIT, "--resume").code == 0
     assert model_of("run") == model_of("whole")
     assert events("run") == ["started", "paused", "resumed", "finished"]
@@ -172,7 +172,7 @@ def test_the_command_to_go_on_with_survives_names_that_the_shell_would_read(call
     program, *words = shlex.split(said.err.partition("To go on: ")[2])
     assert program == "fathomless"
     assert call(*words).code == 0
-    assert runs.state("a 'run'") == "finished"
+    assert manifests.state("a 'run'") == "finished"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_finished_run_at_steady_rates_can_be_lengthened(call: Call) -> None:
     assert model_of("run") == model_of("whole")
     less = call(*words, "--epochs", "16", "--resume")
     assert (less.code, "--epochs 16 was given, and 48 are done" in less.err) == (2, True)
-    assert runs.state("run") == "finished"
+    assert manifests.state("run") == "finished"
     assert model_of("run") == model_of("whole")
 
 
@@ -228,7 +228,7 @@ def test_a_run_that_was_planned_for_its_epochs_is_not_lengthened(call: Call) -> 
     assert said.code == 2
     assert "was planned for its epochs" in said.err
     assert "Give --overwrite or another --out" in said.err
-    assert (model_of("run"), runs.state("run")) == (before, "finished")
+    assert (model_of("run"), manifests.state("run")) == (before, "finished")
 
 
 def test_a_run_is_not_resumed_with_other_data(call: Call) -> None:
@@ -254,7 +254,7 @@ def test_a_resumed_run_keeps_its_threads(call: Call) -> None:
         interrupted(patch, 16, lambda: threads.append(torch.get_num_threads()))
         assert call(*FIT, "--resume").code == 0
     assert threads == [2]
-    found = runs.read_manifest("run")
+    found = manifests.read_manifest("run")
     assert found is not None
     assert found.threads == 2
 
@@ -274,7 +274,7 @@ def test_a_damaged_checkpoint_is_refused_and_stays(call: Call) -> None:
     said = call(*FIT, "--resume")
     assert said.code == 2
     assert "checkpoint" in said.err
-    assert runs.state("run") == "unfinished"
+    assert manifests.state("run") == "unfinished"
 
 
 # ------------------------------------------------------------------------------------------------- overwriting
@@ -294,7 +294,7 @@ def test_a_run_that_is_overwritten_keeps_its_old_model_until_the_new_one_is_ther
     old = predictions(call)
     assert paused(call, *new, "--overwrite").code == 130
     assert predictions(call) == old
-    found = runs.read_manifest("run")
+    found = manifests.read_manifest("run")
     assert found is not None
     assert found.seed == 0
     assert call("report", "run").code == 0
@@ -348,7 +348,7 @@ def test_overwriting_an_unfinished_run_begins_anew(call: Call) -> None:
     ("words", "message"),
     [
         (["--learning-rate", "-1"], "--learning-rate -1.0 was given"),
-        (["--device", "bogus"], "device='bogus' was given"),
+        (["--device", "bogus"], "--device bogus was given"),
         (["--depth-law", "100000"], "a start with up to 1,000 is allowed"),
     ],
     ids=str,
@@ -359,7 +359,7 @@ def test_a_run_that_fails_before_its_first_checkpoint_is_not_unfinished(
     said = call(*FIT, *words)
     assert said.code == 2
     assert message in said.err
-    assert runs.state("run") == "empty"
+    assert manifests.state("run") == "empty"
     assert events("run") == ["started", "failed"]
     assert call(*FIT).code == 0
 
@@ -368,7 +368,7 @@ def test_a_tensorboard_that_is_not_there_stops_no_later_run(call: Call, monkeypa
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     said = call(*FIT, "--tensorboard")
     assert (said.code, "pip install 'fathomless[track]'" in said.err) == (2, True)
-    assert runs.state("run") == "empty"
+    assert manifests.state("run") == "empty"
 
 
 def test_an_option_that_is_out_of_range_is_refused_before_anything_is_written(call: Call) -> None:

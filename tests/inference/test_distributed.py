@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from fathomless.app import runs
+from fathomless.app import manifests
 from fathomless.app.cli import main
 from fathomless.data.rows import Rows
 from fathomless.families.continuous.dynamics import MLPDynamics
@@ -428,7 +428,7 @@ def test_torchrun_fits_a_table_pauses_on_a_signal_and_goes_on(table: Path, tmp_p
     assert said.count("was paused after epoch") == 1, said
     assert said.count("stopping after this epoch") == 1
     assert "To go on: torchrun --nproc-per-node ... --no-python fathomless fit --resume" in said
-    assert runs.state(out) == "unfinished"
+    assert manifests.state(out) == "unfinished"
     with torchrun(*fit_words(table, out, 60, "--resume")) as launched:
         summary, said = launched.communicate(timeout=LIMIT)
     assert launched.returncode == 0, said

@@ -45,6 +45,11 @@ class _Parser(argparse.ArgumentParser):
         return found, []
 
     def error(self, message: str) -> NoReturn:
+        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            from difflib import get_close_matches
+
+            near = get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
+            message += f"; did you mean {near[0]}?" if near else ""
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
 
 
@@ -121,8 +126,11 @@ def spoken(message: str) -> str:
     'y has gaps'
     >>> spoken('Fill them, or fit with missing="impute" and n_restarts=3')
     'Fill them, or fit with --missing impute and --n-restarts 3'
+    >>> spoken("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
+    '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
     """
-    known = {name for family in families().values() for name in options(family, next(iter(family.tasks)))}
+    every = ((family, task) for family in families().values() for task in family.tasks)
+    known = {name for family, task in every for name in options(family, task)} | {"methods"}
     speakers = {f"{name}: " for family in families().values() for name in family.estimators}
     message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
 
@@ -135,7 +143,11 @@ def spoken(message: str) -> str:
             return f"--{flag}" if bare == "True" else f"--no-{flag}"
         return f"--{flag} {'none' if bare == 'None' else text or bare}"
 
-    return re.sub(r"\b([a-z_]+)=(?:\"([^\" ]+)\"|(True|False|None|-?\d+(?:\.\d+)?)\b)", say, message)
+    def name_alone(found: re.Match[str]) -> str:
+        return f"--{found[0].replace('_', '-')}" if found[0] in known else found[0]
+
+    told = re.sub(r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?\d+(?:\.\d+)?)\b)", say, message)
+    return re.sub(r"(?<![\w'\"./-])[a-z]+(?:_[a-z]+)+(?![\w'\"./=(-])", name_alone, told)
 
 
 def _unseen_argument(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +229,13 @@ def _compare_parser(names: Any, run: Command) -> None:
     )
     parser.add_argument("--folds", type=_folds, default=5, metavar="N", help="of the rows (default: 5)")
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="of folds and fits (default: 0)")
-    parser.add_argument("--jobs", type=_rows, default=1, metavar="N", help="processes, of one thread each (default: 1)")
+    parser.add_argument(
+        "--jobs",
+        type=_jobs,
+        default=1,
+        metavar="N",
+        help="processes, of one thread each; -1 is one for each core (default: 1)",
+    )
     parser.add_argument(
         "--out",
         type=_filled,
@@ -504,6 +522,12 @@ def _rows(text: str) -> int:
     if not (value := _whole(text)):
         raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more rows are allowed")
     return value
+
+
+def _jobs(text: str) -> int:
+    if text != "-1" and not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} was given; 1 or more processes are allowed, or -1 for all cores")
+    return int(text)
 
 
 def _folds(text: str) -> int:

@@ -11,20 +11,19 @@ import contextlib
 import io
 import os
 import shlex
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, NoReturn, cast
 
 from fathomless.app import comparing, explaining, fitted, fitting
 from fathomless.app.arguments import parser, spoken
-from fathomless.app.printing import Stopped, ignore, note, say, show, warn
+from fathomless.app.printing import Stopped, Terminated, exit_code, ignore, note, say, show, warn
 from fathomless.families import registry
 from fathomless.system.errors import DataError, FathomlessError, FileError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["main"]
 
@@ -47,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that knows no minus sign is no reason to stop
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = _command(list(sys.argv[1:] if arguments is None else arguments))
+    with _terminable():
+        code = _command(list(sys.argv[1:] if arguments is None else arguments))
     try:
         if sys.stdout is not None:  # closed by whoever called us
             sys.stdout.flush()
@@ -86,8 +86,10 @@ def _command(words: list[str]) -> int:
         return int(stop.code or 0)
     except Stopped as stop:
         return _fail(name, str(stop), stop.code)
-    except KeyboardInterrupt:
-        return _fail(name, "interrupted; nothing was lost that was saved before", 130)
+    except KeyboardInterrupt as stop:
+        what = "terminated" if isinstance(stop, Terminated) else "interrupted"
+        kept = "what was saved before is as it was, and nothing is left half written"
+        return _fail(name, f"{what}; {kept}", exit_code(stop))
     except BrokenPipeError:
         _mute()
         return 0
@@ -106,6 +108,23 @@ def _command(words: list[str]) -> int:
             f"internal error: {what}. This is a fault of ours: please report it with the trace (FATHOMLESS_TRACE=1)",
             1,
         )
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end a command wherever it is as Ctrl-C does: an exception, on whose way files are taken back."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield
+        return
+
+    def end(*_: object) -> NoReturn:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _follows() -> bool:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import shlex
-import signal
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fathomless.app.arguments import form
-from fathomless.app.printing import Stopped, note, show
+from fathomless.app.printing import Stopped, exit_code, note, show
 from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
@@ -53,7 +52,6 @@ def compare(given: argparse.Namespace) -> int:
     X, y = table.take(np.arange(table.rows))
     out = Path(given.out if given.out is not None else f"runs/compare-{given.target[0]}")
     again = shlex.join(["fathomless", *given.words])
-    before = signal.signal(signal.SIGTERM, _stop)
     try:
         found = compared(
             X,
@@ -67,10 +65,7 @@ def compare(given: argparse.Namespace) -> int:
             progress=Terminal("fit") if sys.stderr is not None and sys.stderr.isatty() else Silent(),
         )
     except KeyboardInterrupt as stop:
-        code = 143 if stop.args else 130
-        raise Stopped(f"stopped; what is done is kept in {out}. To go on: {again}", code) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        raise Stopped(f"stopped; what is done is kept in {out}. To go on: {again}", exit_code(stop)) from None
     told = {"target": given.target[0], "data": table.name, "command": again, **asdict(found)}
     io.write_text(out / "compare.json", json.dumps(_plain(told), indent=1) + "\n")
     io.write_text(out / "compare.html", page(found, given.target[0], table.name, again))
@@ -206,7 +201,3 @@ def _plain(told: Any) -> Any:
     if isinstance(told, list | tuple):
         return [_plain(value) for value in told]
     return None if isinstance(told, float) and told != told else told
-
-
-def _stop(*_: object) -> None:
-    raise KeyboardInterrupt("SIGTERM")

@@ -21,7 +21,7 @@ from fathomless.system.errors import DataError, FathomlessError, PausedError
 
 if TYPE_CHECKING:
     from fathomless.app.inputs import Input
-    from fathomless.app.runs import RunManifest
+    from fathomless.app.manifests import RunManifest
     from fathomless.inference.distributed import Ranks
     from fathomless.inference.run import Run
 
@@ -90,7 +90,7 @@ class _Fit:
     def __init__(self, given: argparse.Namespace, table: "Input", out: Path, group: "Ranks") -> None:
         import torch
 
-        from fathomless.app import runs
+        from fathomless.app import manifests
 
         self.given, self.table, self.out, self.signals = given, table, out, _Signals(silent=group.rank > 0)
         family = registry.families()[given.structure]
@@ -107,11 +107,11 @@ class _Fit:
                 f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
             )
         self.kind: Any = registry.estimator_class(family.tasks[table.task])
-        before = runs.read_manifest(out, latest=True) if given.resume else None
+        before = manifests.read_manifest(out, latest=True) if given.resume else None
         usual = 1 if self.options.get("width", 64) < 256 else torch.get_num_threads()
         threads = given.threads or (before.threads if before else usual)
         torch.set_num_threads(threads)
-        self.manifest: RunManifest = runs.RunManifest(
+        self.manifest: RunManifest = manifests.RunManifest(
             command=("fathomless", *_asked(given.words)),
             estimator=self.kind.__name__,
             source=table.name,
@@ -137,6 +137,7 @@ class _Fit:
         from fathomless.inference.callbacks import History, TensorBoard
 
         callbacks: list[Callable[[Run], None]] = [
+            self.signals.begin,
             runs.Lengthened(self.out, self.manifest),
             History(self.out),
             self.signals,
@@ -156,10 +157,14 @@ class _Fit:
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM ask a training to pause; a second one, or one after the training, ends it at once."""
+    """Ctrl-C and SIGTERM ask a training to pause; a second one, or one before or after it, ends the command at once."""
 
     def __init__(self, silent: bool = False) -> None:
-        self.received, self.training, self.silent = 0, True, silent
+        self.received, self.training, self.silent = 0, False, silent
+
+    def begin(self, run: "Run") -> None:
+        """Take notice that there is something to keep."""
+        self.training = True
 
     def __call__(self, run: "Run") -> None:
         """Hand the wish on to the run, between two epochs."""
@@ -193,11 +198,11 @@ def _pausing(signals: _Signals, out: Path, again: str) -> Iterator[None]:
     except (PausedError, KeyboardInterrupt) as stop:
         done = str(stop).partition(";")[0] or "stopped at once; what the last checkpoint holds is kept"
         with contextlib.suppress(FathomlessError):
-            runs.log(out, "paused")
+            runs.leave(out, "paused")
         raise Stopped(f"{done}. To go on: {again}", 128 + (signals.received or signal.SIGINT)) from None
     except Exception as error:
         with contextlib.suppress(FathomlessError):
-            runs.fail(out, f"{type(error).__name__}: {error}")
+            runs.leave(out, "failed", reason=f"{type(error).__name__}: {error}")
         raise
     finally:
         for number, handler in before.items():

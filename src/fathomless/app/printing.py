@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fathomless.estimators.evaluation import Evaluation
 
-__all__ = ["Stopped", "ignore", "note", "say", "scores_of", "show", "show_json", "table_of", "warn"]
+__all__ = [
+    "Stopped",
+    "Terminated",
+    "exit_code",
+    "ignore",
+    "note",
+    "say",
+    "scores_of",
+    "show",
+    "show_json",
+    "table_of",
+    "warn",
+]
 
 
 def ignore(*_: object, **__: object) -> None:
@@ -27,6 +39,15 @@ class Stopped(Exception):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: a command ends as after Ctrl-C, and what it was writing is taken back."""
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """Return the exit code of a command that a signal ended."""
+    return 143 if isinstance(stop, Terminated) else 130
 
 
 def note(text: str) -> None:

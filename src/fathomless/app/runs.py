@@ -49,19 +49,16 @@ from fathomless.system.errors import DataError
 __all__ = [
     "OWN",
     "Lengthened",
-    "RunManifest",
     "analysis",
     "begin",
     "evaluations",
-    "fail",
     "finish",
     "keep_evaluation",
+    "leave",
     "load",
     "log",
     "page",
-    "read_manifest",
     "scored",
-    "state",
 ]
 
 _CHECKPOINT = "checkpoint"
@@ -251,13 +248,13 @@ def scored(estimator: Estimator, X: Any, y: Any, **named: Any) -> Evaluation:
     return evaluate(cast(Predictor, estimator), X, y, **named)
 
 
-def fail(folder: Path_, reason: str) -> None:
-    """Note that a run ended in an error; without a checkpoint there is nothing to go on with."""
+def leave(folder: Path_, event: str, **values: Any) -> None:
+    """Note that a run was left before its end; without a checkpoint there is nothing to go on with."""
     if ranks().rank:
         return
     if not io.holds(Path(folder) / _CHECKPOINT):
         io.remove_file(Path(folder) / UNFINISHED)
-    log(folder, "failed", reason=reason)
+    log(folder, event, **values)
 
 
 def log(folder: Path_, event: str, **values: Any) -> None:

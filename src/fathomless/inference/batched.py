@@ -27,17 +27,15 @@ from fathomless.inference.objective import elbo, log_predictive
 from fathomless.inference.run import (
     Best,
     Fitted,
-    blueprint_of,
     check,
     history_row,
-    rebuild,
     structure_parameters,
     under,
 )
 from fathomless.inference.stacked import Stack, refuse_buffers, refuse_shapes, refuse_unlike
 from fathomless.inference.svi import calibrate
 from fathomless.inference.training import Training, schedule
-from fathomless.posterior.capabilities import Growing, Stackable, lacks
+from fathomless.posterior.capabilities import Growing, Stackable, blueprint_of, lacks, rebuild
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, PausedError

@@ -20,19 +20,7 @@ from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = [
-    "Best",
-    "Fitted",
-    "Run",
-    "blueprint_of",
-    "check",
-    "first_part",
-    "history_row",
-    "not_finite",
-    "rebuild",
-    "structure_parameters",
-    "under",
-]
+__all__ = ["Best", "Fitted", "Run", "check", "first_part", "history_row", "not_finite", "structure_parameters", "under"]
 
 
 @dataclass

@@ -27,9 +27,16 @@ from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.looks import Densities, Looks, densities
 from fathomless.inference.objective import elbo, log_predictive
-from fathomless.inference.run import Fitted, Run, blueprint_of, check, history_row, not_finite, structure_parameters
+from fathomless.inference.run import Fitted, Run, check, history_row, not_finite, structure_parameters
 from fathomless.inference.training import Training, schedule
-from fathomless.posterior.capabilities import Growing, HasStructureLaw, ListedStructure, NaturalGradient, lacks
+from fathomless.posterior.capabilities import (
+    Growing,
+    HasStructureLaw,
+    ListedStructure,
+    NaturalGradient,
+    blueprint_of,
+    lacks,
+)
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DataWarning, DivergenceError, PausedError

@@ -15,7 +15,8 @@ import fathomless
 from fathomless import SparseBayesClassifier, SparseBayesRegressor
 from fathomless.data import streams
 from fathomless.families.sparse import temperature
-from fathomless.families.sparse.temperature import TEMPERATURES, compared, temperatures
+from fathomless.families.sparse.options import TEMPERATURES, temperatures
+from fathomless.families.sparse.temperature import compared
 from fathomless.inference import batched
 from fathomless.inference.svi import fit
 from fathomless.posterior.ensemble import Ensemble

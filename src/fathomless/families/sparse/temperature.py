@@ -30,7 +30,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import NoiseOptions
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.variational import VariationalEstimator
-from fathomless.families.sparse.options import TEMPERATURES, SparseOptions, temperatures
+from fathomless.families.sparse.options import SparseOptions, temperatures
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.crossfit import Held, held
@@ -47,7 +47,7 @@ from fathomless.system.errors import DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["FALLBACK", "TEMPERATURES", "Candidate", "Comparison", "TemperatureChoice", "compared", "temperatures"]
+__all__ = ["FALLBACK", "Candidate", "Comparison", "TemperatureChoice", "compared"]
 
 #: The temperature where none can be chosen.
 FALLBACK = 0.1

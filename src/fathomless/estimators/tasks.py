@@ -268,6 +268,13 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised):  # type: ignore[mis
                 )
         return fit_indicators(y, weight)
 
+    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> ClassLabels | Indicators:
+        if _columns(y) > 1:
+            return self._fit_target(y, weight)
+        if classes is None:
+            raise DataError("classes must be passed on the first call to partial_fit: all labels that will come")
+        return replace(fit_labels(np.repeat(np.asarray(classes), 2)), counts=())
+
     def _shaped(self, y: Any) -> Any:
         if isinstance(y, list | tuple) and y and isinstance(y[0], list | tuple | np.ndarray) and len(y[0]) > 1:
             y = np.asarray(y)  # of rows
@@ -301,13 +308,22 @@ def _columns(y: Any) -> int:
     return int(native.shape[1]) if several else 1
 
 
-class _Scaled:
+class _Scaled(ABC):
     """What estimators of numbers share: a scale to undo."""
 
     target_: Target
 
     def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
         return weight
+
+    @abstractmethod
+    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
+        """Learn how to encode the target."""
+
+    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> TargetScale:
+        if classes is not None:
+            raise DataError("classes were given to an estimator of numbers; leave them out")
+        return self._fit_target(y, weight)
 
     def _shaped(self, y: Any) -> Any:
         return y

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
@@ -78,7 +79,7 @@ class _FiniteNetwork(FiniteOptions, LayeredNetwork):
         return finite_network(self._blocks(inputs, outputs), self.depth, **start)
 
 
-class _DepthUncertaintyNetwork(DepthUncertaintyOptions, LayeredNetwork):
+class _DepthUncertaintyNetwork(DepthUncertaintyOptions, Incremental, LayeredNetwork):
     """How the options of the family become a model."""
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
@@ -88,7 +89,7 @@ class _DepthUncertaintyNetwork(DepthUncertaintyOptions, LayeredNetwork):
         return depth_uncertainty_network(blocks, self.depths, shared_head=shared, **start)
 
 
-class _DropoutNetwork(DropoutOptions, LayeredNetwork):
+class _DropoutNetwork(DropoutOptions, Incremental, LayeredNetwork):
     """How the options of the family become a model."""
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
@@ -97,7 +98,7 @@ class _DropoutNetwork(DropoutOptions, LayeredNetwork):
         return dropout_network(self._blocks(inputs, outputs), self.depth, self.dropout, **start)
 
 
-class _MeanFieldNetwork(MeanFieldOptions, LayeredNetwork):
+class _MeanFieldNetwork(MeanFieldOptions, Incremental, LayeredNetwork):
     """How the options of the family become a model."""
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
@@ -106,7 +107,7 @@ class _MeanFieldNetwork(MeanFieldOptions, LayeredNetwork):
         return mean_field_network(self._blocks(inputs, outputs), self.depth, **start)
 
 
-class _MatrixNormalNetwork(MatrixNormalOptions, LayeredNetwork):
+class _MatrixNormalNetwork(MatrixNormalOptions, Incremental, LayeredNetwork):
     """How the options of the family become a model."""
 
     def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth:
@@ -201,12 +202,12 @@ class _DeepEnsemble(EnsembleOptions, _FiniteNetwork):
 
 
 @documented
-class FiniteNetworkClassifier(_FiniteNetwork, Classifier):
+class FiniteNetworkClassifier(Incremental, _FiniteNetwork, Classifier):
     """Classifier by an ordinary network of one depth."""
 
 
 @documented
-class FiniteNetworkRegressor(_FiniteNetwork, Regressor):
+class FiniteNetworkRegressor(Incremental, _FiniteNetwork, Regressor):
     """Regressor by an ordinary network of one depth."""
 
 

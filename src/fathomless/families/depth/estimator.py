@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from fathomless.estimators.hamiltonian import HamiltonianEstimator, Sampled, unconverged
+from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
@@ -231,7 +232,7 @@ class LayeredNetwork(NetworkOptions, VariationalEstimator, ABC):
             )
 
 
-class _UnboundedDepth(DepthOptions, HamiltonianEstimator, LayeredNetwork, ABC):
+class _UnboundedDepth(DepthOptions, Incremental, HamiltonianEstimator, LayeredNetwork, ABC):
     """How the options of the family become a model.
 
     Attributes

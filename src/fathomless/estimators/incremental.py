@@ -64,16 +64,11 @@ class Incremental(VariationalEstimator, ABC):
         total_rows : float, optional
             Rows N of the whole stream; by default those of all calls so far, so that rows that come again count again.
 
-        Returns
-        -------
-        self
-
         Raises
         ------
-        DataError
-            As :meth:`fit`, and for options that ask for several networks, sampled weights, or heads with a posterior.
-        DivergenceError
-            If the pass produced a value that is not finite.
+        DataError, DivergenceError
+            As :meth:`fit` does; and for options that ask for several networks, sampled weights, or heads that have a
+            posterior.
 
         Notes
         -----

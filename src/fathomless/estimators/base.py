@@ -79,13 +79,14 @@ class Estimator(TableReader, ABC):
 
     # ---- fitting
 
-    def _fit(self, prepare: Callable[[], Prepared]) -> Self:
+    def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
         """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
         with _restored_on_error(self), named(self):
             prepared = prepare()
-            fitted = self._infer(prepared)
+            fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)
-        self._warn(fitted)
+        if infer is None:  # and not a step on the way
+            self._warn(fitted)
         return self
 
     def _display(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> Progress:

@@ -79,6 +79,10 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         """Learn how to encode the target."""
 
     @abstractmethod
+    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> Target:
+        """Learn how to encode the target from the first of several parts, and from the classes if they are given."""
+
+    @abstractmethod
     def _shaped(self, y: Any) -> Any:
         """Return a target without an axis that it should not have."""
 
@@ -126,11 +130,7 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
             x, z, weight, place = merged(x, z, weight)
         folds = self._partition(x, z, count, seed, groups)
         dtype, device = before or self._dtype(count, 1 if folds is None else int(folds.max()) + 1), self._device()
-        rows = Rows(
-            torch.as_tensor(x, dtype=dtype),
-            torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype),
-            None if weight is None else torch.as_tensor(weight, dtype=dtype),
-        )
+        rows = _tensors(x, z, weight, dtype)
         if folds is not None:
             of_row = np.full((len(folds), given), -1, dtype=np.int64)
             of_row[:, kept] = folds.numpy()[:, place]
@@ -141,6 +141,21 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         valid = None if valid is None else _on(valid, device)
         held_out = kept[np.isin(place, held)]
         return Prepared(schema, target, self._width(schema), _on(train, device), valid, held_out, seed, dtype, device)
+
+    def _prepare_part(
+        self, X: Any, y: Any, sample_weight: Any, classes: Any, before: tuple[int, torch.dtype] | None
+    ) -> Prepared:
+        """Read a part of the rows; the first one says how the table is encoded, and later ones keep seed and type."""
+        self._check_options()
+        first = before is None
+        X, y, weight, _, _ = self._read(X, y, sample_weight, reset=first)
+        schema = self._fit_schema(X, weight) if first else self.schema_
+        target = self._first_target(y, weight, classes) if first else self.target_
+        x, z = self._predictors(schema, X), target.encode(y)
+        seed, dtype = before or (self._seed(), self._dtype(len(x)))
+        device, none = self._device(), np.zeros(0, dtype=np.int64)
+        rows = _on(_tensors(x, z, weight, dtype), device)
+        return Prepared(schema, target, self._width(schema), rows, None, none, seed, dtype, device)
 
     def _prepare_stream(self, source: streams.Source) -> Prepared:
         """Learn how the table is encoded, and read the rows that are held out."""
@@ -230,6 +245,14 @@ def _grouped(groups: Any, rows: int) -> Array:
     if given.shape != (rows,):
         raise DataError(f"groups have shape {given.shape}; one for each of the {rows} rows is needed")
     return given if given.dtype.kind in "iuf" else given.astype(str)
+
+
+def _tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Rows:
+    return Rows(
+        torch.as_tensor(x, dtype=dtype),
+        torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype),
+        None if weight is None else torch.as_tensor(weight, dtype=dtype),
+    )
 
 
 def _on(rows: Rows, device: torch.device) -> Rows:

@@ -253,6 +253,13 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
                 )
         return fit_indicators(y, weight)
 
+    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> ClassLabels | Indicators:
+        if _columns(y) > 1:
+            return self._fit_target(y, weight)
+        if classes is None:
+            raise DataError("classes must be passed on the first call to partial_fit: all labels that will come")
+        return replace(fit_labels(np.repeat(np.asarray(classes), 2)), counts=())
+
     def _shaped(self, y: Any) -> Any:
         if isinstance(y, list | tuple) and y and isinstance(y[0], list | tuple | np.ndarray) and len(y[0]) > 1:
             y = np.asarray(y)  # of rows
@@ -284,6 +291,15 @@ class _Scaled(OfNumbers):
 
     def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
         return weight
+
+    @abstractmethod
+    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
+        """Learn how to encode the target."""
+
+    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> TargetScale:
+        if classes is not None:
+            raise DataError("classes were given to an estimator of numbers; leave them out")
+        return self._fit_target(y, weight)
 
     def _shaped(self, y: Any) -> Any:
         return y

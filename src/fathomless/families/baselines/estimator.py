@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
@@ -67,19 +68,19 @@ class _FiniteNetwork(FittedFinite, LayeredNetwork):
     """How it is trained."""
 
 
-class _DepthUncertaintyNetwork(FittedDepthUncertainty, LayeredNetwork):
+class _DepthUncertaintyNetwork(FittedDepthUncertainty, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
-class _DropoutNetwork(FittedDropout, LayeredNetwork):
+class _DropoutNetwork(FittedDropout, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
-class _MeanFieldNetwork(FittedMeanField, LayeredNetwork):
+class _MeanFieldNetwork(FittedMeanField, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
-class _MatrixNormalNetwork(FittedMatrixNormal, LayeredNetwork):
+class _MatrixNormalNetwork(FittedMatrixNormal, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
@@ -159,12 +160,12 @@ class _DeepEnsemble(FittedEnsemble, _FiniteNetwork):
 
 
 @documented
-class FiniteNetworkClassifier(_FiniteNetwork, Classifier):
+class FiniteNetworkClassifier(Incremental, _FiniteNetwork, Classifier):
     """Classifier by an ordinary network of one depth."""
 
 
 @documented
-class FiniteNetworkRegressor(_FiniteNetwork, Regressor):
+class FiniteNetworkRegressor(Incremental, _FiniteNetwork, Regressor):
     """Regressor by an ordinary network of one depth."""
 
 

@@ -10,6 +10,7 @@ import torch
 
 from fathomless.estimators.fitted import require_fitted
 from fathomless.estimators.hamiltonian import HamiltonianEstimator, Sampled, unconverged
+from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
@@ -86,7 +87,7 @@ class LayeredNetwork(FittedLayers, VariationalEstimator, ABC):
             )
 
 
-class _UnboundedDepth(FittedDepth, HamiltonianEstimator, LayeredNetwork, ABC):
+class _UnboundedDepth(FittedDepth, Incremental, HamiltonianEstimator, LayeredNetwork, ABC):
     """How the options of the family become a model.
 
     Attributes

@@ -315,8 +315,7 @@ def fit_batched(
     members = _members(models, likelihoods, training, seeds)
     for given in (train, valid):
         for rows in [given] if isinstance(given, Rows) else given or ():
-            with contextlib.suppress(DivergenceError):  # a member that fails alone is given up
-                check(models[0], likelihoods[0], rows)
+            check(models[0], likelihoods[0], rows, finite=False)
     fitted = Stack.of("training", train, len(members))
     held = None if valid is None or len(valid) == 0 else Stack.of("validation", valid, len(members))
     runs, t = BatchedRuns(members), members[0].training

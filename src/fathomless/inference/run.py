@@ -263,8 +263,15 @@ class Run:
 
 
 @torch.no_grad()
-def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | Batches) -> None:
+def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | Batches, *, finite: bool = True) -> None:
     """Try the first rows, so that what does not fit together is told before a training starts.
+
+    Parameters
+    ----------
+    model, likelihood, data
+        What is trained, on what.
+    finite : bool
+        Whether values that are not finite are refused; of several networks, those that diverge are left out.
 
     Raises
     ------
@@ -312,8 +319,7 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | B
             f"the network gives {draws.f.dtype} and its weights are {model.dtype}: {where} returns another type; make "
             "what it adds or multiplies of the type of its input"
         )
-    alone = not isinstance(data, Blocks)  # of networks side by side, one that is not finite is given up in training
-    if alone and few.x.isfinite().all() and not draws.f.isfinite().all():
+    if finite and few.x.isfinite().all() and not draws.f.isfinite().all():
         raise DivergenceError(
             f"before the first step the network gives values that are not finite, for rows that are: look at "
             f"{not_finite(model, few.x)}, at what it computes and at its initial weights"

@@ -118,7 +118,7 @@ def fit(
     learned, held = _read_again(train, model.device), _held_out(valid, model.device, seed)
     data = (learned, held) if held is not None else (learned,)
     for rows in data:
-        check(model, likelihood, rows)
+        check(model, likelihood, rows, finite=not isinstance(rows, Blocks))
     run = Run(model, likelihood, training or Training(), seed, looks)
     _refuse(run, learned, held)
     if resume is not None:

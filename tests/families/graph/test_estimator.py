@@ -51,8 +51,16 @@ def density(iris: tuple[np.ndarray, np.ndarray]) -> IndianChefsDensity:
         return IndianChefsDensity(**{**SHORT, "sweeps": 300, "states": 50}).fit(iris[0][:, [0, 2]])
 
 
+def without(estimator: Any) -> dict[str, str]:
+    """Return the checks that ask for what chains refuse: that of class_weight gives weights of 1,000 and 0.0001."""
+    classifier = isinstance(estimator, IndianChefsClassifier)
+    return {"check_class_weight_classifiers": "chains count rows: weights are whole numbers"} if classifier else {}
+
+
 @pytest.mark.slow
-@parametrize_with_checks([kind(**{**SHORT, "sweeps": 40, "states": 10, "networks": 8}) for kind in KINDS])
+@parametrize_with_checks(
+    [kind(**{**SHORT, "sweeps": 40, "states": 10, "networks": 8}) for kind in KINDS], expected_failed_checks=without
+)
 def test_estimators_pass_scikit_learn_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 

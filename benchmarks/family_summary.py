@@ -198,13 +198,14 @@ def overview(results: Results, tables: Sequence[str]) -> str:
                 number(float(np.median(behind))),
                 number(max(behind)),
                 number(_average([results.mean(t, method, "coverage_90") for t in numbers])),
+                number(max((max(results.values(t, method, "worst")) for t in numbers), default=math.nan), 1),
                 number(_average([results.mean(t, method, "ece") for t in classes])),
                 significant(math.exp(_average(np.log(ratio)))) if ratio else "",
                 f"{max(max(results.values(t, method, 'mib')) for t in own):.0f}",
                 ", ".join(worse.get(method, [])) or "–",
             ]
         )
-    head = ["", "tables", "best on", "behind, median", "behind, most", "inside 90 %", "ECE", "time", "MiB"]
+    head = ["", "tables", "best on", "behind, median", "behind, most", "inside 90 %", "worst row", "ECE", "time", "MiB"]
     return grid([*head, "dominated by"], rows)
 
 
@@ -214,6 +215,8 @@ def _average(values: Any) -> float:
 
 def ranking(found: Ranks) -> str:
     """Return mean ranks, what they are of, and what was tested."""
+    if len(found.methods) < 3:
+        return "Fewer than three methods were run on all of these tables."
     rows = [[found.methods[i], number(found.mean[i], 2)] for i in found.order()]
     return (
         f"{len(found.methods)} methods on {len(found.tables)} tables ({', '.join(found.tables)}). Friedman's test: "
@@ -285,6 +288,7 @@ def picture_of_ranks(found: Ranks) -> str:
         ax.plot(ends, (height, height), color=canvas.INK, linewidth=1.2)
         ax.plot([found.mean[i]], [height], "o", color=colour(found.methods[i]), markersize=5)
     ax.set_yticks(range(len(order)), [found.methods[i] for i in order])
+    ax.set_xlim(0, len(order) + 1)
     ax.invert_yaxis()
     return plots.svg(page, "ranks")
 
@@ -324,7 +328,7 @@ def write(path: Path) -> None:
         "overview": overview(results, begun),
         "ranks": ranking(first),
         "more": ranking(results.rank(most, begun)),
-        "published": ranking(beside_published(results, numbers)),
+        "published": ranking(beside_published(results, [t for t in whole if t in UCI])),
         "numbers": matrix(results, numbers, "log_likelihood", number, True),
         "classes": matrix(results, classes, "log_likelihood", number, False),
         "rmse": matrix(results, numbers, "rmse", significant, True),
@@ -338,15 +342,31 @@ def write(path: Path) -> None:
         "sources": "\n".join(f"- {k}: {v}." for k, v in json.loads(PUBLISHED.read_text())["sources"].items()),
         "machines": "\n".join(f"- {_machine(machine)}" for machine in machines),
     }
-    text = PAGE.read_text()
-    for name, block in blocks.items():
-        begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
-        head, found, rest = text.partition(begin)
-        if found:
-            text = f"{head}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
-    PAGE.write_text(text)
+    PAGE.write_text(filled(PAGE.read_text(), blocks))
     for name, drawn in (("ranks", picture_of_ranks(first)), ("cost", picture_of_cost(results, first))):
         PAGE.with_name(f"families-{name}.svg").write_text(drawn + "\n")
+
+
+def filled(text: str, blocks: Mapping[str, str]) -> str:
+    """Put blocks in their places, each between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
+
+    Raises
+    ------
+    ValueError
+        If a place is missing.
+
+    Examples
+    --------
+    >>> filled("a <!-- begin b -->old<!-- end b --> c", {"b": "new"}).split()
+    ['a', '<!--', 'begin', 'b', '-->', 'new', '<!--', 'end', 'b', '-->', 'c']
+    """
+    for name, block in blocks.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        if not 0 <= text.find(begin) < text.find(end):
+            raise ValueError(f"the page lacks {begin} or {end}; write both where the block belongs")
+        head, rest = text.split(begin)[0], text.split(end)[1]
+        text = f"{head}{begin}\n\n{block}\n\n{end}{rest}"
+    return text
 
 
 def _machine(told: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from family_summary import Results, beside_published, dominated, grid, ranks
+from family_summary import Results, beside_published, dominated, filled, grid, ranks
 from scipy.stats import friedmanchisquare
 
 import families
@@ -89,3 +89,12 @@ def test_a_part_has_every_score_its_seconds_and_its_memory(tmp_path: Path) -> No
 
 def test_a_grid_is_a_table_of_markdown() -> None:
     assert grid(["", "a"], [["b", "1"]]) == "|  | a |\n|:--|--:|\n| b | 1 |"
+
+
+def test_a_page_is_filled_twice_to_the_same_text_and_keeps_its_prose() -> None:
+    page = "# A\n<!-- begin b -->\n<!-- end b -->\nprose\n"
+    once = filled(page, {"b": "table"})
+    assert filled(once, {"b": "table"}) == once
+    assert once.endswith("\nprose\n")
+    with pytest.raises(ValueError, match="lacks <!-- begin c -->"):
+        filled(page, {"c": "table"})

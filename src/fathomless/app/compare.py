@@ -11,7 +11,7 @@ import hashlib
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -35,7 +35,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.progress import Progress
 
-__all__ = ["LONG", "Compared", "Comparison", "compare", "methods_for"]
+__all__ = ["LONG", "Compared", "Comparison", "compare", "held_out", "method", "methods_for"]
 
 #: Rows above which chains over graphs, which take minutes or hours, are compared only if they are named.
 LONG = 300
@@ -220,16 +220,41 @@ class _Watched:
 def _part(name: str, task: str, seed: int, X: Any, y: Any, dealt: Array, fold: int) -> dict[str, Any]:
     """Fit one method to all folds but one; return its log densities of that fold, its scores and times."""
     train, test = np.flatnonzero(dealt != fold), np.flatnonzero(dealt == fold)
+    rows = [(take(X, part), take(y, part)) for part in (train, test)]
     torch.set_num_threads(1)
+    return held_out(partial(method, name, task, seed), *rows)
+
+
+def held_out(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[Any, Any]) -> dict[str, Any]:
+    """Fit an estimator to rows, and score it on others.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the estimator, or anything with ``fit``, ``target_`` and ``predict_dist``.
+    train, test : tuple of a table and its target
+        Both have the same columns.
+
+    Returns
+    -------
+    dict
+        "log_density" of each row of `test`, "scores", "fit_seconds" and "predict_seconds"; or "failed", the reason.
+
+    Examples
+    --------
+    >>> rows = np.arange(40.0)[:, None]
+    >>> sorted(held_out(lambda: method("linear", "regression", 0), (rows, rows[:, 0]), (rows, rows[:, 0])))
+    ['fit_seconds', 'log_density', 'predict_seconds', 'scores']
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of one fit among many
             start = time.perf_counter()
-            fitted = _estimator(name, task, seed).fit(take(X, train), take(y, train))
+            fitted = make().fit(*train)
             seconds = time.perf_counter() - start
             watched = _Watched(fitted)
-            found = evaluate(cast(Predictor, watched), take(X, test), take(y, test), name="a fold")
-            truth, first, log_p = take(y, test), 0, list[float]()
+            found = evaluate(cast(Predictor, watched), *test, name="new rows")
+            truth, first, log_p = test[1], 0, list[float]()
             for p in watched.found:
                 log_p += p.log_prob(truth[first : first + len(p)]).tolist()
                 first += len(p)
@@ -243,12 +268,19 @@ def _part(name: str, task: str, seed: int, X: Any, y: Any, dealt: Array, fold: i
     }
 
 
-def _estimator(name: str, task: str, seed: int) -> Any:
+def method(name: str, task: str, seed: int, **options: Any) -> Any:
+    """Return a family, a baseline or a peer as it comes, but for `options`; new categories count as missing.
+
+    Examples
+    --------
+    >>> method("depth", "classification", 0).unseen
+    'ignore'
+    """
     if name in PEERS:
         return Peer(name, task, seed)
     family = registry.families()[name]
     unseen: dict[str, Any] = {"unseen": "ignore"} if "unseen" in registry.options(family, task) else {}
-    return registry.estimator_class(family.tasks[task])(random_state=seed, **unseen)
+    return registry.estimator_class(family.tasks[task])(random_state=seed, **{**unseen, **options})
 
 
 def _ranked(each: Mapping[str, Sequence[Mapping[str, Any]]], titles: Mapping[str, str]) -> tuple[Compared, ...]:

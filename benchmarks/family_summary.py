@@ -1,0 +1,374 @@
+"""From the results of families.py: ranks with a critical difference, two pictures, and the tables of the page.
+
+Ranks are of the mean log-likelihood of a table, over the splits that all ranked methods have; a method that failed
+comes last. Friedman's test asks whether methods differ at all; two differ by Nemenyi's test at 5 % if their mean ranks
+are further apart than the critical difference (Demšar, Journal of Machine Learning Research 7, 2006).
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
+from families import CLASSES, OTHERS, OURS, UCI, left_out, read
+
+Floats = npt.NDArray[np.float64]
+Cell = dict[int, dict[str, Any]]  # split -> part
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "explanation" / "families.md"
+PUBLISHED = Path(__file__).parent / "published.json"
+FAMILIES = ("depth", "depth-hmc", "sparse", "continuous", "graph", "manifold")
+PLAIN = ("constant", "linear", "boosting", "gp")
+METHODS = (*OURS, *OTHERS)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Mean ranks of k methods over N tables; 1 is the best."""
+
+    methods: tuple[str, ...]
+    tables: tuple[str, ...]
+    mean: Floats  # (k,)
+    p: float  # of Friedman's test
+    difference: float  # critical, of Nemenyi's test at 5 %
+
+    def order(self) -> list[int]:
+        """Return the methods from best to worst."""
+        return [int(i) for i in np.argsort(self.mean, kind="stable")]
+
+
+def ranks(methods: Sequence[str], tables: Sequence[str], scores: Floats) -> Ranks:
+    """Rank methods by scores (N, k), of which more is better.
+
+    Examples
+    --------
+    >>> found = ranks(["a", "b", "c"], ["t", "u"], np.array([[3.0, 2.0, 1.0], [1.0, 0.5, 0.5]]))
+    >>> found.mean.tolist(), round(found.difference, 3)
+    ([1.0, 2.25, 2.75], 2.344)
+    """
+    n, k = scores.shape
+    each = np.apply_along_axis(rankdata, 1, -scores)
+    p = float(friedmanchisquare(*scores.T).pvalue) if n > 1 and k > 2 else math.nan
+    q = float(studentized_range.ppf(0.95, k, math.inf)) / math.sqrt(2.0)
+    return Ranks(tuple(methods), tuple(tables), each.mean(0), p, q * math.sqrt(k * (k + 1) / (6.0 * n)))
+
+
+class Results:
+    """Parts by table and method."""
+
+    def __init__(self, parts: Iterable[Mapping[str, Any]]) -> None:
+        self.cells: dict[tuple[str, str], Cell] = {}
+        for part in parts:
+            self.cells.setdefault((part["table"], part["method"]), {})[part["split"]] = dict(part)
+
+    def cell(self, table: str, method: str) -> Cell:
+        """Return the splits of a method on a table."""
+        return self.cells.get((table, method), {})
+
+    def values(self, table: str, method: str, key: str, splits: Iterable[int] | None = None) -> list[float]:
+        """Return one score, or a number beside the scores, of every split that did not fail."""
+        of = self.cell(table, method)
+        done = [of[s] for s in sorted(of if splits is None else splits) if "failed" not in of[s]]
+        return [float(part["scores"][key] if key in part["scores"] else part[key]) for part in done if _has(part, key)]
+
+    def mean(self, table: str, method: str, key: str) -> float:
+        """Return the mean over splits, or nan."""
+        return float(np.mean(found)) if (found := self.values(table, method, key)) else math.nan
+
+    def run(self, methods: Sequence[str], tables: Sequence[str]) -> list[str]:
+        """Return the methods that were run on all of these tables."""
+        return [m for m in methods if all(self.cell(t, m) for t in tables)]
+
+    def rank(self, methods: Sequence[str], tables: Sequence[str]) -> Ranks:
+        """Rank methods that were run on all tables."""
+        scores = np.full((len(tables), len(methods)), -math.inf)
+        for i, table in enumerate(tables):
+            common = set.intersection(*(set(self.cell(table, method)) for method in methods))
+            for j, method in enumerate(methods):
+                if len(found := self.values(table, method, "log_likelihood", common)) == len(common) > 0:
+                    scores[i, j] = np.mean(found)
+        return ranks(methods, tables, scores)
+
+    def best(self, table: str) -> tuple[str, float]:
+        """Return the method of the highest log-likelihood of a table."""
+        found = {m: value for m in METHODS if not math.isnan(value := self.mean(table, m, "log_likelihood"))}
+        return max(found.items(), key=lambda one: one[1])
+
+    def seconds(self, table: str, method: str) -> float:
+        """Return mean seconds of the processor of fit and predictions."""
+        return self.mean(table, method, "processor_seconds")
+
+
+def _has(part: Mapping[str, Any], key: str) -> bool:
+    return key in part["scores"] or key in part
+
+
+def dominated(results: Results) -> dict[str, list[str]]:
+    """Return, for each method, those that are better and cheaper on every table that both have, at least three."""
+    found: dict[str, list[str]] = {}
+    for a in METHODS:
+        for b in METHODS:
+            both = [t for t in (*UCI, *CLASSES) if results.values(t, a, "mib") and results.values(t, b, "mib")]
+            better = all(results.mean(t, b, "log_likelihood") > results.mean(t, a, "log_likelihood") for t in both)
+            if (
+                a != b
+                and len(both) >= 3
+                and better
+                and all(results.seconds(t, b) < results.seconds(t, a) for t in both)
+            ):
+                found.setdefault(a, []).append(b)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- tables in Markdown
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, numbers to the right."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "|".join([":--", *["--:"] * (len(head) - 1)]) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Return a number with a true minus sign."""
+    return "" if math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
+
+
+def measured(values: Sequence[float], show: Callable[[float], str]) -> str:
+    """Return a mean and its standard error over splits, if there are several."""
+    if len(values) < 2:
+        return show(values[0])
+    return f"{show(float(np.mean(values)))} ± {show(float(np.std(values, ddof=1)) / math.sqrt(len(values)))}"
+
+
+def significant(value: float) -> str:
+    """Return three digits that count."""
+    return f"{value:.3g}".replace("-", "−")
+
+
+def matrix(results: Results, tables: Sequence[str], key: str, show: Callable[[float], str], published: bool) -> str:
+    """Return methods by tables; the best of those run here is bold where more is better."""
+    tops = {table: results.best(table)[0] for table in tables}
+    rows = []
+    for method in METHODS:
+        cells = []
+        for table in tables:
+            if found := results.values(table, method, key):
+                text = measured(found, show)
+                cells.append(f"**{text}**" if key == "log_likelihood" and tops[table] == method else text)
+            else:
+                cells.append("failed" if results.cell(table, method) else "–" if left_out(table, method) else "")
+        if any(cells):
+            rows.append([method, *cells])
+    if published:
+        known = json.loads(PUBLISHED.read_text())["columns"]
+        for name, column in known.items():
+            told = column.get(key, {})
+            if told:
+                shown = [" ± ".join(map(show, told[t])) if t in told else "" for t in tables]
+                rows.append([f"*{name}* ({column['source']})", *shown])
+    return grid(["", *(table.replace("_", " ") for table in tables)], rows)
+
+
+def overview(results: Results, tables: Sequence[str]) -> str:
+    """Return a line for each method: how far behind the best, how calibrated, and what it costs beside `depth`."""
+    above = {table: results.best(table)[1] for table in tables}
+    worse, rows = dominated(results), []
+    for method in METHODS:
+        own = [t for t in tables if results.values(t, method, "mib")]
+        if not own:
+            continue
+        numbers, classes = ([t for t in own if (t in CLASSES) == kind] for kind in (False, True))
+        behind = [above[t] - results.mean(t, method, "log_likelihood") for t in own]
+        ratio = [
+            results.seconds(t, method) / results.seconds(t, "depth") for t in own if results.seconds(t, "depth") > 0
+        ]
+        rows.append(
+            [
+                method,
+                str(len(own)),
+                ", ".join(t.replace("_", " ") for t in own if results.best(t)[0] == method) or "–",
+                number(float(np.median(behind))),
+                number(max(behind)),
+                number(_average([results.mean(t, method, "coverage_90") for t in numbers])),
+                number(max((max(results.values(t, method, "worst")) for t in numbers), default=math.nan), 1),
+                number(_average([results.mean(t, method, "ece") for t in classes])),
+                significant(math.exp(_average(np.log(ratio)))) if ratio else "",
+                f"{max(max(results.values(t, method, 'mib')) for t in own):.0f}",
+                ", ".join(worse.get(method, [])) or "–",
+            ]
+        )
+    head = ["", "tables", "best on", "behind, median", "behind, most", "inside 90 %", "worst row", "ECE", "time", "MiB"]
+    return grid([*head, "dominated by"], rows)
+
+
+def _average(values: Any) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def ranking(found: Ranks) -> str:
+    """Return mean ranks, what they are of, and what was tested."""
+    if len(found.methods) < 3:
+        return "Fewer than three methods were run on all of these tables."
+    rows = [[found.methods[i], number(found.mean[i], 2)] for i in found.order()]
+    return (
+        f"{len(found.methods)} methods on {len(found.tables)} tables ({', '.join(found.tables)}). Friedman's test: "
+        f"p = {found.p:.2g}. Critical difference of mean ranks: {found.difference:.2f}.\n\n"
+        + grid(["", "mean rank"], rows)
+    )
+
+
+def beside_published(results: Results, tables: Sequence[str]) -> Ranks:
+    """Rank methods of here and published columns together, those that have all of these tables."""
+    known = json.loads(PUBLISHED.read_text())["columns"]
+    columns = {
+        f"{n} ({c['source']})": c["log_likelihood"] for n, c in known.items() if set(tables) <= set(c["log_likelihood"])
+    }
+    ours = [
+        m
+        for m in results.run(METHODS, tables)
+        if not any(math.isnan(results.mean(t, m, "log_likelihood")) for t in tables)
+    ]
+    scores = [
+        [results.mean(t, m, "log_likelihood") for m in ours] + [column[t][0] for column in columns.values()]
+        for t in tables
+    ]
+    return ranks([*ours, *columns], tables, np.array(scores))
+
+
+def failures(results: Results) -> str:
+    """Return what failed, and why."""
+    lines = [
+        f"- {table}, {method}, split {split}: {part['failed']}"
+        for (table, method), cell in sorted(results.cells.items())
+        for split, part in sorted(cell.items())
+        if "failed" in part
+    ]
+    return "\n".join(lines) or "None failed."
+
+
+def counts(results: Results, tables: Sequence[str]) -> str:
+    """Return how many splits were run of how many methods."""
+    told = []
+    for table in tables:
+        splits = [len(results.cell(table, m)) for m in METHODS if results.cell(table, m)]
+        told.append(f"{table.replace('_', ' ')} {len(splits)} methods, {min(splits)} to {max(splits)} splits")
+    return "; ".join(told) + "."
+
+
+# ----------------------------------------------------------------------------------------------------------- pictures
+
+
+def colour(method: str) -> str:
+    """Return the colour of a method: families, baselines, plain peers and other libraries."""
+    from fathomless.plots import canvas
+
+    if method in FAMILIES:
+        return canvas.BLUE
+    return canvas.RUST if method in OTHERS else canvas.OCHRE if method in PLAIN else canvas.GREEN
+
+
+def picture_of_ranks(found: Ranks) -> str:
+    """Draw mean ranks with bars of the critical difference: methods differ whose bars do not touch."""
+    from fathomless import plots
+    from fathomless.plots import canvas
+
+    order = found.order()
+    page, ax = plots.figure(5.6, 0.6 + 0.19 * len(order))
+    canvas.start(ax, "Mean ranks by log-likelihood", "mean rank, 1 is the best", "")
+    for height, i in enumerate(order):
+        ends = found.mean[i] - found.difference / 2, found.mean[i] + found.difference / 2
+        ax.plot(ends, (height, height), color=canvas.INK, linewidth=1.2)
+        ax.plot([found.mean[i]], [height], "o", color=colour(found.methods[i]), markersize=5)
+    ax.set_yticks(range(len(order)), [found.methods[i] for i in order])
+    ax.set_xlim(0, len(order) + 1)
+    ax.invert_yaxis()
+    return plots.svg(page, "ranks")
+
+
+def picture_of_cost(results: Results, found: Ranks) -> str:
+    """Draw mean ranks over seconds of the processor."""
+    from fathomless import plots
+    from fathomless.plots import canvas
+
+    page, ax = plots.figure(5.6, 4.2)
+    canvas.start(ax, "What a rank costs", "seconds of the processor, geometric mean over tables", "mean rank")
+    for i, method in enumerate(found.methods):
+        taken = math.exp(_average([math.log(max(results.seconds(t, method), 1e-3)) for t in found.tables]))
+        ax.plot([taken], [found.mean[i]], "o", color=colour(method), markersize=5)
+        ax.annotate(method, (taken, found.mean[i]), (4, 3), textcoords="offset points", fontsize=7, color=canvas.INK)
+    ax.set_xscale("log")
+    ax.margins(x=0.12)
+    ax.invert_yaxis()
+    return plots.svg(page, "cost")
+
+
+# --------------------------------------------------------------------------------------------------------------- page
+
+
+def write(path: Path) -> None:
+    """Fill the generated parts of the page, and draw its pictures."""
+    machines, parts = read(path)
+    results = Results(parts)
+    begun = [t for t in (*UCI, *CLASSES) if results.cell(t, "depth")]
+    every = [m for m in METHODS if m not in ("gp", "graph", "depth-hmc")]  # those are not for all tables
+    whole = [t for t in begun if len(results.run(every, [t])) == len(every)] or begun
+    first = results.rank(results.run(every, whole), whole)
+    most = results.run(METHODS, begun)
+    numbers, classes = ([t for t in begun if (t in CLASSES) == kind] for kind in (False, True))
+    blocks = {
+        "counts": counts(results, begun),
+        "overview": overview(results, begun),
+        "ranks": ranking(first),
+        "more": ranking(results.rank(most, begun)),
+        "published": ranking(beside_published(results, [t for t in whole if t in UCI])),
+        "numbers": matrix(results, numbers, "log_likelihood", number, True),
+        "classes": matrix(results, classes, "log_likelihood", number, False),
+        "rmse": matrix(results, numbers, "rmse", significant, True),
+        "accuracy": matrix(results, classes, "accuracy", number, False),
+        "crps": matrix(results, numbers, "crps", significant, False),
+        "coverage": matrix(results, numbers, "coverage_90", number, False),
+        "ece": matrix(results, classes, "ece", number, False),
+        "seconds": matrix(results, begun, "processor_seconds", significant, False),
+        "mib": matrix(results, begun, "mib", lambda value: f"{value:.0f}", False),
+        "failed": failures(results),
+        "sources": "\n".join(f"- {k}: {v}." for k, v in json.loads(PUBLISHED.read_text())["sources"].items()),
+        "machines": "\n".join(f"- {_machine(machine)}" for machine in machines),
+    }
+    PAGE.write_text(filled(PAGE.read_text(), blocks))
+    for name, drawn in (("ranks", picture_of_ranks(first)), ("cost", picture_of_cost(results, first))):
+        PAGE.with_name(f"families-{name}.svg").write_text(drawn + "\n")
+
+
+def filled(text: str, blocks: Mapping[str, str]) -> str:
+    """Put blocks in their places, each between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
+
+    Raises
+    ------
+    ValueError
+        If a place is missing.
+
+    Examples
+    --------
+    >>> filled("a <!-- begin b -->old<!-- end b --> c", {"b": "new"}).split()
+    ['a', '<!--', 'begin', 'b', '-->', 'new', '<!--', 'end', 'b', '-->', 'c']
+    """
+    for name, block in blocks.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        if not 0 <= text.find(begin) < text.find(end):
+            raise ValueError(f"the page lacks {begin} or {end}; write both where the block belongs")
+        head, rest = text.split(begin)[0], text.split(end)[1]
+        text = f"{head}{begin}\n\n{block}\n\n{end}{rest}"
+    return text
+
+
+def _machine(told: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {value}" for name, value in told["versions"].items())
+    return f"{told['cores']} cores of an {told['processor']}, Python {told['python']}; {versions}; one thread a method"

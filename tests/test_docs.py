@@ -142,7 +142,9 @@ def parameters() -> set[str]:
         for own in imported(module).__all__:
             thing = getattr(imported(module), own)
             ours = str(getattr(thing, "__module__", "")).startswith("fathomless.")
-            if ours and (inspect.isfunction(thing) or (inspect.isclass(thing) and not issubclass(thing, Exception))):
+            if ours and (
+                inspect.isfunction(thing) or (inspect.isclass(thing) and not issubclass(thing, BaseException))
+            ):
                 found |= set(inspect.signature(thing).parameters)
     return found
 

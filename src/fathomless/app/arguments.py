@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 from fathomless import __version__
 from fathomless.estimators.options import COMMON, ClassOptions, NoiseOptions, described
 from fathomless.families.registry import families, options
+from fathomless.system.errors import DataError
 
 __all__ = ["form", "parser", "spoken"]
 
@@ -129,9 +130,13 @@ def spoken(message: str) -> str:
     >>> spoken("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
     '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
     """
-    every = ((family, task) for family in families().values() for task in family.tasks)
+    try:
+        found = families()
+    except DataError:  # of a package that brings a broken one, which is then what there is to say
+        return message
+    every = ((family, task) for family in found.values() for task in family.tasks)
     known = {name for family, task in every for name in options(family, task)} | {"methods"}
-    speakers = {f"{name}: " for family in families().values() for name in family.estimators}
+    speakers = {f"{name}: " for family in found.values() for name in family.estimators}
     message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
 
     def say(found: re.Match[str]) -> str:

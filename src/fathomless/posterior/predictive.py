@@ -76,8 +76,7 @@ def predictive(
 
     Examples
     --------
-    >>> from fathomless.posterior.indicators import IndicatorPredictive
-    from fathomless.posterior.likelihoods import Gaussian
+    >>> from fathomless.posterior.likelihoods import Gaussian
     >>> f = torch.tensor([-1.0, 1.0]).reshape(2, 1, 1)
     >>> draws = Draws(f, torch.tensor([0.5, 0.5]).log(), torch.tensor([1, 2]), {})
     >>> p = predictive(draws, Gaussian(noise=1.0), shift=10.0, scale=2.0, squeeze=True)

@@ -280,8 +280,9 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         return np.stack([self._shown(Draws(f[None], none.double(), none, {})) for f in each])
 
     def _shown(self, draws: Draws) -> Array:
-        p: Any = predictive(draws, self.likelihood_, **self._units())
-        found = p.probs if self.likelihood_.discrete else p.mean
+        with torch.no_grad():
+            p: Any = predictive(draws, self.likelihood_, **self._units())
+            found = p.probs if self.likelihood_.discrete else p.mean
         return cast(Array, found.numpy())
 
     # ---- reading

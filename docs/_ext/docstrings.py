@@ -34,7 +34,14 @@ def _process(app: Sphinx, what: str, name: str, obj: object, options: object, li
 
 def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
     """Leave out what others bring, whose docstrings link to their own sites: scikit-learn's methods, classes."""
-    foreign = ("get_metadata_routing", "set_fit_request", "set_predict_request", "set_score_request", "score")
+    foreign = (
+        "get_metadata_routing",
+        "set_fit_request",
+        "set_partial_fit_request",
+        "set_predict_request",
+        "set_score_request",
+        "score",
+    )
     home = str(getattr(obj, "__module__", "")) if what == "module" else ""
     return skip or name in foreign or home.startswith(("matplotlib.", "pyarrow."))
 

@@ -174,7 +174,7 @@ def evaluate(
         Names of the target columns.
     fold : array of int, shape (R, N), optional
         Predict each row by the networks that were kept from its fold, see
-        :meth:`~fathomless.estimators.base.Predictor.predict_dist`.
+        :meth:`~fathomless.estimators.fitted.FittedPredictor.predict_dist`.
 
     Returns
     -------

@@ -115,7 +115,7 @@ def load(path: str | PathLike[str]) -> "Estimator":
     Raises
     ------
     FileError
-        As :meth:`~fathomless.estimators.base.Estimator.load` does.
+        As :meth:`~fathomless.estimators.fitted.FittedModel.load` does.
     """
     from fathomless.system import io  # torch comes here
 

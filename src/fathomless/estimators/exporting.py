@@ -253,7 +253,7 @@ def _quantiles(weight: Tensor, component: Component, levels: Sequence[float]) ->
     y = 0.5 * (low + high)
     for _ in range(_NEWTON):
         z = component.standardise(y[:, None])
-        density = (weight * component.standard_log_prob(z).exp() / component.scale).sum(1)
+        density = (weight * _density(component, z) / component.scale).sum(1)
         y = torch.minimum(torch.maximum(y - excess(y) / density.clamp_min(1e-300), low), high)
     return y
 
@@ -268,6 +268,14 @@ def _below(component: Component, z: Tensor) -> Tensor:
         case StudentT(df=df):
             return _below_student(z, df)
     raise DataError(f"a likelihood with {type(component).__name__} components has no quantiles to export")
+
+
+def _density(component: Component, z: Tensor) -> Tensor:
+    """Return the density of z."""
+    match component:
+        case StudentT(df=df):  # ONNX has no gamma function
+            return _gamma_ratio(0.5 * df) / torch.sqrt(math.pi * df) * torch.exp(-component.energy(z, df))
+    return component.standard_log_prob(z).exp()
 
 
 def _below_student(z: Tensor, df: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
     python benchmarks/cluster.py --data FOLDER      where dask[distributed] is installed
 
-Cheap parts of families.py are run one after the other, then on the cluster; as soon as two of its parts are done, one
+Cheap parts of all_families.py are run one after the other, then on the cluster; as soon as two of its parts are done, one
 worker is killed (signal 9). Printed is whether all parts are there with the same scores.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from joblib import parallel_config
 
-import families
+import all_families
 
 
 def main() -> None:
@@ -26,10 +26,10 @@ def main() -> None:
     asked = parser.parse_args()
     from dask.distributed import Client, LocalCluster
 
-    todo = families.parts(("yacht", "boston"), (0, 1), ("constant", "linear", "boosting"), [])
+    todo = all_families.parts(("yacht", "boston"), (0, 1), ("constant", "linear", "boosting"), [])
     with tempfile.TemporaryDirectory() as folder:
         one, two = Path(folder, "one.jsonl"), Path(folder, "two.jsonl")
-        families.work(todo, asked.data, one, 600)
+        all_families.work(todo, asked.data, one, 600)
         with (
             LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
             Client(cluster) as client,
@@ -42,14 +42,16 @@ def main() -> None:
                 address, pid = next(iter(workers.items()))
                 os.kill(pid, signal.SIGKILL)
                 print(
-                    f"killed the worker {address}, process {pid}, after {len(families.read(two)[1])} parts", flush=True
+                    f"killed the worker {address}, process {pid}, after {len(all_families.read(two)[1])} parts",
+                    flush=True,
                 )
 
             threading.Thread(target=kill, daemon=True).start()
             with parallel_config("dask", n_jobs=2):
-                families.work(todo, asked.data, two, 600)
+                all_families.work(todo, asked.data, two, 600)
         scores = [
-            {(p["table"], p["split"], p["method"]): p["scores"] for p in families.read(out)[1]} for out in (one, two)
+            {(p["table"], p["split"], p["method"]): p["scores"] for p in all_families.read(out)[1]}
+            for out in (one, two)
         ]
     same = sum(scores[0][key] == scores[1].get(key) for key in scores[0])
     print(f"{len(todo)} parts; {len(scores[1])} by the cluster, {same} of them with the same scores to the last digit")

@@ -1,4 +1,4 @@
-"""From the results of families.py: ranks with a critical difference, two pictures, and the tables of the page.
+"""From the results of all_families.py: ranks with a critical difference, two pictures, and the tables of the page.
 
 Ranks are of the mean log-likelihood of a table, over the splits that all ranked methods have; a method that failed
 comes last. Friedman's test asks whether methods differ at all; two differ by Nemenyi's test at 5 % if their mean ranks
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-from families import CLASSES, OTHERS, OURS, UCI, left_out, read
+from all_families import CLASSES, OTHERS, OURS, UCI, left_out, read
 
 Floats = npt.NDArray[np.float64]
 Cell = dict[int, dict[str, Any]]  # split -> part

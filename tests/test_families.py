@@ -9,7 +9,7 @@ import pytest
 from family_summary import Results, beside_published, dominated, filled, grid, ranks
 from scipy.stats import friedmanchisquare
 
-import families
+import all_families
 
 
 def part(table: str, method: str, score: float, seconds: float, split: int = 0) -> dict[str, object]:
@@ -63,10 +63,10 @@ def test_what_is_in_the_file_is_not_done_again(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     done = [part("yacht", "linear", 0.0, 1.0), {**part("yacht", "gp", 0.0, 1.0), "failed": "no"}]
     path.write_text("".join(json.dumps(line) + "\n" for line in [{"machine": "here"}, *done]))
-    machines, parts = families.read(path)
+    machines, parts = all_families.read(path)
     assert machines == [{"machine": "here"}]
     assert len(parts) == 2
-    left = families.parts(("yacht", "energy"), (0, 1), ("linear", "gp", "depth-hmc"), parts)
+    left = all_families.parts(("yacht", "energy"), (0, 1), ("linear", "gp", "depth-hmc"), parts)
     assert left[0] == ("yacht", 0, "depth-hmc")
     assert len(left) == 8
 
@@ -79,12 +79,12 @@ def test_a_part_has_every_score_its_seconds_and_its_memory(tmp_path: Path) -> No
     y = 30.0 + 7.0 * X[:, 0] + generator.normal(size=60)
     np.savez(tmp_path / "uci_regression" / "yacht.npz", X=X, y=y, train_idx=rows[:, :50], test_idx=rows[:, 50:])
     for method in ("linear", "gp"):
-        found = families.part("yacht", 0, method, tmp_path)
+        found = all_families.part("yacht", 0, method, tmp_path)
         assert {"log_likelihood", "rmse", "crps", "coverage_90", "worst"} <= set(found["scores"])
         assert found["scores"]["log_likelihood"] > -3.0
         assert found["mib"] > 10.0
         assert math.isfinite(found["processor_seconds"])
-    assert "failed" in families.part("yacht", 0, "catboost", tmp_path) or families.version("catboost")
+    assert "failed" in all_families.part("yacht", 0, "catboost", tmp_path) or all_families.version("catboost")
 
 
 def test_a_grid_is_a_table_of_markdown() -> None:

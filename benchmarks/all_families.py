@@ -1,7 +1,7 @@
 """Every family, every baseline and other libraries, as they come, on the tables of the literature.
 
-    python benchmarks/all_families.py --data FOLDER --tables uci --splits 0,1      what is not in the file of results yet
-    python benchmarks/all_families.py --summary                                    the page of all results
+    python benchmarks/all_families.py --data FOLDER --tables uci --splits 0,1     what is not in the file of results yet
+    python benchmarks/all_families.py --summary                                   the page of all results
 
 ``--tables`` are ``uci`` (nine regressions with their standard splits), ``classes`` (six classifications, stratified
 splits of 90 and 10 %) or names of tables; ``--methods`` are ``ours``, ``others`` (see ``family_peers``) or names.

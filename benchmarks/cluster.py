@@ -2,7 +2,7 @@
 
     python benchmarks/cluster.py --data FOLDER      where dask[distributed] is installed
 
-Cheap parts of all_families.py are run one after the other, then on the cluster; as soon as two of its parts are done, one
+Cheap parts of all_families.py are run one after the other, then on the cluster; once two of its parts are done, one
 worker is killed (signal 9). Printed is whether all parts are there with the same scores.
 """
 
@@ -14,9 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from joblib import parallel_config
-
 import all_families
+from joblib import parallel_config
 
 
 def main() -> None:

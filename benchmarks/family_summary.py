@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
-
 from all_families import CLASSES, OTHERS, OURS, UCI, left_out, read
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 Floats = npt.NDArray[np.float64]
 Cell = dict[int, dict[str, Any]]  # split -> part

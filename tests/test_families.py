@@ -4,12 +4,11 @@ import json
 import math
 from pathlib import Path
 
+import all_families
 import numpy as np
 import pytest
 from family_summary import Results, beside_published, dominated, filled, grid, ranks
 from scipy.stats import friedmanchisquare
-
-import all_families
 
 
 def part(table: str, method: str, score: float, seconds: float, split: int = 0) -> dict[str, object]:

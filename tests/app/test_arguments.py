@@ -225,6 +225,12 @@ def test_an_option_without_its_value_is_refused(capsys: pytest.CaptureFixture[st
         ([*FIT, "--widht=8"], "--widht=8 was given, which is no argument of this command; did you mean --width?"),
         ([*FIT, "--epoch", "8"], "did you mean --epochs?"),
         ([*FIT, "--targ", "x"], "did you mean --target?"),  # and not taken for it
+        ([*FIT, "--lr", "1"], "--lr 1 was given, which is no argument of this command; did you mean --learning-rate?"),
+        ([*FIT, "--learning_rate=1"], "did you mean --learning-rate?"),
+        ([*FIT, "--val-frac", "0.1"], "did you mean --validation-fraction?"),
+        ([*FIT, "-t", "x"], "did you mean --target?"),
+        (["predict", "run", "data", "-o", "x"], "did you mean --out?"),
+        (["pred"], "did you mean predict?"),
         ([*FIT, "--zzz"], "--zzz was given, which is no argument of this command (see"),
         (["predict", "run", "data", "--intervall", "0.9"], "did you mean --interval?"),
         ([*FIT, "--resume", "--overwrite"], "argument --overwrite: not allowed with argument --resume"),

@@ -276,8 +276,25 @@ def test_what_was_done_to_the_table_is_noted(call: Call) -> None:
     assert len(manifest.notes) == 3
 
 
-def test_a_quiet_fit_says_nothing(call: Call) -> None:
+def test_a_quiet_fit_says_nothing_but_what_was_done_to_the_table(call: Call) -> None:
     assert fit(call, "price", "--quiet") == Said(0, "", "")
+    changes = {"price": [None, None, *np.linspace(0, 1, N - 2)], "blank": [None] * N}
+    said = fit(call, "price", "--quiet", "--overwrite", data=write("odd.csv", houses(**changes)))
+    note = "note: 2 rows without a target were left out\nnote: left out, since they hold no value: 'blank'\n"
+    assert said == Said(0, "", note)
+
+
+def test_a_command_without_words_is_answered_with_help(call: Call) -> None:
+    assert call() == call("--help")
+    assert call().code == 0
+    assert call().out.startswith("usage: fathomless")
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_a_table_of_too_few_rows_is_refused(call: Call, rows: int) -> None:
+    said = call("fit", write("few.csv", houses(rows)), "--target", "price", "--out", "run")
+    refused(said, f"few.csv has {rows} row{'s' * (rows > 1)} to learn from, too few to say how far")
+    assert manifests.state("run") == "empty"
 
 
 def test_a_task_that_was_asked_for_is_not_explained(call: Call) -> None:
@@ -286,14 +303,14 @@ def test_a_task_that_was_asked_for_is_not_explained(call: Call) -> None:
     assert fit(call, "level", "--overwrite").err.startswith("note: target level: classification, since it has 3 dist")
 
 
-def test_warnings_are_notes_unless_it_shall_be_quiet(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_are_notes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def warn(self: Any, run: Any) -> None:
         warnings.warn("depth is\nnot at rest", ConvergenceWarning, stacklevel=2)
 
     monkeypatch.setattr(UnboundedDepthRegressor, "_warn", warn)
     warnings.simplefilter("default", ConvergenceWarning)
     assert fit(call).err.endswith("note: depth is not at rest\n")
-    assert fit(call, "price", "--quiet", "--overwrite").err == ""
+    assert fit(call, "price", "--quiet", "--overwrite").err == "note: depth is not at rest\n"
 
 
 def test_a_log_is_json_line_by_line(call: Call) -> None:

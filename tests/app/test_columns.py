@@ -158,6 +158,81 @@ def test_a_text_that_only_names_the_rows_is_left_out() -> None:
     assert columns.divide(table, ["y"], key="name").notes == ()
 
 
+COUNTS = [
+    range(1, N + 1),
+    range(1930, 1930 + N),
+    range(10, 10 * N + 1, 10),
+    range(-N, 0),
+    np.random.default_rng(1).permutation(N),
+    np.sort(np.random.default_rng(1).permutation(2 * N)[:N]),  # of a part of the customers
+    np.arange(N, dtype=np.int8),
+    np.arange(N, dtype=np.uint64) + 2**63,
+]
+
+
+@pytest.mark.parametrize("values", COUNTS, ids=lambda v: f"{v[0]} {v[1]}")
+def test_whole_numbers_that_only_number_the_rows_predict_and_are_noted(values: Any) -> None:
+    table = frame(kundennr=values)
+    (note,) = columns.divide(table, ["price"], drop=["id"]).notes
+    assert note.startswith("used to predict, though its whole numbers all differ")
+    assert note.endswith("(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): 'kundennr'")
+    assert columns.divide(table, ["price"], drop=["id"]).X.column_names == ["size", "kundennr"]
+    for choice in ({"drop": ["id", "kundennr"]}, {"drop": ["id"], "keep": ["kundennr"]}):
+        assert columns.divide(table, ["price"], **choice).notes == ()
+    gaps = frame(kundennr=values, price=[None, None, *range(N - 2)])  # rows that are left out make no gaps
+    assert len(columns.divide(gaps, ["price"], drop=["id"]).notes) == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [i * i for i in range(N)],  # a measure may grow
+        [*range(N - 1), 0],
+        [None, *range(1, N)],
+        [float(i) for i in range(N)],
+        [5] * N,
+    ],
+    ids=["squares", "a tie", "a gap", "not whole", "one value"],
+)
+def test_measures_are_not_noted(values: list[Any]) -> None:
+    assert columns.divide(frame(other=values), ["price"], drop=["id"]).notes == ()
+
+
+def test_a_small_table_is_too_small_to_tell_what_numbers_its_rows() -> None:
+    table = pa.table({"x": range(15), "name": [f"h{i}" for i in range(15)], "y": np.arange(15.0)})
+    assert columns.divide(table, ["y"]).notes == ()
+
+
+def test_a_text_that_is_another_one_in_each_of_twenty_rows_is_left_out() -> None:
+    names = [f"house {i}" for i in range(20)]
+    table = pa.table({"name": names, "again": ["house 0", *names[:19]], "y": np.arange(20.0)})
+    parts = columns.divide(table, ["y"])
+    assert parts.notes == ("left out, since they seem to only name the rows (--keep COLUMN keeps one): 'name'",)
+    assert parts.X.column_names == ["again"]
+
+
+@pytest.mark.parametrize("targets", ["size,price", "size, price"])
+def test_targets_in_one_word_are_refused_with_how_to_name_them(targets: str) -> None:
+    with pytest.raises(
+        DataError, match=r"repeat --target for each of several numbers\. Several labels at once are for Pyt"
+    ):
+        columns.divide(frame(), [targets])
+    named = columns.divide(frame(**{targets: np.arange(N) / 8}), [targets], drop=["id"])  # such a name may be
+    assert named.targets.column_names == [targets]
+
+
+def test_names_that_look_like_values_bring_the_header_to_mind() -> None:
+    for names, told in (
+        (["1", "0.844", "blue", "2024-02-29"], True),
+        (["1,5", "-.5e-3", "x"], True),
+        (["size", "price", "2023"], False),
+        (["0", "1", "2"], False),  # as pandas calls columns
+    ):
+        with pytest.raises(DataError, match="there is no column 'y'") as caught:
+            columns.present(names, ["y"])
+        assert ("give --no-header" in str(caught.value)) == told
+
+
 @pytest.mark.parametrize(
     ("weight", "message"),
     [
@@ -202,6 +277,9 @@ def test_the_task_follows_from_the_target(values: Any, task: str, why: str) -> N
 def test_several_targets_are_numbers() -> None:
     found = columns.task_of(pa.table({"a": ["x", "y"], "b": [1, 2]}))
     assert found == ("regression", "there are several targets")
+    found = columns.task_of(pa.table({"a": [1, 0], "b": [1, 1]}))
+    assert found[0] == "regression"
+    assert found[1].endswith("several targets, whose 0 and 1 count as numbers: several labels at once are for Python")
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1), st.booleans())

@@ -76,7 +76,7 @@ def test_a_fit_that_is_terminated_before_its_training_can_begin_anew(
 ) -> None:
     with monkeypatch.context() as patch:
         terminated(patch, place)
-        said = call("fit", "houses.csv", "--target", "price", "--out", "run", "--quiet")
+        said = call("fit", "houses.csv", "--target", "price", "--drop", "id", "--out", "run", "--quiet")
     assert said.code == 143
     assert said.err.count("\n") == 1
     assert "stopped at once; what the last checkpoint holds is kept. To go on: fathomless fit --resume" in said.err

@@ -34,6 +34,12 @@ NO_TEXT = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, 2], dtype=np.
         (b"1,2.5\n3,4\n", DataError, r"starts with numbers \('1, 2.5'\); add a line with the column names"),
         (b"a,,c\n1,2,3\n", DataError, "column 2 of 3 has no name"),
         (b"a,b, a\n1,2,3\n", DataError, "column names 'a' more than once"),
+        (
+            b"red,1,0.5,1\nblue,2,3,4\n",
+            DataError,
+            "'1' more than once; rename them. The first row seems .* --no-header",
+        ),
+        (b"red,1,0.5,\nblue,2,3,4\n", DataError, "column 4 of 4 has no name; .* The first row seems .* --no-header"),
         (b'a,"b\n1,2\n', FileError, "header that cannot be read; look for a stray quote"),
         (b"a,b\n1,2\n3\n", FileError, "row 2 after the header: expected 2 cells, found 1: '3'"),
         (b"a,b\n\n1,2\n3,4,5\n", FileError, "row 2 after the header: expected 2 cells, found 3: '3,4,5'; repair"),

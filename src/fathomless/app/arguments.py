@@ -38,20 +38,33 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:  # here, where the command is known, rather than in the parser of all commands
-            from difflib import get_close_matches
-
-            near = get_close_matches(unknown[0].partition("=")[0], list(self._option_string_actions), n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            meant = _meant(unknown[0].partition("=")[0], list(self._option_string_actions))
             self.error(f"{' '.join(unknown)} was given, which is no argument of this command{meant}")
         return found, []
 
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            from difflib import get_close_matches
-
-            near = get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
-            message += f"; did you mean {near[0]}?" if near else ""
+            message += _meant(found[1], re.findall(r"[\w-]+", found[2]))
         self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+
+def _meant(given: str, allowed: Sequence[str]) -> str:
+    """Ask for the word that was perhaps meant: by initials, then by the beginnings of its words, then by its letters.
+
+    Examples
+    --------
+    >>> _meant("--lr", ["--solver", "--learning-rate"]), _meant("--val-frac", ["--validation-fraction"])
+    ('; did you mean --learning-rate?', '; did you mean --validation-fraction?')
+    """
+    from difflib import get_close_matches
+
+    parts = given.strip("-").lower().replace("_", "-").split("-")
+    alike = [word for word in allowed if word.startswith("-") == given.startswith("-") and parts[0]]
+    words = {word: word.lstrip("-").split("-") for word in alike}
+    initials = [word for word in alike if parts == ["".join(part[:1] for part in words[word])]]
+    begun = [word for word in alike if len(parts) <= len(words[word]) and all(map(str.startswith, words[word], parts))]
+    near = initials or begun or get_close_matches(given, allowed, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -151,6 +164,7 @@ def spoken(message: str) -> str:
     def name_alone(found: re.Match[str]) -> str:
         return f"--{found[0].replace('_', '-')}" if found[0] in known else found[0]
 
+    message = message.replace("or fit with unseen=", "or give unseen=")  # to the command that meets them
     told = re.sub(r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?\d+(?:\.\d+)?)\b)", say, message)
     return re.sub(r"(?<![\w'\"./-])[a-z]+(?:_[a-z]+)+(?![\w'\"./=(-])", name_alone, told)
 
@@ -358,7 +372,9 @@ def _row_arguments(table: Any) -> None:
 
 
 def _watching_arguments(run: Any) -> None:
-    run.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    run.add_argument(
+        "--quiet", action="store_true", help="no progress bar and no summary; notes on the table and warnings stay"
+    )
     run.add_argument("--log-json", action="store_true", help="print the progress as JSON, an object per line")
     run.add_argument("--tensorboard", action="store_true", help="write RUN/tensorboard")
     run.add_argument(

@@ -2,8 +2,9 @@
 
 What a command needs is imported when it runs; what can be asked is in :mod:`fathomless.app.arguments`.
 
-Exit codes: 0; 2 for an error of the user's, with one line on standard error; 1 for one of ours, and for an experiment
-that does not show what is expected of it; 130 and 143 after Ctrl-C and SIGTERM.
+Exit codes: 0, also where nothing is asked, which the help answers; 2 for an error of the user's, with one line on
+standard error; 1 for one of ours, and for an experiment that does not show what is expected of it; 130 and 143 after
+Ctrl-C and SIGTERM.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from typing import Any, NoReturn, cast
 
 from fathomless.app import comparing, explaining, fitted, fitting
 from fathomless.app.arguments import parser, spoken
-from fathomless.app.printing import Stopped, Terminated, exit_code, ignore, note, say, show, warn
+from fathomless.app.printing import Stopped, Terminated, exit_code, note, say, show, warn
 from fathomless.families import registry
 from fathomless.system.errors import DataError, FathomlessError, FileError
 
@@ -76,11 +77,11 @@ def _command(words: list[str]) -> int:
             "demo": _demo,
         }
         with contextlib.redirect_stderr(io.StringIO()) if _follows() else contextlib.nullcontext():
-            options = parser(commands).parse_args(words)
+            options = parser(commands).parse_args(words or ["--help"])
         name = f"fathomless {options.command}"
         options.words = words
         with warnings.catch_warnings():
-            warnings.showwarning = ignore if vars(options).get("quiet") else warn
+            warnings.showwarning = warn
             return cast(int, options.run(options))
     except SystemExit as stop:  # argparse has said all
         return int(stop.code or 0)

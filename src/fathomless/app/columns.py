@@ -31,6 +31,8 @@ _NAMING = re.compile(  # how columns are called that name rows
     r"(?i:^(id|idx|index|key|uuid|guid|nr|no|row|row_?names?|row_?num(ber)?|serial|unnamed: 0|__index_level_\d+__)$"
     r"|[\W_](id|uuid|guid)$)|[a-z]ID$"
 )
+_LEAST_TEXT = 20  # rows, from which text that is another one in each is no category
+_TIES = 7.0  # expected pairs of equal values; above, a measure is without any in less than one table of a thousand
 _CLASSES = 10  # whole numbers with at most so many distinct values are classes
 
 Array = npt.NDArray[Any]
@@ -49,7 +51,7 @@ class Parts:
     weight : ndarray of float64, shape (N,), or None
         How often each row counts.
     notes : tuple of str
-        What was left out, for the reader.
+        What was left out, and what perhaps should be, for the reader.
     names : tuple of str, or None
         What the rows are called: by the key, or by a column that was left out since it seems to name them.
     """
@@ -73,7 +75,8 @@ def divide(
     """Divide a table into what predicts and what is predicted.
 
     Rows without a target or of the weight 0, columns without any value, and those that only name the rows, unless they
-    are kept, are left out, and the notes say so.
+    are kept, are left out, and the notes say so. Whole numbers that seem to only number the rows predict,
+    since they may be the time, and a note names them.
 
     Raises
     ------
@@ -84,6 +87,7 @@ def divide(
     present(frame.column_names, keep)
     if both := [name for name in keep if name in (*targets, *left)]:
         raise DataError(f"column {both[0]!r} is to be kept, and is a target, a key, a weight or dropped as well")
+    whole = frame
     frame, notes = answered(frame, targets) if targets else (frame, [])
     counts = None if weight is None else _counts(frame[weight], weight)
     if counts is not None and not counts.all():
@@ -98,6 +102,11 @@ def divide(
     if naming:
         notes.append(f"left out, since they seem to only name the rows (--keep COLUMN keeps one): {some(naming)}")
         X = X.drop_columns(naming)
+    if counting := [name for name in X.column_names if name not in keep and _numbers_rows(whole[name])]:
+        notes.append(
+            "used to predict, though its whole numbers all differ and lie so close that they may only number the rows "
+            f"(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): {some(counting)}"
+        )
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
@@ -122,6 +131,12 @@ def roles(
         For columns that are not there or have two roles.
     """
     left = [*dict.fromkeys(drop), *(name for name in (key, weight) if name is not None)]
+    for name in targets:
+        if name not in have and "," in name and all(part.strip() in have for part in name.split(",")):
+            raise DataError(
+                f"there is no column {name!r}; repeat --target for each of several numbers. Several labels at once are "
+                "for Python, where y may be a matrix of 0 and 1; here, fit one after the other"
+            )
     present(have, [*targets, *left])
     twice = sorted({name for name in (*targets, *left) if [*targets, *left].count(name) > 1})
     if twice:
@@ -159,7 +174,9 @@ def present(have: Sequence[str], wanted: Iterable[str]) -> None:
         if name not in have:
             near = [other for other in have if other.casefold() == name.casefold()] or get_close_matches(name, have)
             meant = f"; did you mean {near[0]!r}?" if near else "."
-            raise DataError(f"there is no column {name!r}{meant} The columns are {some(have)}")
+            from fathomless.data.csv import headless
+
+            raise DataError(f"there is no column {name!r}{meant} The columns are {some(have)}{headless(have)}")
 
 
 def task_of(targets: "pa.Table") -> tuple[str, str]:
@@ -170,7 +187,10 @@ def task_of(targets: "pa.Table") -> tuple[str, str]:
     import pyarrow.types as types
 
     if targets.num_columns > 1:
-        return "regression", "there are several targets"
+        why = "there are several targets"
+        if all(types.is_integer(one.type) and set(one.unique().to_pylist()) <= {0, 1} for one in targets.columns):
+            why += ", whose 0 and 1 count as numbers: several labels at once are for Python"
+        return "regression", why
     column = targets.column(0)
     if types.is_boolean(column.type):
         return "classification", "it is true or false"
@@ -250,9 +270,27 @@ def _names_rows(name: str, column: Any) -> bool:
     if not (text or types.is_integer(column.type)):
         return False
     distinct = len(column.unique())
-    if text and len(column) > 100 and distinct > 0.9 * len(column):
+    if text and ((len(column) > 100 and distinct > 0.9 * len(column)) or distinct == len(column) >= _LEAST_TEXT):
         return True
     return bool(_NAMING.search(name)) and distinct == len(column) > 1
+
+
+def _numbers_rows(column: Any) -> bool:
+    """Whether whole numbers all differ, though of N measures, each one of R values, N(N-1)/2R pairs would be equal.
+
+    R counts from the smallest to the largest in their common step: 10, 20, 30, ... are as 1, 2, 3, ...
+    """
+    import pyarrow.types as types
+
+    if not types.is_integer(column.type) or column.null_count:
+        return False
+    values = np.unique(column.to_numpy())
+    n = len(values)
+    if n < len(column) or n < 2:
+        return False
+    steps = np.diff(values.astype(np.uint64))  # modulo 2^64, and so right for negative numbers too
+    width = (int(values[-1]) - int(values[0])) // int(np.gcd.reduce(steps)) + 1
+    return n * (n - 1) / (2 * width) > _TIES
 
 
 def _rows(count: int, which: str) -> str:

@@ -47,7 +47,7 @@ def compare(given: argparse.Namespace) -> int:
         given.data, given.target, given.task, given.key, drop=given.drop, keep=given.keep, form=form(given)
     )
     table = inputs.read(request)
-    for text in table.notes:
+    for text in (*table.remarks, *table.notes):
         note(text)
     X, y = table.take(np.arange(table.rows))
     out = Path(given.out if given.out is not None else f"runs/compare-{given.target[0]}")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fit"]
 
+_LEAST = 10  # rows, below which not even the spread of the target is known to within a quarter of itself
+
 
 def fit(given: argparse.Namespace) -> int:
     """Fit a network to a table."""
@@ -34,7 +36,7 @@ def fit(given: argparse.Namespace) -> int:
 
     with started() as group:
         if group.rank:
-            given.quiet, warnings.showwarning = True, ignore
+            given.quiet, warnings.showwarning = True, ignore  # the first process speaks for all
         try:
             code = _fit_table(given, group)
             group.agree()  # nobody leaves before all is written
@@ -62,8 +64,9 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
         if not group.rank:
             note(f"the run in {out} is finished already; --overwrite would do it again")
         return 0
-    for text in fit.manifest.notes if not given.quiet else ():
-        note(text)
+    if not group.rank:
+        for text in (*(() if given.quiet else fit.table.remarks), *fit.table.notes):
+            note(text)
     with _pausing(fit.signals, out, _again(given, group)):
         estimator = fit.estimator(checkpoint)
         fit.table.train(estimator)
@@ -93,6 +96,13 @@ class _Fit:
         from fathomless.app import manifests
 
         self.given, self.table, self.out, self.signals = given, table, out, _Signals(silent=group.rank > 0)
+        if table.rows < _LEAST:
+            from fathomless.plots.page import counted
+
+            raise DataError(
+                f"{table.name} has {counted(table.rows, 'row')} to learn from, too few to say how far to trust "
+                f"predictions; at least {_LEAST} are needed: collect more, or fit from Python, which takes any"
+            )
         family = registry.families()[given.structure]
         declared = registry.options(family, table.task)
         self.options = {
@@ -125,7 +135,7 @@ class _Fit:
             options=self.options,
             key=given.key,
             weight=given.weight,
-            notes=table.notes,
+            notes=(*table.remarks, *table.notes),
             notation=table.notation,
         )
         what = ", ".join(given.target) or table.name

@@ -72,6 +72,8 @@ class Input:
         "classification", "regression" or "density".
     notes : tuple of str
         What was done to the table, for the reader.
+    remarks : tuple of str
+        How the table was understood, for the reader.
     notation : mapping of str to str
         How its columns write numbers and dates, where that is not plain.
     names : sequence of str, or None
@@ -91,6 +93,7 @@ class Input:
     notes: tuple[str, ...]
     train: Callable[[Estimator], object]
     take: Callable[[npt.NDArray[np.int64]], tuple[Any, Any]]
+    remarks: tuple[str, ...] = ()
     notation: Mapping[str, str] = field(default_factory=dict)
     names: Sequence[str] | None = None
 
@@ -113,7 +116,7 @@ def read(request: FitRequest) -> Input:
 
 def _whole(request: FitRequest) -> Input:
     table, parts = _divided(request)
-    task, notes = _task(request, lambda: parts.targets)
+    task, remarks = _task(request, lambda: parts.targets)
     y = columns.answers(parts.targets, task)
     return Input(
         name=_name(request, table.name),
@@ -122,7 +125,8 @@ def _whole(request: FitRequest) -> Input:
         rows=len(y),
         columns=tuple(parts.X.column_names),
         task=task,
-        notes=(*notes, *parts.notes, *_told(table.notation)),
+        notes=(*parts.notes, *_told(table.notation)),
+        remarks=remarks,
         notation=table.notation,
         names=parts.names,
         train=lambda estimator: cast(Supervised, estimator).fit(parts.X, y, sample_weight=parts.weight),
@@ -179,7 +183,7 @@ def _streamed(request: FitRequest, why: str) -> Input:
     have = tables.groups(names[0]).schema.names
     left = columns.roles(have, request.targets, key=request.key, drop=request.drop)
     source = streams.parquet(names, request.targets, drop=left)
-    task, notes = _task(request, lambda: _values(names, request.targets, [*left, *source.columns[1:]]))
+    task, remarks = _task(request, lambda: _values(names, request.targets, [*left, *source.columns[1:]]))
     sha256, size = fingerprint(names)
     return Input(
         name=_name(request, request.data),
@@ -188,7 +192,8 @@ def _streamed(request: FitRequest, why: str) -> Input:
         rows=source.rows,
         columns=source.columns,
         task=task,
-        notes=(f"read in {len(source.sizes):,} parts and not at once, {why}", *notes),
+        notes=(),
+        remarks=(f"read in {len(source.sizes):,} parts and not at once, {why}", *remarks),
         train=lambda estimator: cast(Supervised, estimator).fit_stream(source),
         take=source.take,
     )

@@ -37,6 +37,7 @@ __all__ = [
     "check_present",
     "cut",
     "equal_tables",
+    "headless",
     "inferred",
     "named_by_place",
     "recoded",
@@ -63,6 +64,7 @@ _EXPECTED: Mapping[str, str] = {
 _DELIMITERS = ",;\t|"
 _TAB = ("tab", "\\t", "\t")
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
+_VALUE = re.compile(r"[-+.,]*\d[-+.,:/ T\d]*([eE][-+]?\d+)?")  # a number, a date or a time, one way or another
 _HEADER = 4 << 20  # bytes within which the header must end
 _BLOCK = 1 << 20  # bytes, or 32 headers, that are cut into cells at once; a longer row may be refused
 
@@ -325,16 +327,35 @@ def check_names(names: Sequence[str], name: str) -> None:
     if not names:
         raise DataError(f"{name}: there are no columns; at least one is needed")
     if empty := [i for i, column in enumerate(names, start=1) if not column]:
-        raise DataError(f"{name}: column {empty[0]} of {len(names)} has no name; name it in the header, or remove it")
+        raise DataError(
+            f"{name}: column {empty[0]} of {len(names)} has no name; name it in the header, or remove it"
+            f"{headless(names)}"
+        )
     if twice := sorted(column for column, count in Counter(names).items() if count > 1):
-        raise DataError(f"{name} has the column names {some(twice)} more than once; rename them")
+        raise DataError(f"{name} has the column names {some(twice)} more than once; rename them{headless(names)}")
+
+
+def headless(names: Sequence[str]) -> str:
+    """Return what to say of names half of which are numbers or dates: that the first row may hold values, else nothing.
+
+    Examples
+    --------
+    >>> headless(["12", "0.5", "red", "2024-02-29"])
+    '. The first row seems to hold values: if so, give --no-header, and columns are column_1, column_2, ...'
+    >>> headless(["size", "price", "2023", "area2"])
+    ''
+    """
+    values = sum(bool(_VALUE.fullmatch(name)) for name in names)
+    if 2 * values < len(names) or list(names) == [str(i) for i in range(len(names))]:  # as pandas calls columns
+        return ""
+    return ". The first row seems to hold values: if so, give --no-header, and columns are column_1, column_2, ..."
 
 
 def check_present(wanted: Iterable[str], names: Sequence[str], name: str) -> None:
     """Refuse a table that lacks a column."""
     known = set(names)
     if absent := [column for column in wanted if column not in known]:
-        raise DataError(f"{name} lacks the columns {some(absent)}; it has {some(names)}")
+        raise DataError(f"{name} lacks the columns {some(absent)}; it has {some(names)}{headless(names)}")
 
 
 def some(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Whatever is given, the answer is a prediction or a message that says what was given and what to do."""
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +40,7 @@ def replaced(X: Array, value: Any, row: int = 3, column: int = 1) -> Array:
     [
         (replaced(numbers(), nan), "Input X contains NaN"),
         (replaced(numbers(), inf), "Input X contains infinity or a value too large"),
-        (replaced(numbers(), "red"), "could not convert string to float: 'red'"),
+        (replaced(numbers(), "red"), r"could not convert string to float: 'red'; .*set_output\(transform='pandas'\)"),
         ([*numbers().astype(str).tolist(), ["x", "y"]], "could not convert string|dtype"),
         (numbers() + 1j, "Complex data not supported"),
         (numbers()[:, 0], r"Expected 2D array, got 1D array instead.*[\s\S]*reshape"),
@@ -61,8 +62,11 @@ def test_arrays_that_cannot_be_used_are_refused(X: Any, message: str) -> None:
 
 
 def test_sparse_matrices_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"Sparse data was passed.*dense data is required.*toarray"):
-        regressor().fit(scipy.sparse.csr_array(numbers()), numbers()[:, 0])
+    sparse = scipy.sparse.csr_array(numbers())
+    message = r"^UnboundedDepthRegressor: Sparse data was passed.*toarray.*OneHotEncoder\(sparse_output=False\)"
+    refused(message, sparse, numbers()[:, 0], kind=DataError)
+    with pytest.raises(DataError, match=message):
+        regressor().fit(numbers(), numbers()[:, 0]).predict(sparse)
 
 
 @pytest.mark.parametrize(
@@ -360,10 +364,24 @@ def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], messag
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
-        UnboundedDepthRegressor(depth=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'hidden'"):
+        UnboundedDepthRegressor(hidden=3)
     with pytest.raises(ValueError, match="Invalid parameter 'depth' for estimator"):
         regressor().set_params(depth=3)
+
+
+def test_an_option_that_is_misspelt_is_told_its_name_and_subclasses_may_have_their_own() -> None:
+    with pytest.raises(TypeError, match=r"argument 'learnig_rate'. Did you mean 'learning_rate'\?"):
+        UnboundedDepthRegressor(learnig_rate=0.1)
+
+    class Narrow(UnboundedDepthRegressor):
+        def __init__(self, epoch: int = 2, **options: Any) -> None:
+            super().__init__(width=4, **options)
+            self.epoch = epoch
+
+    narrow = Narrow(epoch=3, epochs=5)
+    assert (narrow.epoch, narrow.epochs, narrow.width) == (3, 5, 4)
+    assert set(inspect.signature(UnboundedDepthRegressor).parameters) == set(UnboundedDepthRegressor().get_params())
 
 
 def test_a_category_limit_of_one_is_refused() -> None:

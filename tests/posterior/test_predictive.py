@@ -174,6 +174,27 @@ def test_one_target_can_go_without_its_axis():
     assert flat.cdf(y.expand(3, 4)).shape == (3, 4)
 
 
+def test_inverse_survival_is_the_quantile_from_above_and_keeps_the_digits_of_tiny_probabilities():
+    p = regression(StudentT(2, noise="input"))
+    q = np.array([0.1, 0.5, 0.97])[:, None, None]
+    np.testing.assert_allclose(p.isf(q), p.ppf(1 - q), rtol=1e-12)
+    torch.testing.assert_close(p.sf(p.isf(1e-30)), torch.full((4, 2), 1e-30, dtype=torch.float64), rtol=1e-9, atol=0)
+    assert isinstance(p.isf(torch.tensor(0.1)), torch.Tensor)
+    assert (p.isf(0.0) == math.inf).all()
+
+
+def test_values_that_do_not_broadcast_to_the_rows_are_told_how_to():
+    p, flat = regression(), regression(Gaussian(noise=0.5), squeeze=True)
+    for ask in (flat.ppf, flat.isf, flat.icdf, flat.cdf, flat.sf, flat.pdf, flat.logpdf):
+        with pytest.raises(DataError, match=r"shape \(3,\) were .* shape \(4,\); .*np.array\(values\)\[:, None\]$"):
+            ask([0.1, 0.5, 0.9])
+        assert ask(np.array([0.1, 0.5, 0.9])[:, None]).shape == (3, 4)
+    with pytest.raises(DataError, match=r"np.array\(values\)\[:, None, None\]$"):
+        p.ppf([0.1, 0.5, 0.9])
+    with pytest.raises(DataError, match=r"were given for rows of shape \(1,\)"):  # a result has its rows at the end
+        predictive(draws_for(Gaussian(), n=1), Gaussian(), squeeze=True).ppf([0.1, 0.9])
+
+
 @pytest.mark.parametrize("y", [torch.zeros(4), torch.zeros(4, 1), torch.zeros(3, 2), torch.zeros(2, 4, 2)])
 def test_log_prob_refuses_targets_of_another_shape(y):
     with pytest.raises(DataError, match=r"\(4, 2\)"):
@@ -277,6 +298,24 @@ def test_class_samples_follow_the_probabilities():
 
 
 # Both
+
+
+def test_random_variates_are_samples_of_the_size_that_scipy_takes():
+    numbers, flat, labelled = regression(), regression(Gaussian(noise=0.5), squeeze=True), classification()
+    indicators = predictive(draws_for(Bernoulli(3)), Bernoulli(3))
+    for p, shape in ((numbers, (4, 2)), (flat, (4,)), (labelled, (4,)), (indicators, (4, 3))):
+        assert p.shape == p.rvs().shape == shape
+        assert len(p) == 4
+        drawn = p.rvs((5, 2, *shape), random_state=7)
+        same = p.sample(10, torch.Generator().manual_seed(7))
+        np.testing.assert_array_equal(drawn, np.asarray(same).reshape(drawn.shape))
+        for size in (100, (100, 5), (0, *shape)):
+            with pytest.raises(DataError, match=r"rvs was given size=.*that of the rows"):
+                p.rvs(size)
+    assert flat.rvs(4, np.random.default_rng(0)).shape == (4,)  # as SciPy reads it
+    before = np.random.get_state()[1].copy()
+    flat.rvs()
+    assert (np.random.get_state()[1] == before).all()
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(2, "input"), StudentT(2), Categorical(3)])
@@ -512,6 +551,7 @@ def test_several_labels_match_the_brute_force_mixture():
         u, one = p.uncertainty(), predictive(draws_of(draws, t), Bernoulli()).uncertainty()
         for name in ("noise", "weights", "structure", "total"):
             torch.testing.assert_close(getattr(u, name)[:, t], getattr(one, name))
+    np.testing.assert_allclose(p.entropy(), stats.bernoulli(p.probs.numpy()).entropy(), rtol=1e-10)
     halves = [predictive(rows_of(draws, part), Bernoulli(3)) for part in (slice(0, 1), slice(1, 4))]
     torch.testing.assert_close(concatenate(halves).probs, p.probs)
     assert list(p.columns(["a", "b", "c"])) == [f"{n}{end}" for n in "abc" for end in ("", "_probability")]

@@ -9,6 +9,7 @@ import contextlib
 import html
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -21,7 +22,7 @@ from fathomless.data.folds import without
 from fathomless.data.targets import TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.fitted import FittedPredictor, named, require_fitted
-from fathomless.estimators.options import OF_A_RUN
+from fathomless.estimators.options import OF_A_RUN, options_of
 from fathomless.estimators.preparation import Prepared, TableReader
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
@@ -66,6 +67,17 @@ class Estimator(TableReader, ABC):
     goes_on_ = False
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
+
+    def __new__(cls, *given: Any, **options: Any) -> Self:
+        """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
+        known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
+        for name in options.keys() - known:
+            if near := get_close_matches(name, known, 1):
+                raise TypeError(
+                    f"{cls.__name__}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"
+                )
+        new: Self = super().__new__(cls)
+        return new
 
     @abstractmethod
     def _warn(self, fitted: Fitted) -> None:

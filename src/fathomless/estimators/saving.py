@@ -63,11 +63,14 @@ def explained() -> Iterator[None]:
     """Add to scikit-learn's refusal of an array what to do about it here."""
     try:
         yield
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         hints = {
             "contains NaN": "data frames may have gaps, and so may arrays with missing='impute'",
-            "could not convert string": "arrays hold numbers: give text in a data frame (pandas, polars, pyarrow)",
+            "could not convert string": "arrays hold numbers: give text in a data frame (pandas, polars, pyarrow); a "
+            "ColumnTransformer or a pipeline hands one on after set_output(transform='pandas')",
+            "Sparse data": "or make it dense at its source: OneHotEncoder(sparse_output=False), ColumnTransformer(..., "
+            "sparse_threshold=0), and TruncatedSVD after TfidfVectorizer",
         }
         for sign, hint in hints.items():
             if sign in reason:

@@ -40,6 +40,7 @@ __all__ = [
     "label_classes",
     "legend",
     "limits",
+    "shorten",
     "spaced",
     "start",
     "svg",
@@ -247,12 +248,10 @@ def label_classes(ax: Axes, labels: Sequence[str]) -> None:
     size = len(labels)
     cell = 0.8 * _points(ax)[1] / size  # the names themselves will take some of the room
     font, every = min(_SMALL, max(5.0, 0.8 * cell)), math.ceil(5.5 / cell)
-    across = [_shorten(label, 12) for label in labels]
+    across = [shorten(label, 12) for label in labels]
     turned = max(map(len, across)) * 0.62 * font > 0.8 * _points(ax)[0] / size
     ax.set_xticks(range(0, size, every), across[::every], parse_math=False, fontsize=font)
-    ax.set_yticks(
-        range(0, size, every), [_shorten(label, 18) for label in labels[::every]], parse_math=False, fontsize=font
-    )
+    ax.set_yticks(range(0, size, every), [shorten(label) for label in labels[::every]], parse_math=False, fontsize=font)
     if turned:
         ax.tick_params(axis="x", labelrotation=90)
     ax.tick_params(length=0.0)
@@ -260,16 +259,22 @@ def label_classes(ax: Axes, labels: Sequence[str]) -> None:
     ax.spines[["left", "bottom"]].set_visible(False)
 
 
-def _points(ax: Axes) -> tuple[float, float]:
-    """Return width and height of the axes in points."""
-    return 72.0 * ax.bbox.width / ax.figure.dpi, 72.0 * ax.bbox.height / ax.figure.dpi
+def shorten(text: str, longest: int = 18) -> str:
+    """Cut the middle out of a long name: names often differ at their ends.
 
-
-def _shorten(text: str, longest: int) -> str:
-    """Cut the middle out of a long name: names often differ at their ends."""
+    Examples
+    --------
+    >>> shorten("income of the household in euros", 15)
+    'income …n euros'
+    """
     text = " ".join(text.split())
     half = (longest - 1) // 2
     return text if len(text) <= longest else f"{text[: longest - 1 - half]}…{text[-half:]}"
+
+
+def _points(ax: Axes) -> tuple[float, float]:
+    """Return width and height of the axes in points."""
+    return 72.0 * ax.bbox.width / ax.figure.dpi, 72.0 * ax.bbox.height / ax.figure.dpi
 
 
 def _number(value: float, place: float) -> str:

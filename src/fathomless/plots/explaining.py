@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, legend, start
+from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, legend, shorten, start
 from fathomless.plots.checks import floats, same
 from fathomless.system.errors import DataError
 
 __all__ = ["dependence", "importance"]
 
 _MOST = 12  # columns that one picture holds
-_LONG = 18  # letters of a name
 
 
 def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike, *, ax: Axes | None = None) -> Axes:
@@ -47,7 +46,7 @@ def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike
     same(**arrays)
     if len(columns) != len(arrays["loss"]):
         raise DataError(f"{len(columns)} columns and {len(arrays['loss'])} numbers were given; they must agree")
-    names = [_short(name) for name in columns[:_MOST]]
+    names = [shorten(name) for name in columns[:_MOST]]
     value, width = arrays["loss"][:_MOST], 2.0 * arrays["error"][:_MOST]
     place = np.arange(len(names))[::-1]
     ax = start(ax, "Loss where a column is shuffled", "nats per row, ± two standard errors", "column")
@@ -112,12 +111,12 @@ def dependence(
             f"mean has shape {arrays['mean'].shape}; for {len(points)} points and {len(names)} names "
             f"({len(points)}, {len(names)}) is needed, with at most 4 names"
         )
-    ax = start(ax, f"Along {_short(column)}", _short(column, 40), _short(target, 40))
+    ax = start(ax, f"Along {shorten(column)}", shorten(column, 40), shorten(target, 40))
     numeric = not any(isinstance(point, str) for point in points)
     place = np.array(points, dtype=float) if numeric else np.arange(len(points), dtype=float)
     for k, colour in zip(range(len(names)), (BLUE, RUST, GREEN, PURPLE), strict=False):
         own, low, high = (arrays[part][:, k] for part in ("mean", "lower", "upper"))
-        label = _short(names[k]) if len(names) > 1 else None
+        label = shorten(names[k]) if len(names) > 1 else None
         if numeric:
             ax.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0.0)
             ax.plot(place, own, color=colour, linewidth=1.6, label=label)
@@ -134,11 +133,7 @@ def dependence(
                 label=label,
             )
     if not numeric:
-        ax.set_xticks(place, [_short(str(point), 10) for point in points], rotation=30, ha="right", parse_math=False)
+        ax.set_xticks(place, [shorten(str(point), 10) for point in points], rotation=30, ha="right", parse_math=False)
     if len(names) > 1:
         legend(ax)
     return ax
-
-
-def _short(name: str, longest: int = _LONG) -> str:
-    return name if len(name) <= longest else f"{name[: longest - 1]}…"

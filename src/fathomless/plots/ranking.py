@@ -3,13 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, legend, start
+from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, legend, shorten, start
 from fathomless.plots.checks import floats, same
 
 __all__ = ["lift", "precision_recall", "roc", "thresholds"]
 
 _SHARE = (-0.02, 1.02)
-_LONG = 18  # letters of a name
 
 
 def roc(false_alarms: npt.ArrayLike, found: npt.ArrayLike, *, label: str = "class 1", ax: Axes | None = None) -> Axes:
@@ -42,7 +41,7 @@ def roc(false_alarms: npt.ArrayLike, found: npt.ArrayLike, *, label: str = "clas
     """
     x, y = _shares(false_alarms=false_alarms, found=found)
     ax = start(
-        ax, "What is found, at what price", "false alarms, share of the others", f"found, share of {_short(label)}"
+        ax, "What is found, at what price", "false alarms, share of the others", f"found, share of {shorten(label)}"
     )
     ax.plot([0.0, 1.0], [0.0, 1.0], color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="by chance")
     ax.plot(x, y, color=BLUE, linewidth=1.6, label="this fit")
@@ -85,7 +84,7 @@ def precision_recall(
     """
     x, y = _shares(found=found, right=right)
     (level,) = _shares(base=[base])
-    ax = start(ax, "How many named are right", f"found, share of {_short(label)}", "right, share of those named")
+    ax = start(ax, "How many named are right", f"found, share of {shorten(label)}", "right, share of those named")
     ax.axhline(float(level[0]), color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="by chance")
     ax.plot(x, y, color=BLUE, linewidth=1.6, drawstyle="steps-post", label="this fit")
     ax.set(xlim=_SHARE, ylim=_SHARE)
@@ -126,7 +125,7 @@ def lift(taken: npt.ArrayLike, times: npt.ArrayLike, *, label: str = "class 1", 
     (x,) = _shares(taken=taken)
     y = floats("times", times, 0.0)
     same(taken=x, times=y)
-    ax = start(ax, "Lift", "rows taken, the most probable first", f"times as many of {_short(label)} as at random")
+    ax = start(ax, "Lift", "rows taken, the most probable first", f"times as many of {shorten(label)} as at random")
     ax.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="by chance")
     ax.plot(x, y, color=GREEN, linewidth=1.6, label="this fit")
     ax.set(xlim=_SHARE, ylim=(0.0, 1.08 * max(1.0, float(y.max()))))
@@ -172,16 +171,12 @@ def thresholds(
         >>> ax = plots.thresholds([0.0, 0.3, 0.6, 1.0], [0.0, 0.2, 0.6, 1.0], [1.0, 0.4, 0.1, 0.0], label="yes")
     """
     x, below, above = _shares(threshold=threshold, missed=missed, false_alarms=false_alarms)
-    ax = start(ax, "What a threshold costs", f"named from this probability of {_short(label)} on", "share")
-    ax.plot(x, below, color=RUST, linewidth=1.6, label=f"missed of {_short(label)}")
+    ax = start(ax, "What a threshold costs", f"named from this probability of {shorten(label)} on", "share")
+    ax.plot(x, below, color=RUST, linewidth=1.6, label=f"missed of {shorten(label)}")
     ax.plot(x, above, color=BLUE, linewidth=1.6, label="false alarms among the others")
     ax.set(xlim=_SHARE, ylim=_SHARE)
     legend(ax)
     return ax
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= _LONG else f"{label[: _LONG - 1]}…"
 
 
 def _shares(**given: npt.ArrayLike) -> list[npt.NDArray[np.float64]]:

@@ -1,11 +1,13 @@
 """Predictive distributions of the rows of a table: of continuous targets, and over classes.
 
 Names are torch's (``log_prob``, ``icdf``, ``variance``), which answer with tensors, and SciPy's (``logpdf``, ``pdf``,
-``ppf``), which answer in kind: with NumPy arrays unless they are given a tensor. Arguments broadcast to the rows, so
-that a grid of G values for all N rows has the shape (G, 1). Tensors carry gradients, if the draws did and they are not
-switched off; arrays and data frames never do.
+``ppf``, ``isf``), which answer in kind: with NumPy arrays unless they are given a tensor. Arguments broadcast to the
+rows, so that a grid of G values for all N rows has the shape (G, 1). Tensors carry gradients, if the draws did and they
+are not switched off; arrays and data frames never do.
 """
 
+import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +24,7 @@ from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows
 from fathomless.posterior.split import Groups, Spread, Uncertainty, divided, spread, standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError
+from fathomless.system.rng import Seed, as_generator
 
 __all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "check_alike", "doubles"]
 
@@ -53,9 +56,14 @@ class Predictive(ABC):
     sampled: bool = field(default=False, kw_only=True)
     network: Tensor | None = field(default=None, kw_only=True)
 
+    @property
     @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one target for each row: (N,), or (N, T) of several targets."""
+
     def __len__(self) -> int:
         """Return the number of rows N."""
+        return self.shape[0]
 
     @abstractmethod
     def log_prob(self, y: Values) -> Tensor:
@@ -96,6 +104,30 @@ class Predictive(ABC):
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> Tensor | Labels:
         """Draw n targets for each row; one network serves all rows and columns of a draw."""
+
+    def rvs(self, size: int | Sequence[int] | None = None, random_state: Seed = None) -> npt.NDArray[Any]:
+        """Draw targets, as :meth:`sample`, by SciPy's name and with its arguments.
+
+        Parameters
+        ----------
+        size : int or sequence of int, optional
+            Shape of the result, which ends with :attr:`shape`; by default one target for each row.
+        random_state : int, RandomState, Generator, torch.Generator or None
+            Seed; None draws a fresh one.
+
+        Raises
+        ------
+        DataError
+            If the size does not end with the shape of the rows.
+        """
+        asked = self.shape if size is None else tuple(map(operator.index, np.atleast_1d(size)))
+        if asked[-len(self.shape) :] != self.shape or min(asked) < 1:
+            raise DataError(
+                f"rvs was given size={size}; allowed are shapes that end with that of the rows, {self.shape}: "
+                f"size={(100, *self.shape)} are 100 of each"
+            )
+        drawn = self.sample(math.prod(asked[: -len(self.shape)]), as_generator(random_state))
+        return (_array(drawn) if isinstance(drawn, Tensor) else drawn).reshape(asked)
 
     @abstractmethod
     def uncertainty(self) -> Uncertainty:
@@ -153,9 +185,10 @@ class ContinuousPredictive(Predictive):
     component: Component
     squeeze: bool = False
 
-    def __len__(self) -> int:
-        """Return the number of rows N."""
-        return self.component.loc.shape[1]
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one target for each row, (N, T) or (N,)."""
+        return tuple(self.component.loc.shape[1:2] if self.squeeze else self.component.loc.shape[1:])
 
     @property
     def nbytes(self) -> int:
@@ -237,6 +270,10 @@ class ContinuousPredictive(Predictive):
 
     quantile = ppf
 
+    def isf(self, q: Values) -> Any:
+        """Value that the target exceeds with probability q, ``ppf(1 - q)`` without its rounding, in kind."""
+        return _in_kind(q, self._shown(self.mixture.isf(self._taken(q))))
+
     def logpdf(self, y: Values) -> Any:
         """Log density in nats, for each column by itself, in kind; y broadcasts to the rows."""
         return _in_kind(y, self._shown(self.mixture.log_prob(self._taken(y))))
@@ -269,10 +306,9 @@ class ContinuousPredictive(Predictive):
             If y has not one value for each row and column.
         """
         y = doubles(y)
-        shape = self.component.loc.shape[1:2] if self.squeeze else self.component.loc.shape[1:]
-        if y.shape != shape:
+        if y.shape != self.shape:
             raise DataError(
-                f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {tuple(shape)}: "
+                f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {self.shape}: "
                 "one value for each row and column of the prediction"
             )
         return self.scored(y)[0]
@@ -347,6 +383,16 @@ class ContinuousPredictive(Predictive):
 
     def _taken(self, values: Values) -> Tensor:
         values = doubles(values)
+        try:
+            fits = np.broadcast_shapes(values.shape, self.shape)[-len(self.shape) :] == self.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise DataError(
+                f"values of shape {tuple(values.shape)} were given for rows of shape {self.shape}; allowed are a "
+                "number, one for each row, or several for all rows along an axis of their own: "
+                f"np.array(values)[:, {', '.join(['None'] * len(self.shape))}]"
+            )
         return values.unsqueeze(-1) if self.squeeze else values
 
 
@@ -365,9 +411,10 @@ class ClassPredictive(Predictive):
     log_p: Tensor
     labels: Labels
 
-    def __len__(self) -> int:
-        """Return the number of rows N."""
-        return self.log_p.shape[1]
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one label for each row, (N,)."""
+        return (self.log_p.shape[1],)
 
     @property
     def nbytes(self) -> int:
@@ -492,9 +539,9 @@ class ClassPredictive(Predictive):
 
     def _index(self, y: Values) -> Tensor:
         given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-        if given.shape != (len(self),):
+        if given.shape != self.shape:
             raise DataError(
-                f"log_prob was given labels of shape {given.shape}; allowed is {(len(self),)}: one for each row"
+                f"log_prob was given labels of shape {given.shape}; allowed is {self.shape}: one for each row"
             )
         index_of = {label: index for index, label in enumerate(self.labels.tolist())}
         unknown = sorted({repr(label) for label in given.tolist() if label not in index_of})

@@ -37,9 +37,10 @@ class IndicatorPredictive(Predictive):
 
     logit: Tensor
 
-    def __len__(self) -> int:
-        """Return the number of rows N."""
-        return self.logit.shape[1]
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one set of labels for each row, (N, T)."""
+        return tuple(self.logit.shape[1:])
 
     @property
     def nbytes(self) -> int:
@@ -88,10 +89,10 @@ class IndicatorPredictive(Predictive):
             If the shape differs or another number is among them.
         """
         given = doubles(y)
-        if given.shape != self.logit.shape[1:] or not bool(((given == 0.0) | (given == 1.0)).all()):
+        if given.shape != self.shape or not bool(((given == 0.0) | (given == 1.0)).all()):
             raise DataError(
                 f"log_prob was given labels of shape {tuple(given.shape)}; allowed are 0 and 1 in the shape "
-                f"{tuple(self.logit.shape[1:])}"
+                f"{self.shape}"
             )
         log_p = -F.binary_cross_entropy_with_logits(self.logit, given.expand_as(self.logit), reduction="none").sum(-1)
         return torch.logsumexp(self.log_weight[:, None] + log_p, 0)
@@ -112,6 +113,10 @@ class IndicatorPredictive(Predictive):
             columns |= {name: self.predict()[:, t], f"{name}_probability": self.probs[:, t].numpy()}
         return columns
 
+    def entropy(self) -> Tensor:
+        """Entropy of every column by itself in nats, shape (N, T); that of a whole row is not their sum."""
+        return self._shaped(self.each.entropy())
+
     @property
     def mc_error(self) -> Tensor:
         """Standard error of ``probs`` due to the finite number of networks, shape (N, T)."""
@@ -131,4 +136,4 @@ class IndicatorPredictive(Predictive):
         return replace(self, logit=torch.cat([chunk.logit for chunk in chunks], 1))
 
     def _shaped(self, values: Tensor) -> Tensor:
-        return values.reshape(self.logit.shape[1:])
+        return values.reshape(self.shape)

@@ -446,6 +446,10 @@ class Mixture:
         y = torch.where(inside, y, torch.where(asked > 0, math.inf, -math.inf))
         return y.squeeze(self._draw_axis)
 
+    def isf(self, q: Values) -> Tensor:
+        """Value above which the probability is q, shape (..., *batch): minus the quantile of -y, exact for tiny q."""
+        return -Mixture(self.log_weight, replace(self.component, loc=-self.component.loc)).icdf(q)
+
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n times, independently for each element of the batch; shape (n, *batch)."""
         count = n * self.batch_shape.numel()

@@ -85,6 +85,29 @@ def test_a_layer_that_is_no_module_or_hides_parameters_is_refused_when_it_is_bui
         model(head=instead(head, 3, part))
 
 
+def test_the_same_weights_at_several_depths_are_refused_when_they_are_built() -> None:
+    once = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    told = r"layer 3 has parameters of layer 2: .*must return a new module at every call$"
+    with pytest.raises(DataError, match=told):
+        model(lambda depth: layer(depth) if depth == 1 else once)
+    with pytest.raises(DataError, match=told):  # inside another one
+        model(lambda depth: layer(depth) if depth == 1 else nn.Sequential(once, nn.Tanh()))
+    one = nn.Linear(8, 3)
+    with pytest.raises(
+        DataError, match=r"head 2 has parameters of head 1: .*for one head at all depths give shared_head"
+    ):
+        model(head=lambda depth: one)
+    nothing = nn.Identity()  # without weights one will do
+    model(head=lambda depth: nothing, shared_head=lambda: nn.Linear(8, 3)).draw(X)
+
+
+def test_layers_are_brought_to_the_type_of_the_model() -> None:
+    for dtype in (torch.float32, torch.float64):
+        mixed = model(lambda depth: layer(depth).double(), dtype=dtype)
+        assert {p.dtype for part in (mixed.layers, mixed.heads) for p in part.parameters()} == {dtype}
+        assert mixed.draw(X.to(dtype)).f.dtype == dtype
+
+
 APPLIED = {
     "takes another width": (
         lambda: nn.Linear(7, 8),

@@ -523,7 +523,8 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         self, kind: str, depth: int, build: Build, adjust: Callable[[nn.Module], None] | None = None
     ) -> nn.Module:
         with seeded_globals(fold_in(self.seed, kind, depth)):
-            part = checked(kind, depth, build(depth))
+            built = [(f"{k}s.{at}", part) for k in ("layer", "head") for at, part in getattr(self, f"{k}s").items()]
+            part = checked(kind, depth, build(depth), built)
             if adjust is not None:
                 adjust(part)
             part = with_weights(self.weights, part, self.weight_prior, self.weight_scale)

@@ -101,13 +101,14 @@ def outputs(
         ) from error
 
 
-def checked(kind: str, depth: int, part: object) -> nn.Module:
-    """Return what a user's function built, if it is a module whose parameters torch can find.
+def checked(kind: str, depth: int, part: object, others: Iterable[Named]) -> nn.Module:
+    """Return what a user's function built, if it is a module of its own whose parameters torch can find.
 
     Raises
     ------
     DataError
-        If it is none, or keeps parameters where torch does not look for them.
+        If it is none, keeps parameters where torch does not look for them, or shares some with `others`, the parts that
+        were built before.
     """
     name = _words("readout" if kind == "readout" else f"{kind}s.{depth}")
     if not isinstance(part, nn.Module):
@@ -123,6 +124,14 @@ def checked(kind: str, depth: int, part: object) -> nn.Module:
                     f"{attribute!r}, where torch does not find them: they would not be trained. Use nn.ModuleList, "
                     "nn.ModuleDict, nn.Parameter or nn.ParameterList"
                 )
+    for other, built in others:
+        if any(id(p) in known for p in built.parameters()):
+            advice = "; for one head at all depths give shared_head" if kind == "head" else ""
+            raise DataError(
+                f"{name} has parameters of {_words(other)}: {kind}(depth) returned the same module for several depths, "
+                "or parts of it, whose weights would be charged once for each. It must return a new module at every "
+                f"call{advice}"
+            )
     return part
 
 

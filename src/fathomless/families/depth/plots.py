@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fathomless.plots.canvas import GREEN, INK, OCHRE, Axes, legend, limits, start, whole_numbers
+from fathomless.plots.canvas import GREEN, INK, OCHRE, Axes, legend, limits, shorten, start, whole_numbers
 from fathomless.plots.checks import History, column, floats, probabilities
 from fathomless.plots.training import epoch_axis, epoch_marker
 
@@ -164,7 +164,7 @@ def relevance(found: Mapping[str, Mapping[str, float]], *, ax: Axes | None = Non
     median, low, high = (floats(key, [found[name][key] for name in names], 0.0) for key in ("median", "low", "high"))
     ax = start(ax, "Relevance of columns", "root mean square of their weights", "column")
     ax.errorbar(median, range(len(names)), xerr=[median - low, high - median], fmt="o", color=GREEN, markersize=3.5)
-    ax.set_yticks(range(len(names)), [name if len(name) <= 24 else f"{name[:23]}…" for name in names])
+    ax.set_yticks(range(len(names)), [shorten(name, 24) for name in names], parse_math=False)
     ax.set_xlim(left=0.0)
     ax.set_ylim(-0.6, len(names) - 0.4)
     return ax

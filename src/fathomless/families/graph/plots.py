@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.families.graph.graphs import Graph
-from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, start, whole_numbers
+from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, shorten, start, whole_numbers
 from fathomless.system.errors import DataError
 
 __all__ = ["MOST_LINKS", "MOST_UNITS", "counts", "dependence", "graph"]
@@ -132,7 +132,7 @@ def graph(
     for unit, name in enumerate(names):
         above = unit < inputs
         ax.annotate(
-            name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…",
+            shorten(name, _LETTERS),
             (x[unit], y[unit]),
             (0, 8 if above else -8),
             textcoords="offset points",

@@ -37,8 +37,8 @@ pytestmark = [
 # shorter fits than those that come: of ten networks side by side, and of one
 @parametrize_with_checks(
     [
-        UnboundedDepthClassifier(epochs=20, learning_rate=0.02),
-        UnboundedDepthRegressor(members=1, epochs=60, learning_rate=0.02),
+        UnboundedDepthClassifier(epochs=20, learning_rate=0.02, width=16),
+        UnboundedDepthRegressor(members=1, epochs=60, learning_rate=0.02, width=16),
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:

@@ -307,9 +307,10 @@ Case = Callable[[Path, dict[str, Path], Random], list[str]]
 CAMPAIGNS: dict[str, Case] = {"models": model_case, "tables": table_case, "options": option_case}
 
 
-def campaign(name: str, count: int, seed: int, home: Path, keep: Path | None = None) -> dict[str, Any]:
-    """Run so many cases of one kind; return how they ended, and the first ones that ended wrong."""
-    runs = prepare(home)
+def campaign(
+    name: str, count: int, seed: int, home: Path, runs: dict[str, Path], keep: Path | None = None
+) -> dict[str, Any]:
+    """Run so many cases of one kind in a folder that was prepared; return how they ended, and the first wrong ones."""
     codes: collections.Counter[int] = collections.Counter()
     faults: list[str] = []
     reasons: collections.Counter[str] = collections.Counter()
@@ -343,7 +344,8 @@ if __name__ == "__main__":
     for kind in CAMPAIGNS:
         if getattr(given, kind):
             with tempfile.TemporaryDirectory() as place:
-                result = campaign(kind, getattr(given, kind), given.seed, Path(place), given.keep)
+                runs = prepare(Path(place))
+                result = campaign(kind, getattr(given, kind), given.seed, Path(place), runs, given.keep)
             print(f"{kind}: {json.dumps(result)}", flush=True)
             failed += result["wrong"]
     sys.exit(failed > 0)

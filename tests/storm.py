@@ -17,9 +17,9 @@ from random import Random
 import numpy as np
 
 TIMED = {"log.jsonl"}  # the one file of a run that tells times
-FITS = [  # several laws, tasks and kinds of weights
+FITS = [  # several laws, tasks and kinds of weights, depth by held-out rows and by the bound
     ["--target", "side", "--depth-law", "poisson"],
-    ["--target", "height", "--weights", "meanfield", "--weight-draws", "4"],
+    ["--target", "height", "--weights", "meanfield", "--weight-draws", "4", "--structure-from", "elbo"],
     ["--target", "height", "--target", "x0", "--depth-law", "stick_breaking", "--precision", "float32"],
     ["--target", "side", "--depth-law", "quantile", "--validation-fraction", "0"],
 ]
@@ -107,7 +107,7 @@ def storm(home: Path, kills: int, seed: int = 0) -> dict[str, int]:
     while hits < kills:
         number = runs % len(FITS)
         place = home / f"killed{runs}"
-        for _ in range(random.randint(2, 8)):
+        for _ in range(min(random.randint(2, 8), kills - hits)):
             hits += kill_once(place, FITS[number], random)
         reached = finish(place, FITS[number])
         resumed += not reached or reached[0] > 1

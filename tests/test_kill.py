@@ -14,17 +14,17 @@ import torch
 
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 
-FITS = [  # several families of laws, with point estimates or with drawn weights
-    ("poisson", "meanfield"),
-    ("two_sided", "map"),
-    ("quantile", "map"),
-    ("stick_breaking", "meanfield"),
+FITS = [  # several families of laws, point estimates and drawn weights, depth by held-out rows and by the bound
+    ("poisson", "meanfield", "auto"),
+    ("two_sided", "map", "elbo"),
+    ("quantile", "map", "elbo"),
+    ("stick_breaking", "meanfield", "auto"),
 ]
 KILLS = 5  # of each fit
 EPOCHS = 40
 
 
-def fit(law: str, weights: str, checkpoint: Path, model: Path, news: Connection) -> None:
+def fit(law: str, weights: str, structure: str, checkpoint: Path, model: Path, news: Connection) -> None:
     """Fit and save, telling of every epoch before its checkpoint is written; a child process runs this."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -33,6 +33,7 @@ def fit(law: str, weights: str, checkpoint: Path, model: Path, news: Connection)
     estimator = (UnboundedDepthClassifier if classes else UnboundedDepthRegressor)(
         depth_law=law,
         weights=weights,
+        structure_from=structure,
         width=6,
         epochs=EPOCHS,
         batch_size=32,
@@ -83,13 +84,13 @@ def test_a_fit_that_is_killed_at_random_moments_ends_in_the_same_bytes(tmp_path:
         ["torch._dynamo", "fathomless.families.depth.estimator"]
     )  # or torch loads it in every child
     random, kills, resumed, depths = Random(0), 0, 0, {}
-    for law, weights in FITS:
-        home = tmp_path / f"{law} {weights}"
-        whole = Life(context, law, weights, home / "other", home / "whole")
+    for law, *ways in FITS:
+        home = tmp_path / law
+        whole = Life(context, law, *ways, home / "other", home / "whole")
         depths[law] = {depth for _, depth in whole.news()}
         assert whole.end(kill=False) == 0
         for _ in range(KILLS):
-            life = Life(context, law, weights, home / "checkpoint", home / "killed")
+            life = Life(context, law, *ways, home / "checkpoint", home / "killed")
             first, due, began = 0, random.randint(2, EPOCHS // (KILLS + 1)), time.monotonic()
             for epoch, _ in life.news():
                 first = first or epoch
@@ -101,12 +102,12 @@ def test_a_fit_that_is_killed_at_random_moments_ends_in_the_same_bytes(tmp_path:
             kills += life.end(kill=True) == -signal.SIGKILL
             resumed += first > 1
             assert not (home / "killed").exists()
-        life = Life(context, law, weights, home / "checkpoint", home / "killed")
+        life = Life(context, law, *ways, home / "checkpoint", home / "killed")
         reached = [epoch for epoch, _ in life.news()]
         assert life.end(kill=False) == 0
         assert reached[0] > 2 * KILLS  # it went on
         assert reached[-1] == EPOCHS
-        assert files(home / "killed") == files(home / "whole"), (law, weights)
+        assert files(home / "killed") == files(home / "whole"), law
     assert kills >= 16
     assert resumed >= 12
     assert sum(len(found) > 1 for found in depths.values()) >= 2  # layers did come and go

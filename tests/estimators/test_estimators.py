@@ -37,8 +37,8 @@ pytestmark = [
 # shorter fits than those that come: of ten networks side by side, and of one
 @parametrize_with_checks(
     [
-        UnboundedDepthClassifier(epochs=20, learning_rate=0.02),
-        UnboundedDepthRegressor(members=1, epochs=60, learning_rate=0.02),
+        UnboundedDepthClassifier(epochs=20, learning_rate=0.02, width=16),
+        UnboundedDepthRegressor(members=1, epochs=60, learning_rate=0.02, width=16),
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
@@ -308,7 +308,7 @@ def test_a_sine_is_fitted_and_intervals_cover() -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(-3, 3, size=(600, 1))
     y = np.sin(2 * X[:, 0]) + 0.15 * rng.normal(size=600)
-    fitted = UnboundedDepthRegressor(random_state=0, width=32).fit(X[:300], y[:300])
+    fitted = UnboundedDepthRegressor(random_state=0, width=32, epochs=200, learning_rate=0.02).fit(X[:300], y[:300])
     assert r2_score(np.sin(2 * X[300:, 0]), fitted.predict(X[300:])) > 0.95
     low, high = fitted.predict_interval(X[300:], 0.9)
     assert 0.80 <= np.mean((low <= y[300:]) & (y[300:] <= high)) <= 0.97

@@ -328,7 +328,6 @@ def write(path: Path) -> None:
         "ranks": ranking(first),
         "more": ranking(results.rank(most, begun)),
         "published": ranking(beside_published(results, [t for t in whole if t in UCI])),
-        "nine": ranking(beside_published(results, numbers)),
         "numbers": matrix(results, numbers, "log_likelihood", number, True),
         "classes": matrix(results, classes, "log_likelihood", number, False),
         "rmse": matrix(results, numbers, "rmse", significant, True),

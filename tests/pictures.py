@@ -110,6 +110,12 @@ HARD = {
     "categories of four classes": lambda ax: plots.dependence(
         SEGMENTS, *(np.full((4, 4), p) for p in (0.25, 0.2, 0.3)), names=SEGMENTS, column=LONG, target=LONG, ax=ax
     ),
+    "fifteen dates": lambda ax: plots.dependence(
+        [f"20{20 + i // 4}-0{1 + 2 * (i % 4)}-15" for i in range(15)], *(np.full((15, 1), p) for p in (2, 1, 3)), ax=ax
+    ),
+    "fifteen categories": lambda ax: plots.dependence(
+        [f"{LONG} {i}" for i in range(15)], *(np.full((15, 1), p) for p in (2, 1, 3)), ax=ax
+    ),
     "a class that is never found": lambda ax: plots.roc([0.0, 1.0], [0.0, 1.0], label=LONG, ax=ax),
     "no lift": lambda ax: plots.lift([1.0], [1.0], label=LONG, ax=ax),
     "a chain that failed": lambda ax: plots.traces([[1.0], []], 10, 5, [True, False], ax=ax),

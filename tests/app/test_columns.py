@@ -104,6 +104,26 @@ def test_one_row_is_one_row() -> None:
     assert parts.notes == ("1 row without a target was left out",)
 
 
+def test_numbers_that_a_few_words_make_categories_are_named() -> None:
+    cells = [f"{i},5" for i in range(N - 2)] + ["k.A.", "100 m²"]
+    parts = columns.divide(frame(area=cells), ["price"], keep=["id"])
+    assert parts.notes == (
+        "taken as categories, though most of its cells are numbers (correct the others, or leave them empty; --keep "
+        "COLUMN says that it is meant): 'area', for 'k.A.', '100 m²'",
+    )
+    few = ["1", "2", "3+"] * (N // 3)
+    for meant in (
+        columns.divide(frame(area=cells), ["price"], keep=["id", "area"]),
+        columns.divide(frame(area=few), ["price"], keep=["id"]),
+    ):
+        assert not meant.notes
+
+
+def test_a_table_without_rows_is_refused_as_such() -> None:
+    with pytest.raises(DataError, match="the table has column names and no rows"):
+        columns.divide(frame().slice(0, 0), ["price"])
+
+
 @pytest.mark.parametrize("gaps", [[None] * N, [float("nan")] * N], ids=["null", "nan"])
 def test_a_target_without_any_value_is_refused(gaps: list[Any]) -> None:
     with pytest.raises(DataError, match="target 'price' has no value in any of the 30 rows; choose another column"):

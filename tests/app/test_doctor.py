@@ -385,6 +385,14 @@ def test_intervals_that_miss_their_level_are_found(share: float, word: str) -> N
         assert "t0" not in off[1]
 
 
+def test_a_middle_that_is_too_wide_is_advice() -> None:
+    pit = 0.5 + 0.45 * (2 * np.random.default_rng(0).random(400) - 1) * np.repeat([0.5, 1.1], [160, 240])
+    off = doctor._interval_calibration(predicted(pit[:, None]))
+    assert off is not None
+    assert "in their 50 % intervals of t0, which are too wide" in off[1]
+    assert off[0] <= doctor._LARGE
+
+
 def test_a_bias_is_found_where_the_coverage_is_right() -> None:
     rng = np.random.default_rng(0)
     pit = np.where(rng.random(800) < 0.9, 0.05 + 0.9 * rng.random(800) ** 0.6, rng.choice([0.01, 0.99], 800))

@@ -15,6 +15,7 @@ from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Predictor
 from fathomless.estimators.evaluation import Evaluation, Score, evaluate
 from fathomless.estimators.explaining import Dependence, Importance, dependence, importance, row_groups
+from fathomless.plots.page import number
 from fathomless.posterior.distributions import ClassPredictive
 from fathomless.system import io
 from fathomless.system.errors import FileError
@@ -273,11 +274,11 @@ def odd_rows(
     else:
         low, high = (part.numpy().reshape(len(odd), -1) for part in cast(Any, p).interval(0.9))
         said = [
-            "; ".join(f"{a:.4g} to {b:.4g}" for a, b in zip(one, other, strict=True))
+            "; ".join(f"{number(a, 4)} to {number(b, 4)}" for a, b in zip(one, other, strict=True))
             for one, other in zip(low, high, strict=True)
         ]
     true = [np.atleast_1d(np.asarray(y, dtype=object)[i]) for i in odd]
-    told = ["; ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row) for row in true]
+    told = ["; ".join(number(v, 4) if isinstance(v, float) else str(v) for v in row) for row in true]
     return tuple(
         OddRow(names[i], float(density[i]), target, expected)
         for i, target, expected in zip(odd, told, said, strict=True)

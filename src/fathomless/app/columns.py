@@ -107,6 +107,14 @@ def divide(
             "used to predict, though its whole numbers all differ and lie so close that they may only number the rows "
             f"(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): {some(counting)}"
         )
+    from fathomless.data.csv import nearly_numbers
+
+    for name in (*targets, *X.column_names):
+        if name not in keep and (odd := nearly_numbers(frame[name])):
+            notes.append(
+                f"taken as categories, though most of its cells are numbers (correct the others, or leave them empty; "
+                f"--keep COLUMN says that it is meant): {name!r}, for {some(odd)}"
+            )
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
@@ -156,6 +164,8 @@ def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", lis
     for name in targets:
         gaps |= frame[name].is_null(nan_is_null=True).to_numpy()
     if gaps.all():
+        if not len(frame):
+            raise DataError("the table has column names and no rows; at least one row is needed")
         raise DataError(f"target {some(targets)} has no value in any of the {len(frame):,} rows; choose another column")
     if not gaps.any():
         return frame, []
@@ -266,11 +276,14 @@ def _names_rows(name: str, column: Any) -> bool:
     """Whether text is another one in nearly every row, or a column is called like a name and differs in all."""
     import pyarrow.types as types
 
+    from fathomless.data.csv import nearly_numbers
+
     text = "string" in str(column.type)
     if not (text or types.is_integer(column.type)):
         return False
     distinct = len(column.unique())
-    if text and ((len(column) > 100 and distinct > 0.9 * len(column)) or distinct == len(column) >= _LEAST_TEXT):
+    differs = (len(column) > 100 and distinct > 0.9 * len(column)) or distinct == len(column) >= _LEAST_TEXT
+    if text and differs and not nearly_numbers(column):
         return True
     return bool(_NAMING.search(name)) and distinct == len(column) > 1
 

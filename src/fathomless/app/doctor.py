@@ -23,6 +23,8 @@ _FEW_IN_CLASS = 10
 _FEW_STEPS = 100  # Adam moves a weight by at most the learning rate in each
 _FEW_SCORES = 20
 _ERRORS = 3.0  # standard errors that count as more than chance
+#: Standard errors that count as more than chance of the share of rows inside intervals of a level.
+TOLERATED = {0.9: 3.0, 0.5: 3.5}
 _KOLMOGOROV = 1.95  # its distance times root N exceeds this with probability 0.001
 _SIMULATIONS = 4000
 _CHANCE = 0.995  # quantile of the calibration error that sampling alone gives
@@ -287,18 +289,24 @@ def _class_calibration(found: Evaluation) -> tuple[float, str] | None:
 
 def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
     """Compare coverage with its level, and the distribution of F(y) with the uniform one, for each target."""
-    level, ninety = 0.9, int(np.argmin(np.abs(found.calibration["levels"] - 0.9)))
-    chance = math.sqrt(level * (1.0 - level) / found.rows)
     size, details = 0.0, []
     for t, target in enumerate(found.targets):
-        share = float(found.calibration["coverage"][ninety, t])
-        off = abs(share - level)
+        level, share = max(
+            (
+                (level, float(np.interp(level, found.calibration["levels"], found.calibration["coverage"][:, t])))
+                for level in TOLERATED
+            ),
+            key=lambda one: abs(one[1] - one[0]) / (TOLERATED[one[0]] * math.sqrt(one[0] * (1.0 - one[0]))),
+        )
+        off, chance = abs(share - level), math.sqrt(level * (1.0 - level) / found.rows)
         steps = np.cumsum(found.calibration["pit"][:, t]) / found.rows
         bend = float(np.abs(steps - np.arange(1, len(steps) + 1) / len(steps)).max())
-        if off - 0.5 / found.rows > _ERRORS * chance and off > _MATERIAL:  # half a row: counts are whole
+        if off - 0.5 / found.rows > TOLERATED[level] * chance and off > _MATERIAL:  # half a row: counts are whole
             what = "narrow" if share < level else "wide"
-            size = max(size, off)
-            details.append(f"{share:.1%} of the rows lie in their 90 % intervals of {target}, which are too {what}")
+            size = max(size, off if level > 0.5 else min(off, _LARGE))  # the middle alone is no problem
+            details.append(
+                f"{share:.1%} of the rows lie in their {100 * level:.0f} % intervals of {target}, which are too {what}"
+            )
         elif bend > max(_KOLMOGOROV / math.sqrt(found.rows), _LARGE):
             below = float(steps[len(steps) // 2 - 1])
             size = max(size, bend)

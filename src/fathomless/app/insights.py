@@ -92,7 +92,8 @@ def _verdict(peers: Peers) -> str:
     text = f"By the probability that it gave to what happened, this fit is {', '.join(said)}: nats per row, ± one "
     text += "standard error. "
     if any(_NAMES["linear"] in one for one in (*level, *back)):
-        text += "A linear model says as much or more: prefer it, unless the intervals of this fit are what you need."
+        much = "more" if any(_NAMES["linear"] in one for one in back) else "about as much"
+        text += f"A linear model says {much}: prefer it, unless the intervals of this fit are what you need."
     elif any(_NAMES["boosting"] in one for one in back):
         text += "Boosting finds more in these columns: look at what it does with them before you settle."
     return text.strip()

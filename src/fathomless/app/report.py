@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fathomless import plots
 from fathomless.app.analysis import Analysis
+from fathomless.app.doctor import TOLERATED
 from fathomless.app.insights import Insights, insights
 from fathomless.app.markup import render_template
 from fathomless.app.outcomes import TARGETS, by_target, predictions
@@ -299,7 +300,7 @@ def _learning(page: Page) -> list[Figure]:
         "learning",
         partial(plots.learning_curves, history, rows=rows),
         says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {listed(ways)}. {_kept(page)}",
-        caption="What the training maximised, the ELBO, is the expected log-likelihood less the divergences."
+        caption="What the training maximised, here called ELBO, is the expected log-likelihood less the divergences."
         + (" Where the curves jump, it went on from its best state." if "numbers" in page.estimator.weighing_ else ""),
     )
     return [curves]
@@ -312,10 +313,9 @@ def _calibration(first: Evaluation) -> dict[str, Any]:
     sentences = []
     for name, level in (("coverage_50", 0.5), ("coverage_90", 0.9)):
         score, error = first.scores[name], math.sqrt(level * (1.0 - level) / first.rows)
+        far = abs(score.value - level) > TOLERATED[level] * error
         verdict = "too wide" if score.value > level else "too narrow"
-        verdict = (
-            f"they are {verdict}" if abs(score.value - level) > 2.0 * error else "as stated, within sampling error"
-        )
+        verdict = f"they are {verdict}" if far else "as stated, within sampling error"
         sentences.append(f"The {percent(level)} intervals hold {' '.join(_score(name, score))} of the rows: {verdict}.")
     return {"text": " ".join(sentences), "groups": by_target(first, _coverage)}
 

@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +40,7 @@ __all__ = [
     "headless",
     "inferred",
     "named_by_place",
+    "nearly_numbers",
     "recoded",
     "short",
     "some",
@@ -65,6 +66,8 @@ _DELIMITERS = ",;\t|"
 _TAB = ("tab", "\\t", "\t")
 _NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
 _VALUE = re.compile(r"[-+.,]*\d[-+.,:/ T\d]*([eE][-+]?\d+)?")  # a number, a date or a time, one way or another
+_AMOUNT = r"^[-+$€£¥]*\s*\d[\d.,' ]*([eE][-+]?\d+)?\s*[%$€£¥]?$"  # as RE2 has it
+_LEVELS = 10  # numbers that may be names of categories
 _HEADER = 4 << 20  # bytes within which the header must end
 _BLOCK = 1 << 20  # bytes, or 32 headers, that are cut into cells at once; a longer row may be refused
 
@@ -425,6 +428,24 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple
             return found, "" if plain else mark
     cells = _stripped(column, MISSING)
     return notations.days(cells, dates=dates) or (_stripped(column, ("",)), "")
+
+
+def nearly_numbers(column: Column) -> list[str]:
+    """Return the cells that are no numbers, each once, of text most of whose cells are; else nothing.
+
+    Examples
+    --------
+    >>> nearly_numbers(pa.chunked_array([[*map(str, range(30)), "unknown", "30 m²", "unknown"]]))
+    ['unknown', '30 m²']
+    """
+    if not (types.is_string(column.type) or types.is_large_string(column.type)):
+        return []
+    cells = _stripped(column, MISSING + _GAPS).drop_null()
+    numbers = pc.match_substring_regex(cells, _AMOUNT)
+    most = 0.8 * len(cells) < pc.sum(numbers, min_count=0).as_py() < len(cells)
+    if not most or len(cells.filter(numbers).unique()) <= _LEVELS:  # few are levels: 1, 2 and 3+ children
+        return []
+    return cast(list[str], cells.filter(pc.invert(numbers)).unique().to_pylist())
 
 
 def with_kinds(

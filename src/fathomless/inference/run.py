@@ -117,17 +117,17 @@ class Fitted:
 
     model: Model
     likelihood: Likelihood
-    history: list[dict[str, float]]
+    history: list[dict[str, float]] = field(repr=False)
     n_iter: int
     score: float | None
     seed: int
     training: Training | None = None
     stopped: bool = False
     error: str = ""
-    found: Densities | None = None
+    found: Densities | None = field(default=None, repr=False)
     lost: tuple[int, ...] = ()
     goes_on: bool = False
-    weighing: dict[str, Any] = field(default_factory=dict)
+    weighing: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 class Run:

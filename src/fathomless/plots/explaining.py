@@ -1,6 +1,8 @@
 """Pictures of what drives predictions: how much each column matters, and how predictions follow one."""
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,7 @@ from fathomless.system.errors import DataError
 __all__ = ["dependence", "importance"]
 
 _MOST = 12  # columns that one picture holds
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike, *, ax: Axes | None = None) -> Axes:
@@ -73,7 +76,7 @@ def dependence(
     Parameters
     ----------
     points : sequence of float or str, length G
-        Values of the column.
+        Values of the column: numbers, categories, or dates as YYYY-MM-DD.
     mean, lower, upper : array_like, shape (G, K)
         Average prediction of K quantities, and the ends of its intervals.
     names : sequence of str, length K
@@ -112,15 +115,17 @@ def dependence(
             f"({len(points)}, {len(names)}) is needed, with at most 4 names"
         )
     ax = start(ax, f"Along {shorten(column)}", shorten(column, 40), shorten(target, 40))
-    numeric = not any(isinstance(point, str) for point in points)
-    place = np.array(points, dtype=float) if numeric else np.arange(len(points), dtype=float)
+    dated = all(isinstance(point, str) and _DATE.fullmatch(point) for point in points)
+    numeric = dated or not any(isinstance(point, str) for point in points)
+    kind = "datetime64[D]" if dated else np.float64
+    place: npt.NDArray[Any] = np.array(points, kind) if numeric else np.arange(len(points))
     for k, colour in zip(range(len(names)), (BLUE, RUST, GREEN, PURPLE), strict=False):
         own, low, high = (arrays[part][:, k] for part in ("mean", "lower", "upper"))
         label = shorten(names[k]) if len(names) > 1 else None
         if numeric:
             ax.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0.0)
             ax.plot(place, own, color=colour, linewidth=1.6, label=label)
-            ax.plot(place, np.full_like(place, arrays["lower"].min()), "|", color=INK, markersize=4.0, alpha=0.6)
+            ax.plot(place, np.full(len(place), arrays["lower"].min()), "|", color=INK, markersize=4.0, alpha=0.6)
         else:
             ax.errorbar(
                 place,
@@ -132,8 +137,14 @@ def dependence(
                 capsize=2.5,
                 label=label,
             )
-    if not numeric:
-        ax.set_xticks(place, [shorten(str(point), 10) for point in points], rotation=30, ha="right", parse_math=False)
+    if dated:
+        from matplotlib.dates import ConciseDateFormatter
+
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(ax.xaxis.get_major_locator()))
+    elif not numeric:
+        few = len(points) <= 8  # more stand upright
+        names_of = [shorten(str(point), 10) for point in points]
+        ax.set_xticks(place, names_of, rotation=30 if few else 90, ha="right" if few else "center", parse_math=False)
     if len(names) > 1:
         legend(ax)
     return ax

@@ -71,7 +71,8 @@ def flag(name: str, value: Any) -> bool:
 def returned(name: str, value: Any, kind: type) -> Any:
     """Return what a function that a user gave returned, which must be of a kind."""
     if not isinstance(value, kind):
-        raise DataError(f"{name} returned {value!r:.80}, a {type(value).__name__}; it must return a {kind.__name__}")
+        needed = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+        raise DataError(f"{name} returned {value!r:.80}, a {type(value).__name__}; it must return {needed}")
     return value
 
 

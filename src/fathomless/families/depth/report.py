@@ -183,7 +183,9 @@ def _path(estimator: LayeredNetwork) -> Figure:
         partial(plots.depth_path, history),
         says=f"Mean depth against the epoch. It goes from {number(path[0])} to {number(path[-1])} layers, never below "
         f"{number(min(path))} or above {number(max(path))}.",
-        caption="If the mean still moves at the end, depth has not come to rest.",
+        caption="The mean under the weights that unseen rows gave the depths, as the networks learned."
+        if "numbers" in estimator.weighing_
+        else "If the mean still moves at the end, depth has not come to rest.",
     )
 
 

@@ -81,6 +81,15 @@ class Results:
         """Return the mean over splits, or nan."""
         return float(np.mean(found)) if (found := self.values(table, method, key)) else math.nan
 
+    def shared(self, methods: Sequence[str]) -> "Results":
+        """Keep the splits of a table that all of these methods have that were run there: means of the same rows."""
+        kept = []
+        for table in {table for table, _ in self.cells}:
+            have = [set(cell) for method in methods if (cell := self.cell(table, method))]
+            splits = set[int]().union(*have).intersection(*have)
+            kept += [part for m in METHODS for split, part in self.cell(table, m).items() if split in splits]
+        return Results(kept)
+
     def run(self, methods: Sequence[str], tables: Sequence[str]) -> list[str]:
         """Return the methods that were run on all of these tables."""
         return [m for m in methods if all(self.cell(t, m) for t in tables)]
@@ -315,9 +324,9 @@ def picture_of_cost(results: Results, found: Ranks) -> str:
 def write(path: Path) -> None:
     """Fill the generated parts of the page, and draw its pictures."""
     machines, parts = read(path)
-    results = Results(parts)
-    begun = [t for t in (*UCI, *CLASSES) if results.cell(t, "depth")]
     every = [m for m in METHODS if m not in ("gp", "graph", "depth-hmc")]  # those are not for all tables
+    results = Results(parts).shared(every)
+    begun = [t for t in (*UCI, *CLASSES) if results.cell(t, "depth")]
     whole = [t for t in begun if len(results.run(every, [t])) == len(every)] or begun
     first = results.rank(results.run(every, whole), whole)
     most = results.run(METHODS, begun)

@@ -41,6 +41,17 @@ def test_a_method_that_failed_comes_last_and_splits_are_those_that_all_have() ->
     assert found.mean.tolist() == [1.0, 2.0, 3.0]
 
 
+def test_means_are_of_the_splits_that_all_methods_of_a_table_have() -> None:
+    parts = [part("yacht", "depth", float(s), 1.0, split=s) for s in (0, 1, 2)]
+    parts += [part("yacht", "finite", 0.0, 1.0, split=s) for s in (0, 2)] + [
+        part("boston", "finite", 5.0, 1.0, split=1)
+    ]
+    found = Results([*parts, part("yacht", "gp", 0.0, 1.0)]).shared(["depth", "finite"])
+    assert found.values("yacht", "depth", "log_likelihood") == [0.0, 2.0]
+    assert found.values("boston", "finite", "log_likelihood") == [5.0]
+    assert list(found.cell("yacht", "gp")) == [0]
+
+
 def test_a_method_is_dominated_by_what_is_better_and_cheaper_on_every_table() -> None:
     tables = ("yacht", "boston", "energy")
     parts = [part(t, m, *told) for t in tables for m, told in {"depth": (1.0, 9.0), "swag": (0.0, 10.0)}.items()]

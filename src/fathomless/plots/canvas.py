@@ -20,6 +20,7 @@ try:
     from matplotlib import pyplot as plt
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.dates import ConciseDateFormatter
     from matplotlib.figure import Figure
     from matplotlib.textpath import TextPath
     from matplotlib.ticker import MaxNLocator
@@ -35,6 +36,7 @@ __all__ = [
     "PURPLE",
     "RUST",
     "Axes",
+    "dates",
     "diagonal",
     "figure",
     "label_classes",
@@ -257,6 +259,11 @@ def label_classes(ax: Axes, labels: Sequence[str]) -> None:
     ax.tick_params(length=0.0)
     ax.grid(visible=False)
     ax.spines[["left", "bottom"]].set_visible(False)
+
+
+def dates(ax: Axes) -> None:
+    """Write dates below the axes as briefly as they can be told apart."""
+    ax.xaxis.set_major_formatter(ConciseDateFormatter(ax.xaxis.get_major_locator()))
 
 
 def shorten(text: str, longest: int = 18) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, legend, shorten, start
+from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, dates, legend, shorten, start
 from fathomless.plots.checks import floats, same
 from fathomless.system.errors import DataError
 
@@ -138,9 +138,7 @@ def dependence(
                 label=label,
             )
     if dated:
-        from matplotlib.dates import ConciseDateFormatter
-
-        ax.xaxis.set_major_formatter(ConciseDateFormatter(ax.xaxis.get_major_locator()))
+        dates(ax)
     elif not numeric:
         few = len(points) <= 8  # more stand upright
         names_of = [shorten(str(point), 10) for point in points]

@@ -211,5 +211,5 @@ def test_a_layer_that_comes_in_mid_training_is_named() -> None:
     ],
 )
 def test_an_architecture_that_returns_something_else_is_refused(kind: Any, needed: str) -> None:
-    with pytest.raises(DataError, match=f"architecture returned 'mlp', a str; it must return a {needed}"):
+    with pytest.raises(DataError, match=f"architecture returned 'mlp', a str; it must return an? {needed}"):
         kind(architecture=lambda inputs, outputs: "mlp").fit(X.numpy(), X[:, 0].numpy())

@@ -96,7 +96,10 @@ def test_what_cannot_be_fitted_is_refused_in_one_line(call: Call, what: str) -> 
         ({"price": [5] * N}, "y holds one class only (5)"),
         ({"price": [float("inf")] + [0.5] * (N - 1)}, "infinity"),
         ({"price": [1e300] + [0.5] * (N - 1)}, "y holds values up to 1e+300, too large"),
-        ({"size": [float("inf")] + [0.5] * (N - 1)}, "column 'size' contains infinity in 1 of 90 rows (first: 0)"),
+        (
+            {"size": [float("inf")] + [0.5] * (N - 1)},
+            "infinity in 1 of 90 rows (counted from 0, first: 0)",
+        ),
         ({"w": [0] * N}, "column 'w' says how often each row counts and is 0 in all 90 rows"),
         ({"w": [None] + [1] * (N - 1)}, "column 'w' says how often each row counts and has None in 1 of 90 rows"),
     ],

@@ -500,9 +500,9 @@ def check_encoded(name: str, z: Floats) -> None:
 
 
 def rows_of(mask: Bools) -> str:
-    """Describe where a mask is true: how many rows, and the first few."""
+    """Describe where a mask is true: how many rows, and the first few by their place, as of ``X[place]``."""
     first = ", ".join(map(str, np.flatnonzero(mask)[:5]))
-    return f"{int(mask.sum())} of {len(mask)} rows (first: {first})"
+    return f"{int(mask.sum())} of {len(mask)} rows (counted from 0, first: {first})"
 
 
 def some(values: Sequence[Any]) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws
+from fathomless.system.errors import DataError
 
 __all__ = ["ELBO", "elbo", "log_predictive"]
 
@@ -64,8 +65,13 @@ def elbo(
         How often each row counts.
     temperature : float or scalar Tensor
         T.
+
+    Raises
+    ------
+    DataError
+        If the likelihood does not give one number for each network and row.
     """
-    log_p = likelihood.log_prob(draws.f, y)  # (S, B)
+    log_p = _of_rows(draws, likelihood, y)
     per_draw = log_p.sum(1) if weight is None else log_p @ weight  # (S,)
     log_likelihood = (size / len(y)) * (draws.log_weight.exp() @ per_draw)
     value = log_likelihood
@@ -76,4 +82,16 @@ def elbo(
 
 def log_predictive(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
     """Log density of each row under the mixture: logsumexp_s (log w_s + log p(y_b | f_sb)), shape (B,)."""
-    return torch.logsumexp(draws.log_weight[:, None] + likelihood.log_prob(draws.f, y), 0)
+    return torch.logsumexp(draws.log_weight[:, None] + _of_rows(draws, likelihood, y), 0)
+
+
+def _of_rows(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
+    """Return log densities, (S, B)."""
+    log_p = likelihood.log_prob(draws.f, y)
+    if log_p.shape != draws.f.shape[:2]:
+        raise DataError(
+            f"log_prob of {type(likelihood).__name__} returned {tuple(log_p.shape)}; allowed is "
+            f"{tuple(draws.f.shape[:2])}: one log density for each of S networks and B rows, summed over targets, not "
+            "over rows"
+        )
+    return log_p

@@ -540,15 +540,12 @@ class ClassPredictive(Predictive):
     def _index(self, y: Values) -> Tensor:
         given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
         if given.shape != self.shape:
-            raise DataError(
-                f"log_prob was given labels of shape {given.shape}; allowed is {self.shape}: one for each row"
-            )
+            raise DataError(f"labels of shape {given.shape} were given; allowed is {self.shape}: one for each row")
         index_of = {label: index for index, label in enumerate(self.labels.tolist())}
         unknown = sorted({repr(label) for label in given.tolist() if label not in index_of})
         if unknown:
             raise DataError(
-                f"log_prob was given the label {unknown[0]} and {len(unknown) - 1} others that are "
-                f"not classes; allowed are {self.labels.tolist()}"
+                f"labels were given that are not classes: {', '.join(unknown[:10])}; allowed are {self.labels.tolist()}"
             )
         return torch.tensor([index_of[label] for label in given.tolist()], dtype=torch.int64)
 

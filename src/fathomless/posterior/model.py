@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.posterior.structure import Structure
+from fathomless.system.errors import DataError
 
 __all__ = ["Draws", "Model"]
 
@@ -53,6 +54,18 @@ class Draws:
     tempered: frozenset[str] = frozenset({"weights"})
     sampled: bool = False
     network: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Compare shapes, which reads nothing from the device."""
+        one_each = {"log_weight": self.log_weight, "structure": self.structure}
+        if self.network is not None:
+            one_each["network"] = self.network
+        if self.f.dim() != 3 or any(t.shape != self.f.shape[:1] for t in one_each.values()):
+            found = ", ".join(f"{name} {tuple(t.shape)}" for name, t in {"f": self.f, **one_each}.items())
+            raise DataError(
+                f"Draws were given {found}; allowed are f (S, B, K), the outputs of S networks for B rows, and one "
+                "entry of shape (S,) for each of them; f[None] makes one network's outputs (1, B, K)"
+            )
 
 
 class Model(nn.Module, ABC):

@@ -1,0 +1,33 @@
+"""Shapes that do not belong together are refused where a bound would be made of them."""
+
+import pytest
+import torch
+
+from fathomless.inference.objective import elbo, log_predictive
+from fathomless.posterior.likelihoods import Gaussian
+from fathomless.posterior.model import Draws
+from fathomless.system.errors import DataError
+
+
+@pytest.mark.parametrize("lacking", ["f", "log_weight", "structure", "network"])
+def test_draws_whose_shapes_do_not_belong_together_are_refused(lacking):
+    given = {"f": torch.zeros(2, 3, 1), "log_weight": torch.zeros(2), "structure": torch.arange(2)}
+    given["network"] = torch.arange(2)
+    Draws(divergence={}, **given)
+    given[lacking] = given[lacking][0]  # of one network, without the axis
+    with pytest.raises(DataError, match=rf"{lacking} \(.*allowed are f \(S, B, K\)"):
+        Draws(divergence={}, **given)
+
+
+@pytest.mark.parametrize("axes", [(0, 1), 0, 1], ids=["a number", "one for each row", "one for each network"])
+def test_a_likelihood_that_adds_up_too_much_is_refused(axes):
+    class Summed(Gaussian):
+        def log_prob(self, f, y):
+            return super().log_prob(f, y).sum(axes)
+
+    draws = Draws(torch.zeros(2, 3, 1), torch.full((2,), 0.5).log(), torch.arange(2), {})
+    for score in (elbo, log_predictive):
+        options = {"size": 3} if score is elbo else {}
+        assert score(draws, Gaussian(), torch.zeros(3, 1), **options)[0].isfinite()
+        with pytest.raises(DataError, match=r"log_prob of Summed returned .*allowed is \(2, 3\)"):
+            score(draws, Summed(), torch.zeros(3, 1), **options)

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 # what is left as it is (code, roles, emphasis, strong), or one of the marks that reStructuredText would trip over
@@ -46,8 +48,16 @@ def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: o
     return skip or name in foreign or home.startswith(("matplotlib.", "pyarrow."))
 
 
+def _words(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave ``shape`` of a type, as in ``Tensor, shape (N,)``, a word, though predictions have such a property."""
+    for node in list(doctree.findall(addnodes.pending_xref)):
+        if node.get("reftarget") == "shape" and node.get("reftype") == "class":
+            node.replace_self(node.children)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Come before napoleon, which writes marks of its own."""
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-skip-member", _skip)
+    app.connect("doctree-read", _words)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -52,7 +52,7 @@ def _words(app: Sphinx, doctree: nodes.document) -> None:
     """Leave ``shape`` of a type, as in ``Tensor, shape (N,)``, a word, though predictions have such a property."""
     for node in list(doctree.findall(addnodes.pending_xref)):
         if node.get("reftarget") == "shape" and node.get("reftype") == "class":
-            node.replace_self(node.children)
+            node.replace_self(nodes.Text("shape"))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

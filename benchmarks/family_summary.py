@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from all_families import CLASSES, OTHERS, OURS, UCI, left_out, read
+from matplotlib.axes import Axes
+from matplotlib.transforms import Bbox
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 Floats = npt.NDArray[np.float64]
@@ -302,20 +304,45 @@ def picture_of_ranks(found: Ranks) -> str:
 
 
 def picture_of_cost(results: Results, found: Ranks) -> str:
-    """Draw mean ranks over seconds of the processor."""
+    """Draw mean ranks over seconds of the processor, of the tables where a method did not fail."""
     from fathomless import plots
     from fathomless.plots import canvas
 
     page, ax = plots.figure(5.6, 4.2)
-    canvas.start(ax, "What a rank costs", "seconds of the processor, geometric mean over tables", "mean rank")
-    for i, method in enumerate(found.methods):
-        taken = math.exp(_average([math.log(max(results.seconds(t, method), 1e-3)) for t in found.tables]))
-        ax.plot([taken], [found.mean[i]], "o", color=colour(method), markersize=5)
-        ax.annotate(method, (taken, found.mean[i]), (4, 3), textcoords="offset points", fontsize=7, color=canvas.INK)
+    canvas.start(ax, "What a rank costs", "seconds of the processor, geometric mean", "mean rank")
+    spots = []
+    for method, rank in zip(found.methods, found.mean, strict=True):
+        taken = [s for t in found.tables if not math.isnan(s := results.seconds(t, method))]
+        spots.append((math.exp(_average(np.log(np.maximum(taken, 1e-3)))), float(rank)))
+        ax.plot(*spots[-1], "o", color=colour(method), markersize=5)
     ax.set_xscale("log")
     ax.margins(x=0.12)
     ax.invert_yaxis()
+    page.canvas.draw()
+    taken_up = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in ax.transData.transform(spots)]
+    for method, spot in zip(found.methods, spots, strict=True):
+        taken_up.append(_named(ax, method, spot, taken_up))
     return plots.svg(page, "cost")
+
+
+def _named(ax: Axes, text: str, spot: tuple[float, float], taken_up: Sequence[Bbox]) -> Bbox:
+    """Write a name beside its spot, where it covers as little as possible of what is there."""
+    from fathomless.plots import canvas
+
+    sides = [(6, 0), (-6, 0), (5, 5), (5, -5), (-5, 5), (-5, -5), (0, 7), (0, -7)]
+    tried = []
+    for x, y in sides:
+        across = "left" if x > 0 else "right" if x < 0 else "center"
+        upright = "bottom" if y > 0 else "top" if y < 0 else "center"
+        note = ax.annotate(text, spot, (x, y), textcoords="offset points", ha=across, va=upright)
+        note.set(fontsize=7, color=canvas.INK)
+        box = note.get_window_extent()
+        tried.append((sum(box.overlaps(other) for other in taken_up), note, box))
+    least = min(tried, key=lambda one: one[0])
+    for one in tried:
+        if one is not least:
+            one[1].remove()
+    return least[2]
 
 
 # --------------------------------------------------------------------------------------------------------------- page
@@ -327,16 +354,13 @@ def write(path: Path) -> None:
     every = [m for m in METHODS if m not in ("gp", "graph", "depth-hmc")]  # those are not for all tables
     results = Results(parts).shared(every)
     begun = [t for t in (*UCI, *CLASSES) if results.cell(t, "depth")]
-    whole = [t for t in begun if len(results.run(every, [t])) == len(every)] or begun
-    first = results.rank(results.run(every, whole), whole)
-    most = results.run(METHODS, begun)
+    first = results.rank(results.run(every, begun), begun)
     numbers, classes = ([t for t in begun if (t in CLASSES) == kind] for kind in (False, True))
     blocks = {
         "counts": counts(results, begun),
         "overview": overview(results, begun),
         "ranks": ranking(first),
-        "more": ranking(results.rank(most, begun)),
-        "published": ranking(beside_published(results, [t for t in whole if t in UCI])),
+        "published": ranking(beside_published(results, [t for t in begun if t in UCI])),
         "numbers": matrix(results, numbers, "log_likelihood", number, True),
         "classes": matrix(results, classes, "log_likelihood", number, False),
         "rmse": matrix(results, numbers, "rmse", significant, True),

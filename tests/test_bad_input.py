@@ -220,10 +220,13 @@ def test_any_numbers_give_predictions_or_a_clear_error(X: Array, y: Array) -> No
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (replaced(numbers()[:, 0], nan), r"Input y contains NaN. It is in 1 of 20 rows \(first: 3\); drop these rows"),
+        (
+            replaced(numbers()[:, 0], nan),
+            r"Input y contains NaN. It is in 1 of 20 rows \(counted from 0, first: 3\); drop these rows",
+        ),
         (
             replaced(numbers()[:, 0], inf),
-            r"Input y contains infinity .* It is in 1 of 20 rows \(first: 3\); drop these rows",
+            r"Input y contains infinity .* It is in 1 of 20 rows \(counted from 0, first: 3\); drop these rows",
         ),
         (["1", "two"] * 10, "y holds category values such as '1'; a numeric target is needed"),
         (numbers(19)[:, 0], "X has 20 rows and y has 19; they must agree"),

@@ -93,7 +93,7 @@ def test_any_labels_round_trip(y):
         ([1, "a"], "Unknown label type.*int, str"),
         ([True, 2], "Unknown label type.*bool, int"),
         ([1.0, math.inf], "Unknown label type"),
-        (["a", None], r"missing in 1 of 2 rows \(first: 1\)"),
+        (["a", None], r"missing in 1 of 2 rows \(counted from 0, first: 1\)"),
         ([1.0, math.nan, 2.0], "NaN"),
         (np.array(["a", math.nan], dtype=object), "missing"),
         (pd.Series(["a", None, "b"]), "missing"),
@@ -114,7 +114,7 @@ def test_labels_that_are_none_are_refused(y, words):
 
 
 def test_unseen_class_is_refused():
-    with pytest.raises(DataError, match=r"class 'b' in 1 of 2 rows \(first: 1\).*known classes are 'a', 'c'"):
+    with pytest.raises(DataError, match=r"class 'b' in 1 of 2 rows \(.*first: 1\).*known classes are 'a', 'c'"):
         fit_labels(["a", "c"]).encode(["a", "b"])
     with pytest.raises(DataError, match="class '1'"):
         fit_labels([1, 2]).encode(["1"])
@@ -196,7 +196,7 @@ def test_frames_are_matrices():
 @pytest.mark.parametrize(
     ("y", "words"),
     [
-        ([1.0, math.nan], r"Input y contains NaN.*1 of 2 rows \(first: 1\)"),
+        ([1.0, math.nan], r"Input y contains NaN.*1 of 2 rows \(counted from 0, first: 1\)"),
         ([1.0, -math.inf], "Input y contains infinity or a value too large for"),
         (pl.Series([1, None]), "Input y contains NaN"),
         (pl.DataFrame({"a": [1, None]}), "Input y contains NaN"),

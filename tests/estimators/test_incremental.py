@@ -86,7 +86,9 @@ def test_classes_may_come_later_and_must_be_named_first(tmp_path: Path) -> None:
     assert fitted.score(X, y) > 0.55
     with pytest.raises(DataError, match="y has the class 3"):
         fitted.partial_fit(X, y + 1)
-    before = fitted.predict_proba(X)
+    with pytest.raises(DataError, match="classes are 0, 1, 3, and were 0, 1, 2 in the first call"):
+        fitted.partial_fit(X, y, classes=[0, 1, 3])
+    before = fitted.partial_fit(X, y, classes=[2, 1, 0], total_rows=90).predict_proba(X)
     with pytest.raises(ValueError, match="1 features"):
         fitted.partial_fit(X[:, :1], y)
     assert (fitted.predict_proba(X) == before).all()

@@ -108,6 +108,21 @@ def test_rows_may_be_shared_and_weighted_and_the_noise_learned() -> None:
         assert furthest(likelihood, noise) < 1e-7  # by a line search
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_in_mixed_precision_a_bound_is_summed_as_it_is_alone(weighted: bool) -> None:
+    training = Training(epochs=1, learning_rate=1e-9, mixed=True, evaluate_every=1)
+    data = rows(1, 3000, weighted)
+    data = Rows(data.x.float(), data.y, None if data.weight is None else data.weight.float())
+
+    def start(i: int) -> UnboundedDepth:
+        return UnboundedDepth(NET.layer, NET.head, law=TruncatedPoisson(2.0), seed=i)
+
+    runs = state_of(fit_batched, [start(0), start(1)], [Categorical(2)] * 2, data, training=training, seeds=[4, 5])
+    for i, member in enumerate(runs.members):
+        run = state_of(fit, start(i), Categorical(2), data, training=training, seed=4 + i)
+        assert member.history[0]["log_likelihood"] == pytest.approx(run.history[0]["log_likelihood"], rel=3e-4)
+
+
 def test_without_validation_rows_the_last_state_stays() -> None:
     models = [network(i) for i in range(2)]
     data = [rows(0), rows(1)]

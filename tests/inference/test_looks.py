@@ -1,6 +1,8 @@
 """The posterior over structure from held-out rows: phases, growth, and what decides."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from fathomless.data.rows import Rows
+from fathomless.families.depth.fitting import fitting
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference import stacking
 from fathomless.inference.looks import Densities, Looks, densities, prior_of
@@ -53,6 +56,21 @@ def test_start_does_not_matter() -> None:
     assert states[0][0] == states[1][0] == states[2][0]
     for name, value in states[0][1].items():
         assert all(torch.equal(value, other[name]) for _, other in states[1:])
+
+
+@pytest.mark.parametrize("depths", [range(1, 9), range(3, 12), (2, 4, 5, 8)], ids=repr)
+def test_a_named_law_is_that_of_the_depths_whatever_depths_are_left(depths: Sequence[int]) -> None:
+    """Masses of a Poisson law over ℓ - 1, restricted: λ is the same by every pair of them."""
+    log_density = torch.randn(80, len(depths), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    q = fitting(TruncatedPoisson(), 1)(depths, log_density, torch.zeros(len(depths), dtype=torch.float64), None)
+    pairs = [(i, j) for i, j in itertools.pairwise(range(len(depths))) if min(q[i], q[j]) > 0.02 and depths[i] > 1]
+    between = [depths[j] - depths[i] for i, j in pairs]
+    logs = [
+        (float((q[j] / q[i]).log()) + math.lgamma(depths[j]) - math.lgamma(depths[i])) / step
+        for (i, j), step in zip(pairs, between, strict=True)
+    ]
+    assert len(logs) >= 2
+    assert max(logs) - min(logs) < 1e-6
 
 
 def test_noise_returns_to_shallow() -> None:

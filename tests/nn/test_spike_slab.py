@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fathomless.nn.bayesian import sparse_layers, with_weights
+from fathomless.nn.layers import WeightPrior
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import Prior, SlabPrior, SlabStart, SpikeSlabPosterior, moments
 from fathomless.system.errors import DataError
@@ -242,3 +244,11 @@ def test_learned_inclusion_maximises_the_bound_with_a_beta_prior() -> None:
     with_prior = grid[(divergence(grid) - torch.distributions.Beta(2.0, 2.0).log_prob(grid)).argmin()]
     torch.testing.assert_close(alone, alpha.mean(), atol=2e-5, rtol=0.0)
     torch.testing.assert_close(with_prior, learned.sigmoid(), atol=2e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("prior", [WeightPrior(0.5), WeightPrior(0.5, fan_in=True)], ids=str)
+def test_biases_of_a_layer_that_becomes_sparse_have_the_prior_of_every_bias(prior: WeightPrior) -> None:
+    part = nn.Linear(8, 3)
+    ((_, layer),) = sparse_layers(with_weights("sparse", nn.Sequential(part), prior, 0.01))
+    assert layer.bias.prior.scale == pytest.approx(prior.scale_of(part.bias))
+    assert layer.weight.prior.scale == pytest.approx(prior.scale_of(part.weight))

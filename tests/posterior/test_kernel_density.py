@@ -65,7 +65,15 @@ def test_far_samples_have_nothing_in_common() -> None:
     )
 
 
+def test_an_offset_of_all_points_changes_nothing() -> None:
+    left, right = np.random.default_rng(0).normal(size=(2, 60, 2)) + np.array([0.0, 0.8])[:, None, None]
+    near, far = hellinger_samples(left, right), hellinger_samples(left + 1e8, right + 1e8)
+    assert far.square == pytest.approx(near.square, rel=1e-3)
+
+
 def test_what_is_no_sample_is_refused() -> None:
+    with pytest.raises(DataError, match="one point was given"):
+        KernelDensity.of([[1.0, 2.0]])
     with pytest.raises(DataError, match="column 1 is constant"):
         KernelDensity.of(np.column_stack([np.arange(5.0), np.ones(5)]))
     with pytest.raises(DataError, match="finite numbers"):

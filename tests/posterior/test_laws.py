@@ -241,6 +241,7 @@ def test_priors_are_proper() -> None:
     k = torch.arange(200, dtype=torch.float64)
     for prior in (PoissonPrior(0.5), PoissonPrior(20.0), UniformPrior(7)):
         assert float(prior.log_prob(k).exp().sum()) == pytest.approx(1.0, abs=1e-9)
+        assert torch.allclose(prior.log_prob(torch.arange(9)).double(), prior.log_prob(k[:9]), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -391,6 +391,8 @@ def test_predictions_are_double_and_carry_gradients_unless_they_are_switched_off
     assert p.mean.requires_grad
     assert isinstance(p.columns()["y0_mean"], np.ndarray)
     assert isinstance(p.pdf(0.0), np.ndarray)
+    labels = predictive(draws, Bernoulli(draws.f.shape[2]))
+    assert isinstance(labels.columns()["y1_probability"], np.ndarray)
 
 
 SAID = {

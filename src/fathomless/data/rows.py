@@ -39,6 +39,13 @@ class Rows:
         return float(len(self.x)) if self.weight is None else float(self.weight.double().sum())
 
     @property
+    def average(self) -> Tensor:
+        """Return the mean of the inputs, rows weighted, shape (...), float64."""
+        weight = self.x.new_ones(len(self.x)) if self.weight is None else self.weight
+        summed: Tensor = torch.tensordot(weight.double(), self.x.double(), 1)
+        return summed / self.count
+
+    @property
     def first(self) -> "Rows":
         """Return some rows to look at: here, all."""
         return self

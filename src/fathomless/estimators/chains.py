@@ -125,18 +125,20 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         some = np.arange(0, len(x), math.ceil(len(x) / _JUDGED))
         given = torch.from_numpy(x[some]), torch.from_numpy(y[some])
         fits = [float(self._log_density(prepared, chain, *given).mean()) for chain in chains]
-        held = [] if prepared.valid is None else [self._of_held_out(prepared, chain) for chain in chains]
+        held, counts, outside = self._held_out(prepared, chains)
         apart = modes_apart(prepared.target)
-        weights = chain_weights(self.chains_by, fits, held, apart=apart)
+        weights = chain_weights(self.chains_by, fits, held, counts, apart=apart)
         score = None
-        if held:
-            score = float(torch.logsumexp(torch.stack(held, 1) + torch.tensor(weights).log(), 1).mean())
+        if held is not None and len(held):
+            mixture = torch.logsumexp(held + torch.tensor(weights).log(), 1)
+            score = float((counts * mixture).sum() / counts.sum())
         used = [chain.number for chain, weight in zip(chains, weights, strict=True) if weight > 0.0]
         records: list[dict[str, Any]] = [{"chain": c.number, "error": c.error, "states": 0} for c in run.chains]
         for chain, fit, weight in zip(chains, fits, weights, strict=True):
             records[chain.number] |= {"states": len(chain.kept), "log_likelihood": fit, "weight": weight}
         told = {
             "apart": apart,
+            "outside": outside,
             "chains": records,
             "diagnostics": _diagnosed(run, used),
             "diagnostics_of_all": _diagnosed(run, [chain.number for chain in chains]),
@@ -154,9 +156,20 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             weighing=told,
         )
 
-    def _of_held_out(self, prepared: Prepared, chain: Chain[Any]) -> Tensor:
-        assert prepared.valid is not None
-        return self._log_density(prepared, chain, prepared.valid.x.cpu().double(), prepared.valid.y.cpu())
+    def _held_out(self, prepared: Prepared, chains: Sequence[Chain[Any]]) -> tuple[Tensor | None, Tensor, int]:
+        """Return log densities (N, C) of held-out rows under chains, how often rows count (N,), and how many have none.
+
+        Rows outside the support of every chain are left out: they say nothing of one against another.
+        """
+        rows = prepared.valid
+        if rows is None:
+            return None, torch.zeros(0), 0
+        assert isinstance(rows, Rows)
+        x, y = rows.x.cpu().double(), rows.y.cpu()
+        found = torch.stack([self._log_density(prepared, chain, x, y) for chain in chains], 1)
+        counts = found.new_ones(len(x)) if rows.weight is None else rows.weight.cpu().to(found)
+        inside = (found > -math.inf).any(1)
+        return found[inside], counts[inside], int((~inside).sum())
 
     def _warn(self, fitted: Fitted) -> None:
         """Warn of chains that are in different modes, failed, or have not converged."""
@@ -192,7 +205,12 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
 
 def convergence(weighing: dict[str, Any], chains_by: str) -> list[str]:
     """Return what is to be warned of in a run of chains, a sentence each."""
-    told, found, apart_by = weighing["chains"], [], weighing["apart"]
+    told, found, apart_by = weighing["chains"], list[str](), weighing["apart"]
+    if outside := weighing.get("outside", 0):
+        found.append(
+            f"{outside} held-out rows are outside of the support, which the other rows say, and have no density; the "
+            "score of the held-out rows leaves them out"
+        )
     fits = {record["chain"]: record["log_likelihood"] for record in told if "log_likelihood" in record}
     best, worst = max(fits.values()), min(fits.values())
     if best - worst >= apart_by:
@@ -247,7 +265,9 @@ def modes_apart(target: Target) -> float:
     return APART * max(1.0, 0.5 * columns)
 
 
-def chain_weights(by: str, fits: Sequence[float], held: Sequence[Tensor] = (), *, apart: float = APART) -> list[float]:
+def chain_weights(
+    by: str, fits: Sequence[float], held: Tensor | None = None, counts: Tensor | None = None, *, apart: float = APART
+) -> list[float]:
     """Return the weight of each chain; they sum to 1.
 
     Parameters
@@ -256,14 +276,17 @@ def chain_weights(by: str, fits: Sequence[float], held: Sequence[Tensor] = (), *
         As the option `chains_by`.
     fits : sequence of C floats
         Mean log-likelihood of the training rows under each chain, in nats per row.
-    held : sequence of C Tensors, shape (N,)
+    held : Tensor, shape (N, C)
         Log densities of held-out rows under each chain, for "stacked".
+    counts : Tensor, shape (N,), optional
+        How often each of these rows counts.
     apart : float
         Within how many nats per row of the best one a chain is selected.
     """
     if by == "stacked":
+        assert held is not None
         even = torch.full((len(fits),), -math.log(len(fits)), dtype=torch.float64)
-        return cast(list[float], stacking.refit(torch.stack(list(held), 1), even).tolist())
+        return cast(list[float], stacking.refit(held, even, counts).tolist())
     kept = [by == "all" or max(fits) - fit < apart for fit in fits]
     return [float(one) / sum(kept) for one in kept]
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import narwhals as nw
 import numpy as np
@@ -14,8 +14,8 @@ from torch import Tensor
 from fathomless.data import streams
 from fathomless.data.frames import fit_schema, merged, readable, split, take
 from fathomless.data.rows import Rows, Stream
-from fathomless.data.schema import Schema
-from fathomless.data.targets import Target
+from fathomless.data.schema import Schema, some
+from fathomless.data.targets import ClassLabels, Target
 from fathomless.estimators.fitted import Array, FittedModel
 from fathomless.estimators.options import ClassOptions, options_of
 from fathomless.estimators.saving import explained
@@ -151,6 +151,13 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         X, y, weight, _, _ = self._read(X, y, sample_weight, reset=first)
         schema = self._fit_schema(X, weight) if first else self.schema_
         target = self._first_target(y, weight, classes) if first else self.target_
+        if not first and classes is not None:
+            again = self._first_target(y, weight, classes)
+            if isinstance(again, ClassLabels) and again != target:
+                raise DataError(
+                    f"classes are {some(again.labels)}, and were {some(cast(ClassLabels, target).labels)} in the first "
+                    "call; they stay: give the same, or none"
+                )
         x, z = self._predictors(schema, X), target.encode(y)
         seed, dtype = before or (self._seed(), self._dtype(len(x)))
         device, none = self._device(), np.zeros(0, dtype=np.int64)

@@ -298,6 +298,11 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
                 f"structure_from='held_out' was given, and of these {prepared.train.count:g} rows none are held out; "
                 "give more rows, set validation_fraction, or use structure_from='elbo'"
             )
+        if self.structure_from == "held_out" and getattr(self, "weights", "") == "sparse":
+            raise DataError(
+                "structure_from='held_out' was given with weights='sparse', where a structure is a depth and what is "
+                "included in its layers; take structure_from='elbo', or weights='map' or 'meanfield'"
+            )
         drawn = self.structure_from == "auto" and not self._folds_by_default()
         return held and self.structure_from != "elbo" and not drawn and self._law_is_free()
 

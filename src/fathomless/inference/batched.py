@@ -374,7 +374,8 @@ class _Pair(nn.Module):
         drawn = self.model.draw(x, draws, noise)
         if size is None:
             return (log_predictive(drawn, self.likelihood, y),)
-        e = elbo(drawn, self.likelihood, y, size=size, weight=weight, temperature=temperature)
+        with torch.autocast(x.device.type, enabled=False):  # sums over rows need their digits
+            e = elbo(drawn, self.likelihood, y, size=size, weight=weight, temperature=temperature)
         self.terms, self.tempered = tuple(e.divergence), drawn.tempered
         return (e.value, e.log_likelihood, *e.divergence.values())
 

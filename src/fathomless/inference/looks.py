@@ -46,8 +46,8 @@ _REST = 1e-3  # mass below which a structure rests in the focus; and that is dro
 _CHUNK = 8192  # rows scored at once
 _WIDER, _WIDEST = 2.0 ** (1 / 3), 16.0  # factors by which noise is widened, one after the other
 
-#: Fits a law to log densities (N, L), log prior (L,) and weights (N,) or None; returns its masses (L,).
-Law = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+#: Fits a law to L structures, by their log densities (N, L), log prior (L,) and weights (N,) or None: masses (L,).
+Law = Callable[[Sequence[int], Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ class Looks:
     def fit(self, found: Densities, log_prior: Tensor) -> Tensor:
         """Fit the posterior (L,) to held-out densities, from where it was."""
         if self.law is not None:
-            return self.law(found.log_density, log_prior, found.weight)
+            return self.law(found.numbers, found.log_density, log_prior, found.weight)
         before = torch.tensor([self.q.get(number, 0.0) for number in found.numbers], dtype=torch.float64)
         start = before if bool(before.sum() > 0.0) else None
         return stacking.refit(found.log_density, log_prior, found.weight, start=start)

@@ -174,7 +174,8 @@ def left_out_score(
                 each = likelihood.log_prob(rest.f, rest.y).double().cpu()  # (S, N)
             columns = [torch.logsumexp(each[every == number], 0) for number in numbers]
             weight = None if rest.weight is None else rest.weight.double().cpu()
-            q = (law or stacking.refit)(torch.stack(columns, 1), log_prior, weight)
+            found = torch.stack(columns, 1), log_prior, weight
+            q = stacking.refit(*found) if law is None else law(numbers, *found)
             place = {number: i for i, number in enumerate(numbers)}
             times = int((every == numbers[0]).sum())
             log_weight = (q[[place[number] for number in every.tolist()]] / times).clamp(min=1e-300).log()

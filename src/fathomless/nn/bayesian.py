@@ -137,7 +137,8 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
     start = SlabStart(log_scale=(math.log(scale), 0.1))
 
     def make(_: str, part: nn.Module) -> SpikeSlab:
-        own = SlabPrior(0.1, prior.scale_of(cast(Tensor, part.weight)), bias_scale=prior.scale)
+        of_bias = prior.scale if part.bias is None else prior.scale_of(cast(Tensor, part.bias))
+        own = SlabPrior(0.1, prior.scale_of(cast(Tensor, part.weight)), bias_scale=of_bias)
         return SpikeSlab(part, own, start=start, bias_start=start)
 
     return bayesian(module, make)

@@ -110,7 +110,7 @@ class IndicatorPredictive(Predictive):
         named = targets or [f"y{t}" for t in range(self.logit.shape[2])]
         columns: dict[str, npt.NDArray[Any]] = {}
         for t, name in enumerate(named):
-            columns |= {name: self.predict()[:, t], f"{name}_probability": self.probs[:, t].numpy()}
+            columns |= {name: self.predict()[:, t], f"{name}_probability": self.probs[:, t].detach().numpy()}
         return columns
 
     def entropy(self) -> Tensor:

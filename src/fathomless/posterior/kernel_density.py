@@ -63,6 +63,8 @@ class KernelDensity:
         """
         points = _points("x", x)
         n, d = points.shape
+        if n < 2:
+            raise DataError("one point was given; the spread of a kernel needs two at least")
         spread = points.std(0, ddof=1)
         if (spread == 0.0).any():
             raise DataError(f"column {int(np.argmin(spread))} is constant; drop it, a density needs spread")
@@ -165,6 +167,8 @@ def _bandwidth(points: Floats, seed: int) -> float:
 
 def _squares(x: Floats, y: Floats) -> Floats:
     """Return squared distances, (N, M)."""
+    middle = y.mean(0)  # far from 0 the products would lose what distances are made of
+    x, y = x - middle, y - middle
     square = (x**2).sum(1)[:, None] + (y**2).sum(1) - 2 * x @ y.T
     return np.asarray(np.maximum(square, 0.0))
 

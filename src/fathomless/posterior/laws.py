@@ -401,7 +401,8 @@ class UniformPrior(DepthPrior):
     def log_prob(self, k: Tensor) -> Tensor:
         """−log size inside, −∞ outside."""
         inside = (k >= 0) & (k < self.size)
-        return torch.full_like(k, -math.log(self.size)).masked_fill(~inside, -math.inf)
+        level = torch.full_like(k, -math.log(self.size), dtype=torch.result_type(k, 0.5))
+        return level.masked_fill(~inside, -math.inf)
 
 
 def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: Tensor) -> tuple[Tensor, Tensor, Tensor]:

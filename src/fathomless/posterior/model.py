@@ -25,7 +25,7 @@ class Draws:
 
     Attributes
     ----------
-    f : Tensor, shape (S, B, K)
+    f : Tensor, shape (S, B, K), or (S, B, ...) of networks without a head
         Parameters of the likelihood under each drawn network.
     log_weight : Tensor, shape (S,)
         Log posterior weight of each draw; ``logsumexp`` over draws is 0.
@@ -60,10 +60,10 @@ class Draws:
         one_each = {"log_weight": self.log_weight, "structure": self.structure}
         if self.network is not None:
             one_each["network"] = self.network
-        if self.f.dim() != 3 or any(t.shape != self.f.shape[:1] for t in one_each.values()):
+        if self.f.dim() < 3 or any(t.shape != self.f.shape[:1] for t in one_each.values()):
             found = ", ".join(f"{name} {tuple(t.shape)}" for name, t in {"f": self.f, **one_each}.items())
             raise DataError(
-                f"Draws were given {found}; allowed are f (S, B, K), the outputs of S networks for B rows, and one "
+                f"Draws were given {found}; allowed are f (S, B, ...), the outputs of S networks for B rows, and one "
                 "entry of shape (S,) for each of them; f[None] makes one network's outputs (1, B, K)"
             )
 

@@ -87,6 +87,9 @@ def test_a_fixed_rate_has_no_charge_and_a_learned_one_is_told() -> None:
     plain = ContinuousDepth(MLPDynamics(1, 1, width=4, hidden=(8,)), prior=OrnsteinUhlenbeck(0.2))
     assert set(plain.draw(torch.zeros(2, 1), 1, torch.Generator().manual_seed(0)).divergence) == {"weights"}
     assert plain.structure().statistics["rate"] == 0.2
+    prior = Brownian(math.sqrt(2.0 * 0.2))
+    brownian = ContinuousDepth(MLPDynamics(1, 1, width=4, hidden=(8,)), prior=prior)
+    assert brownian.structure().statistics["rate"] == pytest.approx(0.2)
     assert network(start=0.1).structure().statistics["rate"] == pytest.approx(0.01 * math.e, rel=1e-5)
 
 

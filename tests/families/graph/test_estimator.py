@@ -26,7 +26,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.chains import chain_weights, convergence, modes_apart
 from fathomless.families.graph.model import IndianChefs, largest
 from fathomless.posterior.kernel_density import hellinger_samples
-from fathomless.system.errors import DataError, DataWarning, PausedError
+from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, PausedError
 
 # fits are short on purpose
 pytestmark = [
@@ -257,10 +257,38 @@ def test_chains_are_weighed() -> None:
     assert chain_weights("all", [-1.0, -3.0]) == [0.5, 0.5]
     assert modes_apart(TargetScale((0.0,), (1.0,), 1)) == modes_apart(TargetScale((0.0,) * 2, (1.0,) * 2, 2)) == 0.08
     assert modes_apart(TargetScale((0.0,) * 8, (1.0,) * 8, 2)) == pytest.approx(0.32)
-    held = [torch.full((500,), -1.0, dtype=torch.float64), torch.full((500,), -4.0, dtype=torch.float64)]
+    held = torch.tensor([[-1.0, -4.0]], dtype=torch.float64).repeat(500, 1)
     first, second = chain_weights("stacked", [-1.0, -1.0], held)
     assert first > 0.95
     assert first + second == pytest.approx(1.0)
+    either = torch.tensor([[-1.0, -4.0], [-4.0, -1.0]], dtype=torch.float64)
+    counts = torch.tensor([1.0, 300.0])
+    assert chain_weights("stacked", [-1.0, -1.0], either, counts)[1] > 0.95
+
+
+@pytest.mark.parametrize("by", ["all", "stacked"])
+def test_held_out_rows_outside_the_support_are_told_and_left_out(by: str, tmp_path: Path) -> None:
+    X = np.random.default_rng(0).standard_t(1.5, size=(100, 2))
+    with pytest.warns(ConvergenceWarning, match="held-out rows are outside of the support"):
+        fitted = IndianChefsDensity(**SHORT, chains_by=by, validation_fraction=0.3).fit(X)
+    with pytest.warns(DataWarning, match="outside of the support"):
+        log_density = fitted.score_samples(X[fitted.held_out_])
+    inside = np.isfinite(log_density)
+    assert 0 < fitted.weighing_["outside"] == (~inside).sum()
+    assert fitted.validation_score_ == pytest.approx(log_density[inside].mean(), abs=2e-3)  # other draws
+    assert IndianChefsDensity.load(fitted.save(tmp_path / "m")).validation_score_ == fitted.validation_score_
+
+
+def test_held_out_rows_count_as_they_are_weighted() -> None:
+    X = np.random.default_rng(1).normal(size=(60, 2))
+    weight = np.where(np.abs(X).max(1) > 1.5, 20.0, 1.0)
+    fitted = IndianChefsDensity(**SHORT, validation_fraction=0.3).fit(X, sample_weight=weight)
+    held = fitted.held_out_
+    log_density = fitted.score_samples(X[held])
+    inside = np.isfinite(log_density)
+    expected = np.average(log_density[inside], weights=weight[held][inside])
+    assert fitted.validation_score_ == pytest.approx(expected, abs=0.01)  # other draws
+    assert abs(expected - log_density[inside].mean()) > 0.05
 
 
 def test_chains_in_different_modes_are_told() -> None:

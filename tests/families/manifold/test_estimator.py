@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
+from fathomless.data.frames import encode
 from fathomless.data.rows import Rows
 from fathomless.families.manifold import fit
 from fathomless.families.manifold.autoencoder import AutoencoderOptions
@@ -253,6 +255,17 @@ def test_modes_along_a_column_are_those_of_rows_with_averages_elsewhere() -> Non
     assert np.allclose(values, fitted.modes(rows), atol=1e-5)
     with pytest.raises(DataError, match="column='x9' was given; allowed are columns of numbers: x0, x1"):
         fitted.modes_along("x9")
+
+
+def test_modes_along_a_column_leave_categories_at_their_shares() -> None:
+    X, y = problem()
+    kind = np.resize(["b", "b", "a"], len(X))
+    fitted = ProjectedBayesRegressor(**QUICK).fit(pd.DataFrame({"x0": X[:, 0], "kind": kind}), y)
+    grid, values = fitted.modes_along("x0")
+    encoded = encode(fitted.schema_, pd.DataFrame({"x0": grid, "kind": "a"}))
+    for level in ("a", "b"):
+        encoded[:, fitted.schema_.encoded_names.index(f"kind={level}")] = (kind == level).mean()
+    assert np.allclose(values, fitted._modes(encoded), atol=1e-5)
 
 
 def test_a_decoder_that_has_collapsed_is_told() -> None:

@@ -118,8 +118,7 @@ class PosteriorDrift(nn.Module):
         """
         if self.log_speed is None:
             return None
-        rate = prior.rate or 0.5 * prior.diffusion**2
-        most = -math.log(rate) if rate else math.inf
+        most = -math.log(prior.pace) if prior.pace else math.inf
         return (_CLOCK * self.log_speed).clamp(max=most).exp()[:, None]
 
     def charge(self) -> Tensor | None:

@@ -344,9 +344,9 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
 
     @property
     def rate(self) -> float:
-        """Return θ, learned or not; of several networks their geometric mean."""
+        """Return the pace of the prior, learned or not; of several networks their geometric mean."""
         speed = None if self.drift is None else self.drift.speed(self.prior)
-        return self.prior.rate * (1.0 if speed is None else speed.log().mean().exp().item())
+        return self.prior.pace * (1.0 if speed is None else speed.log().mean().exp().item())
 
     @property
     def unit(self) -> float:

@@ -53,6 +53,11 @@ class Process(ABC):
     diffusion: float
     scale: float
 
+    @property
+    def pace(self) -> float:
+        """θ, or of Brownian motion half the variance gained per unit of depth, in units of s²."""
+        return self.rate or 0.5 * self.unit().diffusion ** 2
+
     @abstractmethod
     def variance(self, t: float) -> float:
         """Return the variance at depth t."""

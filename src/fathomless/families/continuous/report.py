@@ -151,7 +151,8 @@ def _hidden_paths(seen: _Seen, where: str) -> Figure:
         partial(plots.hidden_paths, seen.grid, shown, names=names),
         says=f"Medians of units of the hidden state along depth, with 90 % of {len(shown)} drawn paths: "
         f"{_ways(names, shown)}.",
-        caption=f"The units that go farthest{where}, for the row in the middle: all of its encoded columns are 0.",
+        caption=f"The units that go farthest{where}, for a row whose encoded columns are 0: numbers at their average, "
+        "no category that is known.",
     )
 
 
@@ -246,8 +247,10 @@ def _numbers(estimator: Estimator, first: ContinuousDepth) -> TextTable:
         ("Weights that move with depth", f"{first.moving:,}"),
     ]
     each = [network.rate for network in _networks(estimator)]
-    if first.prior.rate:
-        rows.append(("Rate by which weights are forgotten with depth", number(math.fsum(each) / len(each))))
+    if first.prior.pace:
+        gained = "Half the variance that weights gain per unit of depth"
+        name = "Rate by which weights are forgotten with depth" if first.prior.rate else gained
+        rows.append((name, number(math.fsum(each) / len(each))))
     networks = len(each)
     means = f", means over {networks} networks" if networks > 1 else ""
     return TextTable(f"The paths in numbers{means}", ("Quantity", "Value"), rows)

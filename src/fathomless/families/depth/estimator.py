@@ -175,7 +175,7 @@ class _UnboundedDepth(FittedDepth, Incremental, HamiltonianEstimator, LayeredNet
             law = (
                 None if isinstance(self.depth_law, FreeCategorical | StickBreaking) else cast(DepthLaw, self.depth_law)
             )
-        return None if law is None else fitting(law)
+        return None if law is None else fitting(law, self.min_depth)
 
     def _without_effect(self) -> tuple[str, ...]:
         return ("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule")

@@ -1,23 +1,24 @@
 """A law over depth with a rate, fitted to rows that the networks were not fitted to."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from fathomless.inference import stacking
+from fathomless.inference.looks import Law
 from fathomless.posterior.laws import DepthLaw, QuantilePoisson, TruncatedPoisson
 from fathomless.system.errors import DataError
 
 __all__ = ["fitting"]
 
 
-def fitting(law: DepthLaw) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def fitting(law: DepthLaw, min_depth: int) -> Law:
     """Return how a law with a rate is fitted to densities of rows under the depths of a support.
 
-    The law's masses are restricted to the support and renormalised; its rate is found on a grid and by golden section,
-    see :func:`fathomless.inference.stacking.best_on_path`.
+    The law over the offset ℓ − `min_depth` is restricted to the depths ℓ there and renormalised; its rate is found on a
+    grid and by golden section, see :func:`fathomless.inference.stacking.best_on_path`.
 
     Raises
     ------
@@ -27,19 +28,16 @@ def fitting(law: DepthLaw) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
     if not isinstance(law, TruncatedPoisson | QuantilePoisson):
         raise DataError(f"{law} was given; laws with a rate can be fitted to held-out rows, or use depth_law='auto'")
 
-    def fitted(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> Tensor:
-        size = len(log_prior)
+    def fitted(depths: Sequence[int], log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> Tensor:
+        offsets = [depth - min_depth for depth in depths]
 
         def masses(rate: float) -> Tensor:
             start = torch.tensor([dataclasses.replace(law, rate=rate).start(0)], dtype=torch.float64)
             support = law.support(start)
-            q, _ = law.probs_and_grad(start, support)
-            inside = torch.zeros(size, dtype=torch.float64)
-            for k, p in zip(support, q.tolist(), strict=True):
-                inside[min(k, size - 1)] += p
-            return inside / inside.sum()
+            mass = dict(zip(support, law.probs_and_grad(start, support)[0].tolist(), strict=True))
+            return torch.tensor([mass.get(k, 0.0) for k in offsets], dtype=torch.float64)
 
-        _, q, _ = stacking.best_on_path(log_density, log_prior, weight, masses, 0.02, 2.0 * size)
+        _, q, _ = stacking.best_on_path(log_density, log_prior, weight, masses, 0.02, 2.0 * (max(offsets) + 1))
         return q
 
     return fitted

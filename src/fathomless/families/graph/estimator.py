@@ -168,10 +168,11 @@ class _Conditional(_InfiniteGraph, ABC):
             paths = graph.ancestors[:inputs, inputs:outputs].any(1)
             edges = graph.edges[:inputs]
             told += weight * np.column_stack([paths, edges[:, inputs:outputs].any(1), edges.sum(1)])
+        told[:, :2] = told[:, :2].clip(max=1.0)  # probabilities, sums of rounded weights
         names = ("used", "direct", "children")
         return {
             column: dict(zip(names, values, strict=True))
-            for column, values in zip(self.schema_.encoded_names, told.clip(max=1.0).tolist(), strict=True)
+            for column, values in zip(self.schema_.encoded_names, told.tolist(), strict=True)
         }
 
 

@@ -163,7 +163,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
             n_iter=run.epoch,
             score=score,
             seed=prepared.seed,
-            weighing={"kept": kept, "score": score, "gate": gate, **weighing},
+            weighing={"kept": kept, "score": score, "gate": gate, "average": rows.average.tolist(), **weighing},
         )
 
     def _run(self, plan: Mapping[str, Begin], recipe: Recipe, prepared: Prepared) -> StagedRun:
@@ -243,7 +243,9 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         return self._modes(self._predictors(self.schema_, self._table(X, reset=False)))
 
     def modes_along(self, column: str) -> tuple[Array, Array]:
-        """Return the modes of functions along one column of numbers, all other columns at their average.
+        """Return the modes of functions along one column of numbers, all others at their average.
+
+        That of categories is the share of each in the rows.
 
         Parameters
         ----------
@@ -267,7 +269,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         if column not in numeric:
             raise DataError(f"column={column!r} was given; allowed are columns of numbers: {', '.join(numeric) or '–'}")
         away = np.linspace(-_FAR, _FAR, _ALONG)
-        encoded = np.zeros((_ALONG, self.schema_.width))
+        encoded = np.tile(self.weighing_.get("average", np.zeros(self.schema_.width)), (_ALONG, 1))
         encoded[:, self.schema_.encoded_names.index(column)] = away
         return numeric[column].center + numeric[column].scale * away, self._modes(encoded)
 

@@ -90,3 +90,4 @@ def test_explain_says_what_drives_a_run(call: Call) -> None:
     assert plain.out.startswith("Nats per row that are lost where a column is shuffled")
     assert plain.out.count("Average price along") == 3
     refused(call("explain", "run", "houses.csv", "--column", "nothing"), "there is no column 'nothing'")
+    refused(call("explain", "run", "houses.csv", "--column", "color"), "'color'; did you mean 'colour'?")

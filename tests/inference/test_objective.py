@@ -1,9 +1,14 @@
-"""Shapes that do not belong together are refused where a bound would be made of them."""
+"""What does not belong together, or is of another kind, is refused where a bound would be made of it."""
 
 import pytest
 import torch
 
+from fathomless.data.rows import Rows
+from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.objective import elbo, log_predictive
+from fathomless.inference.svi import fit
+from fathomless.inference.training import Training
+from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.model import Draws
 from fathomless.system.errors import DataError
@@ -31,3 +36,13 @@ def test_a_likelihood_that_adds_up_too_much_is_refused(axes):
         assert score(draws, Gaussian(), torch.zeros(3, 1), **options)[0].isfinite()
         with pytest.raises(DataError, match=r"log_prob of Summed returned .*allowed is \(2, 3\)"):
             score(draws, Summed(), torch.zeros(3, 1), **options)
+
+
+def test_a_structure_that_is_none_is_refused():
+    class Own(UnboundedDepth):
+        def structure(self):
+            return {"mean_depth": 1.0}
+
+    net, rows = MLP(2, 1, 4), Rows(torch.zeros(9, 2), torch.zeros(9, 1))
+    with pytest.raises(DataError, match=r"structure returned .*a dict; it must return a Structure"):
+        fit(Own(net.layer, net.head), Gaussian(), rows, training=Training(epochs=1))

@@ -2,6 +2,7 @@
 
 import argparse
 
+from fathomless.app.columns import present
 from fathomless.app.fitted import known_rows
 from fathomless.app.printing import note, show, show_json
 from fathomless.system.errors import DataError
@@ -22,6 +23,7 @@ def explain(given: argparse.Namespace) -> int:
     estimator, manifest, X, y = known_rows(given)
     if not isinstance(estimator, Predictor):
         raise DataError(f"{given.folder} is a density, which predicts no target; explain is of runs that do")
+    present([column.name for column in estimator.schema_.columns], given.column or ())
     rows = np.unique(np.linspace(0, len(X) - 1, min(len(X), given.rows)).round().astype(np.int64))
     if len(rows) < len(X):
         note(f"{len(rows):,} of {len(X):,} rows are looked at, evenly spaced (--rows changes that)")

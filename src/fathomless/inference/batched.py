@@ -38,6 +38,8 @@ from fathomless.inference.training import Training, schedule
 from fathomless.posterior.capabilities import Growing, Stackable, blueprint_of, lacks, rebuild
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
+from fathomless.posterior.structure import Structure
+from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
@@ -492,7 +494,7 @@ def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor
             )
             continue
         runs.write(k)  # structure and best state are read from the model
-        row.update(member.model.structure().statistics)
+        row.update(checks.returned("structure", member.model.structure(), Structure).statistics)
         if scores:
             row["validation_log_likelihood"] = scores[k]
         if scores and t.heat(runs.epoch / t.epochs) == 1.0:

@@ -39,6 +39,8 @@ from fathomless.posterior.capabilities import (
 )
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
+from fathomless.posterior.structure import Structure
+from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
@@ -411,7 +413,7 @@ def _record(run: Run, train: Data, valid: Rows | Blocks | None, totals: Tensor) 
     place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.optimizer.param_groups[0]["lr"]}
     row = history_row(place, parts, run.terms, run.tempered, t.temperature)
     _guard(run, train, row["elbo"])
-    row.update(run.model.structure().statistics)
+    row.update(checks.returned("structure", run.model.structure(), Structure).statistics)
     if run.looks is not None and valid is not None:
         row.update(_look(run, valid))
     elif valid is not None and len(valid):

@@ -2,7 +2,6 @@
 
 import argparse
 
-from fathomless.app.columns import present
 from fathomless.app.fitted import known_rows
 from fathomless.app.printing import note, show, show_json
 from fathomless.system.errors import DataError
@@ -14,6 +13,7 @@ def explain(given: argparse.Namespace) -> int:
     """Shuffle columns of rows with known answers, and follow some of them."""
     import numpy as np
 
+    from fathomless.app.columns import present
     from fathomless.data.frames import take
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.base import Predictor

@@ -173,6 +173,18 @@ def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest
     assert np.array_equal(again.predict(X), rest.predict(X))
 
 
+@pytest.mark.parametrize("options", [{}, {"repeats": 2}, {"depth_law": "stick_breaking"}], ids=str)
+def test_several_networks_may_share_a_law_that_the_bound_finds(options: dict[str, Any]) -> None:
+    X, y = problem(40)
+    fitted = regressor(structure_from="elbo", epochs=5, members=2, **options).fit(X, y)
+    assert isinstance(fitted.model_, Ensemble)
+    first, *rest = [dict(member.state_dict()) for member in fitted.model_.members]
+    assert len(rest) == 2 * options.get("repeats", 1) - 1
+    for other in rest:
+        assert all(torch.equal(first[name], other[name]) for name in first if name.startswith("law"))
+    assert np.isfinite(fitted.predict(X)).all()
+
+
 def test_groups_and_given_folds_are_used() -> None:
     X, y = problem(60)
     groups = np.array([f"patient {i // 3}" for i in range(60)])
@@ -183,6 +195,9 @@ def test_groups_and_given_folds_are_used() -> None:
     given = regressor(folds=own).fit(X, y).fold_
     assert given is not None
     assert (given[0] == own).all()
+    some = regressor(folds=own).fit(X, y, sample_weight=(np.arange(60) >= 10) * 1.0).fold_
+    assert some is not None
+    assert (some[0] == np.where(np.arange(60) >= 10, own, -1)).all()
     blocks = regressor(folds="blocks").fit(X, y).fold_
     assert blocks is not None
     assert (np.diff(blocks[0]) >= 0).all()

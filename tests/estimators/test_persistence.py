@@ -260,6 +260,29 @@ def test_a_loaded_estimator_goes_on_with_a_warm_start(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.fit(X, y).predict(X), fitted.fit(X, y).predict(X))
 
 
+def test_options_that_were_changed_after_the_fit_are_kept_beside_those_of_the_fit(tmp_path: Path) -> None:
+    X, y = problem()
+    fitted = regressor(noise=0.3).fit(X, y)
+    fitted.set_params(noise=0.6, width=30, activation="tanh", likelihood="laplace", verbose=1)
+    first = UnboundedDepthRegressor.load(fitted.save(tmp_path / "first"))
+    second = UnboundedDepthRegressor.load(first.save(tmp_path / "second"))
+    for loaded in (first, second):
+        assert loaded.get_params() == fitted.get_params()
+        for mine, its in zip(fitted.predict(X, return_std=True), loaded.predict(X, return_std=True), strict=True):
+            np.testing.assert_array_equal(mine, its)
+
+
+@pytest.mark.parametrize("way", ["warm_start", "partial_fit"])
+def test_going_on_refuses_options_of_another_network(way: str) -> None:
+    X, y = problem()
+    fitted = regressor(width=8).fit(X, y).set_params(width=9, learning_rate=1e-3)
+    before = fitted.predict(X)
+    with pytest.raises(DataError, match=r"built by other options, and width=9 \(was 8\) was given; set it back"):
+        fitted.set_params(warm_start=True).fit(X, y) if way == "warm_start" else fitted.partial_fit(X, y)
+    np.testing.assert_array_equal(fitted.predict(X), before)
+    fitted.set_params(width=8).fit(X, y)
+
+
 def test_an_architecture_of_ones_own_is_given_again_at_loading(tmp_path: Path) -> None:
     X, y = problem()
     fitted = regressor(architecture=deep).fit(X, y)

@@ -1,13 +1,16 @@
 """The noise of an average of networks, from rows that single ones have not seen."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fathomless.inference.noise import disagreement, narrowing
-from fathomless.posterior.likelihoods import LearnedNoise
+from fathomless.inference.crossfit import Held
+from fathomless.inference.noise import choose, disagreement, narrowing
+from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, StudentT
 
 
 def networks(
@@ -88,3 +91,23 @@ def test_a_scale_is_multiplied_and_brought_back() -> None:
     noise.rescale(torch.tensor([1e-9, 1.0]))
     assert bool(noise.log_scale().isfinite().all())
     assert float(noise.log_scale()[0].detach()) == pytest.approx(math.log(1e-3), abs=1e-5)
+
+
+@pytest.mark.parametrize("outlier", [None, 10.0, 1e2, 1e4])
+def test_tails_are_found_with_and_without_a_row_far_out(outlier: float | None) -> None:
+    g = np.random.default_rng(0)
+    y = g.standard_t(3, 600) if outlier is None else np.append(g.standard_t(3, 599), outlier)
+    assert isinstance(choose(alone(y), Gaussian().double()), StudentT)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_normal_rows_keep_normal_noise(seed: int) -> None:
+    y = np.random.default_rng(seed).standard_normal(300)
+    assert isinstance(choose(alone(y), Gaussian().double()), Gaussian)
+
+
+def alone(y: "np.ndarray[Any, Any]") -> Held:
+    """Rows of one network that predicts 0."""
+    rows, one = torch.arange(len(y)), torch.zeros(1, dtype=torch.float64)
+    f = torch.zeros(1, len(y), 1, dtype=torch.float64)
+    return Held(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)

@@ -119,8 +119,8 @@ def can_be_folded(x: Array, y: Array) -> bool:
     return bool((np.unique(distinct[:, -1], return_counts=True)[1] >= _RARE).any())
 
 
-def given_folds(folds: Any, rows: int) -> Tensor:
-    """Return folds that a user has drawn up, numbered from 0: shape (1, N).
+def given_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:
+    """Return folds that a user has drawn up for some rows, of those that are kept, numbered from 0: shape (1, N).
 
     Raises
     ------
@@ -133,7 +133,7 @@ def given_folds(folds: Any, rows: int) -> Tensor:
             f"folds of shape {given.shape} and type {given.dtype} were given; one whole number for each of the {rows} "
             "rows is allowed"
         )
-    names, number = np.unique(given, return_inverse=True)
+    names, number = np.unique(given if kept is None else given[kept], return_inverse=True)
     if len(names) < 2:
         raise DataError("all rows are in one fold; at least two folds are needed, or members=1")
     return torch.from_numpy(number.astype(np.int64))[None]

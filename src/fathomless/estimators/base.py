@@ -22,12 +22,13 @@ from fathomless.data.folds import without
 from fathomless.data.targets import TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.fitted import FittedPredictor, named, require_fitted
-from fathomless.estimators.options import OF_A_RUN, options_of
+from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
 from fathomless.estimators.preparation import Prepared, TableReader
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.system import checks, io
+from fathomless.system.errors import DataError
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
 
 __all__ = ["Estimator", "Predictor"]
@@ -107,6 +108,17 @@ class Estimator(TableReader, ABC):
         words = self.shown if shown is None else shown
         return Silent() if level == 0 else Terminal(unit, words) if level == 1 else Lines(unit, words)
 
+    def _require_as_fitted(self) -> None:
+        """Refuse options that would make another network than the one that the fit goes on from."""
+        before, now = self._plain(self._fitted_with), self._options()
+        changed = [name for name in now if name not in GOING_ON and now[name] != before[name]]
+        if changed:
+            given = ", ".join(f"{name}={getattr(self, name)!r} (was {self._fitted_with[name]!r})" for name in changed)
+            raise DataError(
+                f"the fit goes on with a network that was built by other options, and {given} was given; set it back, "
+                "or fit a new estimator"
+            )
+
     def _lasting(self) -> dict[str, Any]:
         """Return the options that a fit depends on, as plain JSON."""
         return {name: value for name, value in self._options().items() if name not in OF_A_RUN}
@@ -118,6 +130,7 @@ class Estimator(TableReader, ABC):
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
         self.weighing_, self.goes_on_, self.fold_ = fitted.weighing, fitted.goes_on, None
+        self._fitted_with = self._given()
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
                 self.fold_ = without(prepared.fold_of_row, fitted.lost)
@@ -150,8 +163,8 @@ class Estimator(TableReader, ABC):
     def save(self, path: str | PathLike[str]) -> Path:
         """Save the fitted estimator as a folder: tensors and a JSON manifest, no pickle.
 
-        Predictions after :meth:`load` are bit-equal. ``callbacks`` and ``checkpoint`` are not kept; an option that is a
-        function must be given again to :meth:`load`.
+        Predictions after :meth:`load` are bit-equal, also where options were changed after the fit. ``callbacks`` and
+        ``checkpoint`` are not kept; an option that is a function must be given again to :meth:`load`.
 
         Raises
         ------
@@ -165,8 +178,12 @@ class Estimator(TableReader, ABC):
             "held_out": torch.from_numpy(self.held_out_),
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
+        now = self._options()
+        of_a_run = {name: getattr(self, name) for name in OF_A_RUN if name in now}
+        options = self._plain({**self._fitted_with, **of_a_run})
         meta = {
-            "options": self._options(),
+            "options": options,
+            "changed": {name: value for name, value in now.items() if value != options[name]},
             "schema": self.schema_.to_json(),
             "target": self.target_.to_json(),
             "layout": blueprint_of(self.model_),
@@ -183,10 +200,13 @@ class Estimator(TableReader, ABC):
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor's options as plain JSON; what belongs to one run alone becomes None."""
-        given = {**self.get_params(deep=False), "callbacks": None, "checkpoint": None}
+        return self._plain(self._given())
+
+    def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        given = {**given, "callbacks": None, "checkpoint": None}
         if not isinstance(given["random_state"], int | np.integer):
             given["random_state"] = None
-        return {name: saving.encoded(value, self.saved_values) for name, value in given.items()}
+        return {name: saving.encoded(given[name], self.saved_values) for name in sorted(given)}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -197,7 +197,9 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             )
         return self.validation_fraction
 
-    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
+    def _partition(
+        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+    ) -> Tensor | None:
         if groups is not None:
             raise DataError(f"groups were given, and {type(self).__name__} holds out no folds; leave them out")
         return None

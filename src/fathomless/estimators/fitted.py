@@ -97,6 +97,7 @@ class FittedModel(TableOptions, ABC):
     fold_: Array | None
     seed_: int
     weighing_: dict[str, Any]
+    _fitted_with: dict[str, Any]  # the options of the fit, which may have been changed since
 
     # ---- what a family says
 
@@ -157,10 +158,12 @@ class FittedModel(TableOptions, ABC):
         """
         saved = io.load(path, kinds={cls.__name__})
         meta = saved.meta
-        given = meta.get("options", {})
-        if not isinstance(given, dict):
+        given, changed = meta.get("options", {}), meta.get("changed", {})
+        if not isinstance(given, dict) or not isinstance(changed, dict):
             raise FileError(f"{path} was altered: its options are no mapping; restore it from a backup or save again")
-        lacking = {name for name, value in given.items() if value == saving.FUNCTION} - set(functions)
+        lacking = {name for name, value in [*given.items(), *changed.items()] if value == saving.FUNCTION} - set(
+            functions
+        )
         if lacking:
             raise DataError(
                 f"the estimator in {path} was fitted with a function as {', '.join(sorted(lacking))}; give it again: "
@@ -170,7 +173,14 @@ class FittedModel(TableOptions, ABC):
             known = saving.current(given, (option.name for option in options_of(cls)))
             estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
             estimator._rebuild(saved)
+            estimator._fitted_with = estimator._given()
+            for name, value in saving.decoded(changed, cls.saved_values).items():
+                setattr(estimator, name, functions[name] if value == saving.FUNCTION else value)
         return estimator
+
+    def _given(self) -> dict[str, Any]:
+        """Return the options as they are now."""
+        return {option.name: getattr(self, option.name) for option in options_of(type(self))}
 
     def _rebuild(self, saved: io.Saved) -> None:
         """Take over the fitted state that a folder holds."""

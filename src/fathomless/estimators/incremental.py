@@ -126,6 +126,7 @@ class Incremental(VariationalEstimator, ABC):
 
     def _copied(self) -> tuple[Model, Likelihood]:
         """Copy what is fitted, of several networks the first: a pass that fails must not spoil it."""
+        self._require_as_fitted()
         model, likelihood = copy.deepcopy((members_of(self.model_)[0], self.likelihood_))
         as_points(model)
         return model, likelihood

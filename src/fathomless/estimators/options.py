@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMMON",
+    "GOING_ON",
     "OF_A_RUN",
     "ChainOptions",
     "ClassOptions",
@@ -341,7 +342,8 @@ class NoiseOptions:
     ----------
     likelihood : {"auto", "gaussian", "student_t", "laplace"}
         Law of the noise. "auto" trains with Gaussian noise and, where rows are held out or folded, takes Student's t if
-        it predicts them better by two standard errors. "student_t" has 4 degrees of freedom.
+        it predicts them better by two standard errors, in which a row counts for 3 nats at most. "student_t" has 4
+        degrees of freedom.
     noise : {"learned", "input"} or float
         One scale per target, learned; a scale that depends on the input; or a fixed scale, in standard deviations of
         the target.
@@ -369,6 +371,9 @@ COMMON = frozenset(
     )
     for f in fields(group)
 )
+
+#: Names of the options that a fit which goes on from an earlier one may change.
+GOING_ON = COMMON | {f.name for f in fields(ClassOptions)}
 
 
 def options_of(kind: type) -> tuple[Field[Any], ...]:

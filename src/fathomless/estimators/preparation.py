@@ -97,8 +97,13 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the share of so many rows that is held out."""
 
     @abstractmethod
-    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
-        """Return the folds of encoded rows if several networks are cross-fitted, shape (R, N); else None."""
+    def _partition(
+        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+    ) -> Tensor | None:
+        """Return the folds of encoded rows if several networks are cross-fitted, shape (R, N); else None.
+
+        They are the rows `kept` of the `given` ones of the table.
+        """
 
     @abstractmethod
     def _keeps_order(self) -> bool:
@@ -128,7 +133,7 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         place = np.arange(len(x))
         if count <= SMALL_BATCH and groups is None and not self._keeps_order():
             x, z, weight, place = merged(x, z, weight)
-        folds = self._partition(x, z, count, seed, groups)
+        folds = self._partition(x, z, count, seed, groups, kept, given)
         dtype, device = before or self._dtype(count, 1 if folds is None else int(folds.max()) + 1), self._device()
         rows = _tensors(x, z, weight, dtype)
         if folds is not None:

@@ -135,6 +135,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _start(self, prepared: Prepared, seed: int) -> tuple[Model, Likelihood]:
         """Build what is to be trained, or copy it: a training that fails must not spoil what is fitted."""
         if self._fitted_before() is not None:
+            self._require_as_fitted()
             model, likelihood = copy.deepcopy((self.model_, self.likelihood_))
             as_points(model)
             return model, likelihood
@@ -154,7 +155,9 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             return f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'"
         return ""
 
-    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
+    def _partition(
+        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+    ) -> Tensor | None:
         if isinstance(self, CrossFitEstimator):
             members, alike = self._members(count, x.shape[1]), len(kinds(self.vary))
             if alike > 1 and members == 1:
@@ -164,7 +167,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
                 )
             if members > 1:
                 if not isinstance(self.folds, str):
-                    return given_folds(self.folds, len(x)).repeat(alike, 1)
+                    return given_folds(self.folds, given, kept).repeat(alike, 1)
                 checks.choice("folds", self.folds, ("random", "blocks"))
                 if self.members == "auto" and groups is None and not can_be_folded(x, y):
                     return None

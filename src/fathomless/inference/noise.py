@@ -42,6 +42,7 @@ KAPPA_ALONE = 0.35  #: the same for the few held-out rows of one network
 _NARROWEST = 0.1  # least share of the variance of the noise that an average keeps
 _TEMPERATURE = 0.2  # standard deviation of log T
 _LEAST_GAIN = 2.0  # standard errors by which Student's law must be better than Gauss's
+_MOST_OF_A_ROW = 3.0  # nats that one row counts for in this at most
 
 
 def density(held: Held, likelihood: Likelihood) -> Tensor:
@@ -119,6 +120,9 @@ def fit_noise(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likel
 def choose(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
     """Fit Gaussian noise, and take Student's in its place if its density of the rows is higher by two standard errors.
 
+    The gain of a row counts as 3 nats at most. The gain of a row far out is so large that it makes up most of the sum,
+    and of its standard error: the farther out, the closer their ratio comes to one.
+
     Parameters
     ----------
     held : Held
@@ -133,7 +137,7 @@ def choose(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likeliho
         return plain
     heavy = fit_noise(held, heavy_tailed(likelihood), kappa)
     with torch.no_grad():
-        gain = density(held, heavy) - density(held, plain)
+        gain = (density(held, heavy) - density(held, plain)).clamp(max=_MOST_OF_A_ROW)
     weight = torch.ones_like(gain) if held.weight is None else held.weight.double()
     gained = float((weight * gain).sum())
     spread = float((weight * (gain - gained / float(weight.sum())).square()).sum()) ** 0.5

@@ -35,7 +35,7 @@ class StackedLinear(nn.Module):
     Parameters
     ----------
     maps : sequence of F nn.Linear
-        Of one shape; their weights are copied.
+        Of one shape; their weights are copied; frozen ones stay frozen.
 
     Attributes
     ----------
@@ -47,9 +47,9 @@ class StackedLinear(nn.Module):
 
     def __init__(self, maps: Sequence[nn.Linear]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.stack([one.weight.detach() for one in maps]))
-        biases = [one.bias.detach() for one in maps if one.bias is not None]
-        self.bias = nn.Parameter(torch.stack(biases)) if biases else None
+        weights, biases = [one.weight for one in maps], [one.bias for one in maps if one.bias is not None]
+        self.weight = _stacked(weights)
+        self.bias = _stacked(biases) if biases else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply each map to its block: (F·B, …, in) to (F·B, …, out)."""
@@ -57,6 +57,11 @@ class StackedLinear(nn.Module):
         if self.bias is None:
             return torch.bmm(blocks, self.weight.mT).reshape(shape)
         return torch.baddbmm(self.bias[:, None], blocks, self.weight.mT).reshape(shape)
+
+
+def _stacked(parameters: Sequence[Tensor]) -> nn.Parameter:
+    frozen = not any(p.requires_grad for p in parameters)
+    return nn.Parameter(torch.stack([p.detach() for p in parameters]), requires_grad=not frozen)
 
 
 class Apart(nn.Module):

@@ -1,14 +1,16 @@
 """Unbounded depth: layers that enter, rest and come back."""
 
+import copy
 import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from depth_models import LAWS, build, data, move_to
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.crossfit import crossfit, folded
 from fathomless.inference.objective import elbo
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
@@ -217,3 +219,38 @@ def test_the_least_depth_is_no_trap(law: str) -> None:
     gradient = model.law_parameters[0].grad
     assert gradient is not None
     assert gradient.item() > 1.0
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_what_its_owner_has_frozen_stays_frozen(together: int) -> None:
+    """Also where the support shrinks and grows again, and where networks are trained side by side."""
+    torch.manual_seed(0)
+    given, net = nn.Linear(2, 6), MLP(2, 3, 6)
+
+    def layer(depth: int) -> nn.Module:
+        if depth > 1:
+            return net.layer(depth)
+        first = nn.Sequential(copy.deepcopy(given), nn.ReLU())
+        first[0].requires_grad_(False)
+        return first
+
+    x, y = data()
+    models = [UnboundedDepth(layer, net.head, dtype=torch.float64, seed=seed) for seed in range(together)]
+    frozen = models[0].layers["1"][0]  # type: ignore[index]
+    for eta in (4.0, 0.6, 4.0):
+        move_to(models[0], eta)
+        assert not frozen.weight.requires_grad
+        assert all(p.requires_grad for _, part in models[0]._parts[1:] for p in part.parameters())
+    before = [copy.deepcopy(model.state_dict()) for model in models]
+    training = Training(epochs=3, batch_size=20)
+    if together == 1:
+        fitted = [fit(models[0], Categorical(3), Rows(x, y), training=training).model]
+    else:
+        folds = torch.arange(len(x))[None] % 2
+        starts = [(model, Categorical(3)) for model in models]
+        whole, _ = crossfit(starts, Rows(x, y), *folded(folds), training=training)
+        fitted = list(whole.model.members)  # type: ignore[union-attr, arg-type]
+    for state, model in zip(before, fitted, strict=True):
+        after = model.state_dict()
+        assert torch.equal(after["layers.1.0.weight"], given.weight.double())
+        assert not torch.equal(after["heads.1.weight"], state["heads.1.weight"])

@@ -162,6 +162,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         self.readout: nn.Module | None = None  # the shared head, by the name that saved models have for it
         self._support: tuple[int, ...] = ()
         self._at_rest: _Weighed | None = None
+        self._asleep: set[str] = set()  # names of the parameters that were put to rest
         self._given: tuple[float, ...] | None = None  # masses that the law was given, for the blueprint
         self._shared = False  # whether others' parameters are put in
         self.register_load_state_dict_post_hook(_forget)
@@ -271,6 +272,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have exactly the layers, heads and support of a blueprint that :meth:`blueprint` returned."""
+        self._wake()
         if "masses" in blueprint:
             self._given = tuple(blueprint["masses"])
             self.law = FixedDepth(tuple(blueprint["support"]), self._given)
@@ -342,6 +344,9 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
                 "set members=1"
             )
 
+        for model in models:
+            model._wake()
+
         def joined(kind: str) -> Build:
             return lambda depth: stacked([model._part(kind, depth) for model in models])
 
@@ -365,7 +370,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         for i, model in enumerate(models):
             assert isinstance(model, UnboundedDepth)
             model.rebuild(self.blueprint())
-            model.load_state_dict(unstacked(self, i))
+            model.load_state_dict({**unstacked(self, i), **self.structure_parameters()})
 
     def _part(self, kind: str, depth: int) -> nn.Module:
         """Return a layer, a head or the shared head, built now if it does not exist."""
@@ -548,6 +553,13 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
                 value = torch.tensor(raw, dtype=torch.float64, device=self._device())
                 self.law_parameters.append(nn.Parameter(value))
 
+    def _wake(self) -> None:
+        """Let all parameters be trained again that were put to rest here; what its owner has frozen stays frozen."""
+        for name, p in self.named_parameters():
+            if name in self._asleep:
+                p.requires_grad_()
+        self._asleep = set()
+
     def _arrange(self, support: tuple[int, ...]) -> None:
         """Set the support, wake what is in it and put the rest to rest, and lay out who uses what."""
         self._support, self._at_rest = support, None
@@ -557,10 +569,11 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         readout = [("readout", self.readout)] if self.readout is not None else []
         self._parts: list[tuple[str, nn.Module]] = [*layers, *heads, *readout]
         in_use = {id(p) for _, part in self._parts for p in part.parameters()}
-        for p in [*self.layers.parameters(), *self.heads.parameters()]:
-            p.requires_grad_(id(p) in in_use)
-            if id(p) not in in_use:
-                p.grad = None
+        self._wake()
+        for name, p in self.named_parameters():
+            if name.startswith(("layers.", "heads.")) and id(p) not in in_use and p.requires_grad:
+                self._asleep.add(name)
+                p.requires_grad_(False).grad = None
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
         self._bayesian = [name for name, part in self._parts if isinstance(part, BayesianLayer)]

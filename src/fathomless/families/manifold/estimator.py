@@ -289,7 +289,9 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
 
     # ---- reading
 
-    def _partition(self, x: Array, y: Array, count: float, seed: int, groups: Array | None) -> Tensor | None:
+    def _partition(
+        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+    ) -> Tensor | None:
         if self.holdout and not 0.01 <= self.holdout <= 0.5:
             raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
         if not self.holdout or count < _FEW or (groups is None and not can_be_folded(x, y)):

@@ -239,7 +239,23 @@ def test_cells_of_text_follow_the_notation_beside_numbers_that_have_none(file: W
     for rows in (1, 2, 3):
         pieces = list(tables.batches(path, kinds, rows=rows, notation=found.notation))
         assert pa.concat_tables(pieces).to_pydict() == {**values, "n": [float(n) for n in values["n"]]}
-    with pytest.raises(DataError, match="column 'x', row 2 after the header: 'big' is not a number"):
+    with pytest.raises(DataError, match="row 2 after the header: 'big' is not a number with a decimal comma"):
         list(tables.batches(file('{"x": 2.125}\n{"x": "big"}'), {"x": "numeric"}, notation=found.notation))
-    with pytest.raises(DataError, match="column 'x', row 1 after the header: '2.125' is not an ISO date"):
+    with pytest.raises(DataError, match=r"column 'x', row 1 after the header: '2\.125' is not an ISO date"):
         list(tables.batches(file('{"x": 2.125}'), {"x": "date"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "notation", "cell", "message"),
+    [
+        ("numeric", ",", "122.6", r"'122\.6' is not a number with a decimal comma \(--decimal \. reads it otherwise\)"),
+        ("numeric", ".", "122,6", r"'122,6' is not a number with a decimal point \(--decimal , reads it otherwise\)"),
+        ("date", "%d.%m.%Y", "12/31/2024", r"'12/31/2024' is not a date such as 31\.12\.2024 \(%d\.%m\.%Y\)"),
+        ("date", "%m/%d/%Y %H:%M", "red", r"'red' is not a date such as 12/31/2024 00:00 \(%m/%d/%Y %H:%M\)"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_told_the_notation_of_its_column(
+    file: Write, kind: str, notation: str, cell: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=f"row 1 after the header: {message}"):
+        list(tables.batches(file(f'x\n"{cell}"\n'), {"x": kind}, notation={"x": notation}))

@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -521,9 +522,19 @@ def _as_kind(column: Column, kind: str, notation: str, where: str, start: int) -
         range(1, len(cells)), True, key=lambda n: all(_typed(cells.slice(0, n), kind, way) is None for way in ways)
     )
     raise DataError(
-        f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} is not {_EXPECTED[kind]}; "
+        f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} is not {_expected(kind, notation)}; "
         "correct it, or leave the cell empty"
     )
+
+
+def _expected(kind: str, notation: str) -> str:
+    """Say what a cell of a kind is, in the notation that is known of its column."""
+    if kind == "numeric" and notation in notations.MARKS:
+        mark, other = ("point", ",") if notation == "." else ("comma", ".")
+        return f"{_EXPECTED[kind]} with a decimal {mark} (--decimal {other} reads it otherwise)"
+    if kind == "date" and "%" in notation:
+        return f"a date such as {date(2024, 12, 31).strftime(notation)} ({notation})"
+    return _EXPECTED[kind]
 
 
 def _readings(column: Column) -> Iterator[Column]:

@@ -16,8 +16,8 @@ What a file is, its first bytes say: its name plays no part. In CSV
 - empty lines are no rows.
 
 Cells of the first sheet of an Excel file are read as if they stood in CSV, and so are values of JSON lines, as if text
-stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text. Columns of Parquet and Feather keep their types; their text is stripped too, and missing where it is
-empty.
+stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text. Columns of Parquet
+and Feather keep their types; their text is stripped too, and missing where it is empty.
 """
 
 import contextlib

@@ -72,7 +72,7 @@ FITTING: dict[str, tuple[list[str], str]] = {
     "long delimiter": (["houses.csv", "--target", "price", "--delimiter", "ab"], "delimiter is 'ab'; allowed are"),
     "no device": (["houses.csv", "--target", "price", "--device", "gpu9"], "'cpu' always works"),
     "no cuda": (["houses.csv", "--target", "price", "--device", "cuda:99"], "'cpu' always works"),
-    "not finite": (["houses.csv", "--target", "price", "--noise", "nan"], "noise=nan was given; a finite number"),
+    "not finite": (["houses.csv", "--target", "price", "--noise", "nan"], "--noise nan was given; a finite number"),
     "too deep": (["houses.csv", "--target", "price", "--min-depth", "5000"], "a start with up to 1,000 is allowed"),
     "above its end": (
         ["houses.csv", "--target", "price", "--max-depth", "1", "--min-depth", "3"],
@@ -94,6 +94,8 @@ def test_what_cannot_be_fitted_is_refused_in_one_line(call: Call, what: str) -> 
         ({"price": [None] * N}, "target 'price' has no value in any of the 90 rows; choose another column"),
         ({"price": ["one"] * N}, "y holds one class only ('one'); a classifier needs at least two classes"),
         ({"price": [5] * N}, "y holds one class only (5)"),
+        ({"price": [3.5] * N}, "target 'price' has the one value 3.5 in all 90 rows; choose another column"),
+        ({"price": [3.5] * (N - 1) + [None]}, "target 'price' has the one value 3.5 in all 89 rows"),
         ({"price": [float("inf")] + [0.5] * (N - 1)}, "infinity"),
         ({"price": [1e300] + [0.5] * (N - 1)}, "y holds values up to 1e+300, too large"),
         (
@@ -109,6 +111,12 @@ def test_tables_that_cannot_be_fitted_are_refused(call: Call, changes: dict[str,
     write("bad.csv", houses(**changes))
     words = ["--weight", "w"] if "w" in changes else []
     refused(call("fit", "bad.csv", "--target", "price", "--out", "run", *QUICK, "--quiet", *words), message)
+
+
+def test_several_targets_must_each_vary(call: Call) -> None:
+    write("bad.csv", houses(rent=[0.5] * N))
+    said = call("fit", "bad.csv", "--target", "price", "--target", "rent", "--out", "run", *QUICK, "--quiet")
+    refused(said, "target 'rent' has the one value 0.5 in all 90 rows")
 
 
 def test_a_table_without_features_is_refused(call: Call) -> None:
@@ -162,6 +170,7 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
             "fit", "houses.csv", "--target", "price", "--out", "run", f"--{option.name.replace('_', '-')}={text}"
         )
         refused(said, "")
+        assert f"{option.name}=" not in said.err
         assert manifests.state("run") == "empty"
 
 
@@ -323,6 +332,7 @@ def test_a_log_is_json_line_by_line(call: Call) -> None:
     assert rows == [{"event": "epoch", "of": 40, **row} for row in history]
     assert len(rows) == 5
     assert (last["event"], last["run"], list(last["scores"])) == ("finished", "run", SCORES)
+    assert "The training was short" in [finding["title"] for finding in last["findings"]]
     assert last["scores"]["rmse"].keys() == {"value", "standard_error"}
 
 

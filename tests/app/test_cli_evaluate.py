@@ -73,7 +73,7 @@ def test_what_cannot_be_evaluated_is_refused_and_not_kept(call: Call, changes: d
 def test_a_class_that_training_did_not_see_cannot_be_evaluated(call: Call) -> None:
     fitted(call, "grade")
     write("test.csv", houses(grade=["middling"] * N))
-    refused(call("evaluate", "run", "test.csv"), "y holds the classes 'middling', which training did not see")
+    refused(call("evaluate", "run", "test.csv"), "target 'grade' holds the classes 'middling', which training did not")
 
 
 def test_answers_are_needed_to_evaluate(call: Call) -> None:
@@ -116,10 +116,27 @@ def test_an_evaluation_is_printed_and_kept(call: Call) -> None:
     said = call("evaluate", "run", "test.csv")
     assert said.code == 0
     assert said.err == "note: kept in run; fathomless report run shows it\n"
-    first, *rows = said.out.splitlines()
+    scores, _, findings = said.out.partition("\n\n")
+    first, *rows = scores.splitlines()
     assert first.split("  ")[0] == "test.csv, 90"
+    assert findings.startswith("advice: Hardly better than a constant prediction on test.csv\n  The log-likelihood is ")
+    assert "lower --weight-prior (now 1); lower --width (now 8); or" in findings
     assert [row.split("  ")[0].replace(" ", "_") for row in rows] == SCORES
     assert [found.name for found in runs.evaluations("run")] == ["test.csv", "out-of-fold rows", "training rows"]
+
+
+def test_an_evaluation_says_what_these_rows_show_and_nothing_else(call: Call) -> None:
+    fitted(call)
+    write("test.csv", houses(seed=1, price=np.linspace(40, 90, N)))
+    found = json.loads(call("evaluate", "run", "test.csv", "--json").out)["findings"]
+    assert [one["title"] for one in found] == [
+        "No better than a constant prediction on test.csv",
+        "The rows of test.csv are unlike those of the training",
+        "Not calibrated on test.csv",
+    ]
+    assert all(one.keys() == {"severity", "title", "detail", "remedy"} for one in found)
+    said = call("evaluate", "run", "test.csv").out
+    assert said.endswith("".join("\n{severity}: {title}\n  {detail}\n  {remedy}\n".format(**one) for one in found))
 
 
 def test_an_evaluation_as_json_is_that_of_the_predictions(call: Call) -> None:

@@ -22,6 +22,7 @@ from fathomless.estimators.evaluation import Evaluation, Score, evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import FixedDepth
+from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.structure import GraphPosterior
 from fathomless.system.errors import ConvergenceWarning
 
@@ -213,6 +214,18 @@ def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
 def test_a_linear_model_that_predicts_better_is_warned_of(lead: Score, warned: bool) -> None:
     found = examine(regressor(epochs=5, members=1).fit(*line(60)), [], rows=60, linear=lead)
     assert ("A linear model predicts better" in {finding.title for finding in found}) == warned
+
+
+@pytest.mark.parametrize("likelihood", ["auto", "gaussian", "student_t", "laplace"])
+def test_heavier_tails_are_offered_where_the_noise_is_gaussian(likelihood: str) -> None:
+    estimator = regressor(epochs=40, likelihood=likelihood).fit(*line(80))
+    normal = isinstance(estimator.likelihood_, Gaussian)
+    assert normal == (likelihood in ("auto", "gaussian"))
+    narrow = dataclasses.replace(
+        scored("held-out rows", -0.5, 0.1), calibration=predicted(np.repeat([[0.001], [0.999]], 200, 0)).calibration
+    )
+    found = {finding.title: finding for finding in examine(estimator, [narrow])}["Not calibrated on held-out rows"]
+    assert ("likelihood='student_t' (now 'gaussian')" in found.remedy) == normal
 
 
 def test_labels_learned_by_heart_are_overfitted() -> None:

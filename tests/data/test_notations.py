@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fathomless.data import files as tables
 from fathomless.data.notations import AMBIGUOUS, days, mark_of, numbers
+from fathomless.data.writers import writer
 from fathomless.system.errors import DataError
 
 Write = Callable[[str], Path]
@@ -195,3 +196,66 @@ def test_long_columns_of_text_are_left_alone(file: Write) -> None:
     found = tables.read(file("a;b\n" + "\n".join(map(";".join, zip(words, late, strict=True)))))
     assert found.frame.to_pydict() == {"a": words, "b": late}
     assert found.notation == {}
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".xlsx", ".parquet"])
+def test_numbers_that_are_no_text_have_no_notation(file: Write, ending: str) -> None:
+    if ending == ".xlsx":
+        pytest.importorskip("openpyxl")
+    whole = tables.read(file("size;price\n1,5;2.125,0\n2,25;122,6\n3,0;4,0\n"))
+    assert whole.notation == {"size": ",", "price": ","}
+    new = pa.table({"size": [2.125, 1e-7, None, -0.5], "price": [122.6, 1234.0, 2125.125, 1e300]})
+    path = file("").with_suffix(ending)
+    with writer(path) as write:
+        write(new)
+    kinds = dict.fromkeys(new.column_names, "numeric")
+    for rows in (1, 3, 100):
+        pieces = list(tables.batches(path, kinds, rows=rows, notation=whole.notation))
+        assert pa.concat_tables(pieces).to_pydict() == new.to_pydict()
+    assert pa.concat_tables(tables.batches(path, kinds, decimal=",")).to_pydict() == new.to_pydict()
+    for form in ({}, {"decimal": ","}):
+        found = tables.read(path, **form)
+        assert found.frame.to_pydict() == new.to_pydict()
+        assert found.notation == {}
+
+
+def test_cells_of_text_follow_the_notation_beside_numbers_that_have_none(file: Write) -> None:
+    path = file(
+        '{"x": 2.125, "y": "1.234,5", "z": 2.5, "t": 0.5, "n": 1}\n'
+        '{"x": "2.125", "y": 4, "z": "red", "t": "true", "n": 2.0}\n'
+        '{"x": null, "y": 0.5, "z": 4.0, "t": true, "n": 9007199254740993}\n'
+    )
+    found = tables.read(path)
+    values = {
+        "x": [2.125, 2125.0, None],
+        "y": [1234.5, 4.0, 0.5],
+        "z": ["2.5", "red", "4"],
+        "t": ["0.5", "true", "true"],
+        "n": [1, 2, 9007199254740993],
+    }
+    assert found.frame.to_pydict() == values
+    assert found.notation == {"x": ",", "y": ","}
+    kinds = dict.fromkeys("xyn", "numeric") | dict.fromkeys("zt", "category")
+    for rows in (1, 2, 3):
+        pieces = list(tables.batches(path, kinds, rows=rows, notation=found.notation))
+        assert pa.concat_tables(pieces).to_pydict() == {**values, "n": [float(n) for n in values["n"]]}
+    with pytest.raises(DataError, match="row 2 after the header: 'big' is not a number with a decimal comma"):
+        list(tables.batches(file('{"x": 2.125}\n{"x": "big"}'), {"x": "numeric"}, notation=found.notation))
+    with pytest.raises(DataError, match=r"column 'x', row 1 after the header: '2\.125' is not an ISO date"):
+        list(tables.batches(file('{"x": 2.125}'), {"x": "date"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "notation", "cell", "message"),
+    [
+        ("numeric", ",", "122.6", r"'122\.6' is not a number with a decimal comma \(--decimal \. reads it otherwise\)"),
+        ("numeric", ".", "122,6", r"'122,6' is not a number with a decimal point \(--decimal , reads it otherwise\)"),
+        ("date", "%d.%m.%Y", "12/31/2024", r"'12/31/2024' is not a date such as 31\.12\.2024 \(%d\.%m\.%Y\)"),
+        ("date", "%m/%d/%Y %H:%M", "red", r"'red' is not a date such as 12/31/2024 00:00 \(%m/%d/%Y %H:%M\)"),
+    ],
+)
+def test_a_cell_that_does_not_fit_is_told_the_notation_of_its_column(
+    file: Write, kind: str, notation: str, cell: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=f"row 1 after the header: {message}"):
+        list(tables.batches(file(f'x\n"{cell}"\n'), {"x": kind}, notation={"x": notation}))

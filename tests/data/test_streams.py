@@ -424,6 +424,18 @@ def test_a_pool_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 # ------------------------------------------------------------------------------------------------ command line
 
 
+def test_a_stream_whose_target_has_one_value_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = mixed()
+    flat = table.set_column(table.column_names.index("price"), "price", pa.array([3.0] * len(table)))
+    words = ["fit", parquet(tmp_path, flat), "--key", "id", "--stream", "--out", "a", "--target", "price"]
+    for more in ([], ["--target", "rent"]):
+        assert main([*words, *more]) == 2
+        assert "target 'price' has the one value 3.0 in all 400 rows" in capsys.readouterr().err
+
+
 def test_the_command_line_streams_when_asked_and_when_it_must(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

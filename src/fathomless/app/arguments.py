@@ -140,6 +140,8 @@ def spoken(message: str) -> str:
     'y has gaps'
     >>> spoken('Fill them, or fit with missing="impute" and n_restarts=3')
     'Fill them, or fit with --missing impute and --n-restarts 3'
+    >>> spoken("learning_rate=nan was given; lower width (now 8)")
+    '--learning-rate nan was given; lower --width (now 8)'
     >>> spoken("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
     '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
     """
@@ -165,8 +167,9 @@ def spoken(message: str) -> str:
         return f"--{found[0].replace('_', '-')}" if found[0] in known else found[0]
 
     message = message.replace("or fit with unseen=", "or give unseen=")  # to the command that meets them
-    told = re.sub(r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?\d+(?:\.\d+)?)\b)", say, message)
-    return re.sub(r"(?<![\w'\"./-])[a-z]+(?:_[a-z]+)+(?![\w'\"./=(-])", name_alone, told)
+    value = r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf))\b)"
+    told = re.sub(value, say, message)
+    return re.sub(r"(?<![\w'\"./-])(?:[a-z]+(?:_[a-z]+)+(?![\w'\"./=(-])|[a-z]+(?= \(now ))", name_alone, told)
 
 
 def _unseen_argument(parser: argparse.ArgumentParser) -> None:

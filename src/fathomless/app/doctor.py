@@ -14,7 +14,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation, Score
 from fathomless.estimators.findings import Case, Finding
 from fathomless.families.registry import family_of
-from fathomless.posterior.likelihoods import InputNoise, LearnedNoise
+from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise
 
 __all__ = ["examine"]
 
@@ -328,9 +328,16 @@ def _for_calibration(case: Case, found: Evaluation) -> str:
         return f"Set {case.now('calibrate')}."
     others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
     steps = [
-        f"{name}={other!r} (now {usual!r})" for name, (usual, other) in others.items() if case.given.get(name) == usual
+        f"{name}={other!r} (now {usual!r})"
+        for name, (usual, other) in others.items()
+        if case.given.get(name) == usual or (name == "likelihood" and _found_normal(case))
     ]
     return f"Try {' or '.join(steps)}." if steps else "Collect more rows."
+
+
+def _found_normal(case: Case) -> bool:
+    """Whether the law of the noise was left open, and is the normal one."""
+    return case.given.get("likelihood") == "auto" and isinstance(case.estimator.likelihood_, Gaussian)
 
 
 def _noise_at_its_floor(case: Case) -> Iterator[Finding]:

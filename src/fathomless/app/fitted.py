@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fathomless.app.arguments import form
-from fathomless.app.printing import note, scores_of, show, show_json, table_of
+from fathomless.app.printing import findings_of, note, scores_of, show, show_findings, show_json, table_of
 from fathomless.system.errors import DataError, FileError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 
 
 def evaluate(given: argparse.Namespace) -> int:
-    """Score a run on rows with known answers, and keep the scores."""
+    """Score a run on rows with known answers, say what they show, and keep the scores."""
     from fathomless.app import runs
 
     estimator, manifest, X, y = known_rows(given)
@@ -105,6 +105,7 @@ def evaluate(given: argparse.Namespace) -> int:
     if name in runs.OWN:  # and not in their place
         name = f"./{name}"
     found = runs.scored(estimator, X, y, name=name, targets=manifest.targets)
+    findings = runs.shown_by(given.folder, estimator, manifest.rows, found)
     runs.keep_evaluation(given.folder, found)
     if given.json:
         show_json(
@@ -113,9 +114,11 @@ def evaluate(given: argparse.Namespace) -> int:
             rows=found.rows,
             scores=scores_of(found),
             constant=scores_of(found, "baseline"),
+            findings=findings_of(findings),
         )
     else:
         show(table_of(found))
+        show_findings(findings)
         note(f"kept in {given.folder}; fathomless report {shlex.quote(given.folder)} shows it")
     return 0
 

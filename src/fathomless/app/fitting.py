@@ -14,7 +14,18 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fathomless.app.arguments import form
-from fathomless.app.printing import Stopped, ignore, note, say, scores_of, show, show_json, table_of
+from fathomless.app.printing import (
+    Stopped,
+    findings_of,
+    ignore,
+    note,
+    say,
+    scores_of,
+    show,
+    show_findings,
+    show_json,
+    table_of,
+)
 from fathomless.families import registry
 from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError, PausedError
@@ -75,12 +86,17 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
             return 0
         evaluation, findings = runs.finish(out, fit.manifest, estimator, fit.table.take, fit.table.names)
     if given.log_json:
-        show_json(event="finished", run=str(out), structure=estimator.structure_.summary, scores=scores_of(evaluation))
+        show_json(
+            event="finished",
+            run=str(out),
+            structure=estimator.structure_.summary,
+            scores=scores_of(evaluation),
+            findings=findings_of(findings),
+        )
     elif not given.quiet:
         show(f"{fit.headline}\n{estimator.structure_.kind}: {estimator.structure_.summary}\n")
         show(table_of(evaluation))
-        for finding in findings:
-            show(f"\n{finding.severity}: {finding.title}\n  {finding.detail}\n  {finding.remedy}")
+        show_findings(findings)
         show(f"\nThe page is {out / 'report.html'}. Next:")
         flag = "" if given.header else " --no-header"
         show(f"  fathomless predict {shlex.quote(str(out))} NEW.csv{flag} --out predictions.csv")

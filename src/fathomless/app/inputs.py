@@ -1,7 +1,7 @@
 """What a fit command is given: a table in memory, or a stream of one that is larger than the memory."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -118,6 +118,8 @@ def _whole(request: FitRequest) -> Input:
     table, parts = _divided(request)
     task, remarks = _task(request, lambda: parts.targets)
     y = columns.answers(parts.targets, task)
+    if task == "regression":
+        _check_varied([y], request.targets)
     return Input(
         name=_name(request, table.name),
         sha256=table.sha256,
@@ -183,7 +185,11 @@ def _streamed(request: FitRequest, why: str) -> Input:
     have = tables.groups(names[0]).schema.names
     left = columns.roles(have, request.targets, key=request.key, drop=request.drop)
     source = streams.parquet(names, request.targets, drop=left)
-    task, remarks = _task(request, lambda: _values(names, request.targets, [*left, *source.columns[1:]]))
+    others = [*left, *source.columns[1:]]
+    task, remarks = _task(request, lambda: _values(names, request.targets, others))
+    if task == "regression":
+        parts = _targets(names, request.targets, others)
+        _check_varied((columns.answers(part, task) for part in parts), request.targets)
     sha256, size = fingerprint(names)
     return Input(
         name=_name(request, request.data),
@@ -225,17 +231,37 @@ def _task(request: FitRequest, targets: Callable[[], Any]) -> tuple[str, tuple[s
 
 def _values(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> Any:
     """Return as many distinct values of a target as it takes to see whether they are classes."""
-    source = streams.parquet(names, targets, drop=drop)
     seen: list[Any] = []
+    for part in _targets(names, targets, drop):
+        if len(targets) > 1:
+            return part
+        more = columns.joined([*seen, columns.tabled({targets[0]: part.column(0).unique()})])
+        seen = [columns.tabled({targets[0]: more.column(0).unique()})]
+        if columns.task_of(seen[0])[0] == "regression" or len(seen[0]) > _ENOUGH:
+            return seen[0]
+    return seen[0]
+
+
+def _targets(names: Sequence[str], targets: Sequence[str], drop: Sequence[str]) -> Iterator[Any]:
+    """Give the targets of a stream, piece by piece, as tables."""
+    source = streams.parquet(names, targets, drop=drop)
     for i in range(len(source.sizes)):
         for _, y in source.pieces(i):
-            if len(targets) > 1:
-                return y
-            more = columns.joined([*seen, columns.tabled({targets[0]: y.unique()})])
-            seen = [columns.tabled({targets[0]: more.column(0).unique()})]
-            if columns.task_of(seen[0])[0] == "regression" or len(seen[0]) > _ENOUGH:
-                return seen[0]
-    return seen[0]
+            yield y if len(targets) > 1 else columns.tabled({targets[0]: y})
+
+
+def _check_varied(parts: Iterable[npt.NDArray[np.float64]], targets: Sequence[str]) -> None:
+    """Refuse a target of numbers that are all the same; once all differ, no more parts are looked at."""
+    low, high, rows = np.full(len(targets), np.inf), np.full(len(targets), -np.inf), 0
+    for part in parts:
+        values = part.reshape(len(part), len(targets))
+        low, high = np.minimum(low, values.min(0, initial=np.inf)), np.maximum(high, values.max(0, initial=-np.inf))
+        rows += len(values)
+        if (low < high).all():
+            return
+    for name, least, most in zip(targets, low.tolist(), high.tolist(), strict=True):
+        if rows > 1 and least == most:
+            raise DataError(f"target {name!r} has the one value {least} in all {rows:,} rows; choose another column")
 
 
 def _name(request: FitRequest, name: str) -> str:

@@ -2,21 +2,25 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fathomless.estimators.evaluation import Evaluation
+    from fathomless.estimators.findings import Finding
 
 __all__ = [
     "Stopped",
     "Terminated",
     "exit_code",
+    "findings_of",
     "ignore",
     "note",
     "say",
     "scores_of",
     "show",
+    "show_findings",
     "show_json",
     "table_of",
     "warn",
@@ -69,6 +73,19 @@ def show(text: object) -> None:
 def show_json(**values: Any) -> None:
     """Print an object on standard output, on one line and at once."""
     print(json.dumps(values), flush=True)
+
+
+def show_findings(findings: "Sequence[Finding]") -> None:
+    """Print what the doctor found, its remedies in the words of the command line."""
+    for told in findings_of(findings):
+        show(f"\n{told['severity']}: {told['title']}\n  {told['detail']}\n  {told['remedy']}")
+
+
+def findings_of(findings: "Sequence[Finding]") -> list[dict[str, str]]:
+    """Return what the doctor found as plain text, its remedies in the words of the command line."""
+    from fathomless.app.arguments import spoken
+
+    return [{**asdict(finding), "remedy": spoken(finding.remedy)} for finding in findings]
 
 
 def scores_of(found: "Evaluation", which: str = "scores") -> dict[str, dict[str, float | None]]:

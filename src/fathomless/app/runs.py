@@ -59,6 +59,7 @@ __all__ = [
     "log",
     "page",
     "scored",
+    "shown_by",
 ]
 
 _CHECKPOINT = "checkpoint"
@@ -218,6 +219,16 @@ def _examined(
     found = analysis(folder)
     lead = found.peers.behind["linear"] if found and found.peers else None
     return examine(estimator, others, training=training, rows=rows, linear=lead)
+
+
+def shown_by(folder: Path_, estimator: Estimator, rows: int, found: Evaluation) -> tuple[Finding, ...]:
+    """Look a finished run over in the light of new rows; return what was not found without them."""
+    places = {name: Path(folder) / _EVALUATIONS / place for name, place in OWN.items()}
+    own = {name: Evaluation.load(place) for name, place in places.items() if io.holds(place)}
+    training = own.pop("training rows", None)
+    before = _examined(folder, estimator, [*own.values()], training, rows)
+    after = _examined(folder, estimator, [*own.values(), found], training, rows)
+    return tuple(finding for finding in after if finding not in before)
 
 
 def analysis(folder: Path_) -> Analysis | None:

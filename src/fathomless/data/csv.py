@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from fathomless.data import arrays, notations
 from fathomless.system.errors import DataError, FileError
 
 __all__ = [
+    "CELL",
     "COLUMN_KINDS",
     "MISSING",
     "Column",
@@ -46,6 +48,7 @@ __all__ = [
     "some",
     "trimmed",
     "with_kinds",
+    "written",
 ]
 
 #: What a column can be read as.
@@ -53,6 +56,9 @@ COLUMN_KINDS = ("numeric", "boolean", "category", "date")
 
 #: A column of a pyarrow table.
 Column: TypeAlias = pa.ChunkedArray
+
+#: A cell of a format that knows numbers: its text, and the number if it is one that text would need a notation for.
+CELL = pa.struct([("text", pa.string()), ("number", pa.float64())])
 
 #: Cells that are no values.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
@@ -407,12 +413,14 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple
     Parameters
     ----------
     column : Column
-        Text.
+        Text, or cells.
     marks : sequence of str
         Decimal marks that are allowed, the likeliest first.
     dates : str
         As of :class:`Form`.
     """
+    if column.type == CELL:
+        return _inferred_cells(column, marks, dates)
     ways = [*(("numeric", mark) for mark in marks), ("boolean", ""), ("date", "")]
     for cells in _readings(column):
         for kind, mark in ways:
@@ -428,6 +436,31 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple
             return found, "" if plain else mark
     cells = _stripped(column, MISSING)
     return notations.days(cells, dates=dates) or (_stripped(column, ("",)), "")
+
+
+def _inferred_cells(column: Column, marks: Sequence[str], dates: str) -> tuple[Column, str]:
+    """Find the type by the text, with which numbers that need no notation go if it is one of numbers."""
+    number = pc.struct_field(column, "number")
+    values, notation = inferred(written(column), marks, dates)
+    if number.null_count == len(number):
+        return values, notation
+    if types.is_null(values.type):
+        return number, ""
+    if types.is_integer(values.type) or types.is_floating(values.type):
+        return _joined(number, values), notation
+    return _stripped(pc.struct_field(column, "text"), ("",)), ""
+
+
+def written(column: Column) -> Column:
+    """Return the text whose notation counts: all of a column of text, and of cells those that are no typed numbers."""
+    if column.type != CELL:
+        return column
+    text, number = pc.struct_field(column, "text"), pc.struct_field(column, "number")
+    return pc.if_else(pc.is_valid(number), arrays.nothing(text.type), text)
+
+
+def _joined(number: Column, others: Column) -> Column:
+    return pc.coalesce(number, pc.cast(others, pa.float64(), safe=False))
 
 
 def nearly_numbers(column: Column) -> list[str]:
@@ -463,7 +496,7 @@ def with_kinds(
     found = []
     for label, column in zip(table.column_names, table.columns, strict=True):
         kind, type_ = kinds.get(label), column.type
-        if kind is not None and (types.is_string(type_) or types.is_large_string(type_)):
+        if kind is not None and (types.is_string(type_) or types.is_large_string(type_) or type_ == CELL):
             known = notation.get(label, decimal)
             column = _as_kind(column, kind, known, f"{name}, column {label!r}", start)
         elif kind == "numeric" and (types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)):
@@ -473,6 +506,11 @@ def with_kinds(
 
 
 def _as_kind(column: Column, kind: str, notation: str, where: str, start: int) -> Column:
+    if column.type == CELL:
+        if kind == "numeric":
+            values = _as_kind(written(column), kind, notation, where, start)
+            return _joined(pc.struct_field(column, "number"), values)
+        column = pc.struct_field(column, "text")
     if kind == "category":
         return _stripped(column, ("",))
     ways = notations.MARKS if kind == "numeric" and notation not in notations.MARKS else (notation,)
@@ -484,9 +522,19 @@ def _as_kind(column: Column, kind: str, notation: str, where: str, start: int) -
         range(1, len(cells)), True, key=lambda n: all(_typed(cells.slice(0, n), kind, way) is None for way in ways)
     )
     raise DataError(
-        f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} is not {_EXPECTED[kind]}; "
+        f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} is not {_expected(kind, notation)}; "
         "correct it, or leave the cell empty"
     )
+
+
+def _expected(kind: str, notation: str) -> str:
+    """Say what a cell of a kind is, in the notation that is known of its column."""
+    if kind == "numeric" and notation in notations.MARKS:
+        mark, other = ("point", ",") if notation == "." else ("comma", ".")
+        return f"{_EXPECTED[kind]} with a decimal {mark} (--decimal {other} reads it otherwise)"
+    if kind == "date" and "%" in notation:
+        return f"a date such as {date(2024, 12, 31).strftime(notation)} ({notation})"
+    return _EXPECTED[kind]
 
 
 def _readings(column: Column) -> Iterator[Column]:

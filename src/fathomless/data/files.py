@@ -16,8 +16,8 @@ What a file is, its first bytes say: its name plays no part. In CSV
 - empty lines are no rows.
 
 Cells of the first sheet of an Excel file are read as if they stood in CSV, and so are values of JSON lines, as if text
-stood in quotes. Columns of Parquet and Feather keep their types; their text is stripped too, and missing where it is
-empty.
+stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text. Columns of Parquet
+and Feather keep their types; their text is stripped too, and missing where it is empty.
 """
 
 import contextlib
@@ -351,7 +351,7 @@ def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watch
 def _cells(
     content: Any, kind: str, columns: Sequence[str] | None, form: "Form", name: str
 ) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
-    """Take a file without types apart: the names of its columns, and text in blocks."""
+    """Take a file without types apart: the names of its columns, and text or cells in blocks."""
     from fathomless.data import formats
     from fathomless.data.csv import cut, recoded
 
@@ -367,15 +367,15 @@ def _cells(
 def _inferred(
     cells: "tuple[pa.Schema, Iterator[pa.RecordBatch]]", form: "Form", name: str
 ) -> "tuple[pa.Table, dict[str, str]]":
-    """Find the types of text."""
+    """Find the types of text and cells."""
     import pyarrow as pa
 
-    from fathomless.data.csv import inferred
+    from fathomless.data.csv import inferred, written
     from fathomless.data.notations import MARKS, mark_of
 
     schema, pieces = cells
     left = _gathered(schema, pieces, name).columns[::-1]
-    mark = mark_of(left) if form.decimal == "auto" else form.decimal
+    mark = mark_of(map(written, left)) if form.decimal == "auto" else form.decimal
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
     # the text of a column goes when its values are there
     found = [inferred(left.pop(), marks, form.dates) for _ in schema]

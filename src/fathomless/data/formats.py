@@ -1,8 +1,12 @@
-"""Sheets of Excel and lines of JSON as cells of text, to be typed by the rules of CSV; it touches no files."""
+"""Sheets of Excel and lines of JSON as cells, to be typed by the rules of CSV; it touches no files.
+
+A cell is its text, beside it the number that it is where its text would be read by a decimal mark: it has none.
+"""
 
 import io
 import itertools
 import json
+import math
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -11,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fathomless.data.csv import MISSING, check_names, check_present, named_by_place
+from fathomless.data.csv import CELL, MISSING, check_names, check_present, named_by_place
 from fathomless.system.errors import DataError, FileError
 
 __all__ = ["is_json", "json_lines", "openpyxl", "sheet"]
@@ -37,7 +41,7 @@ def openpyxl() -> Any:
 def sheet(
     data: bytes, columns: Sequence[str] | None, header: bool, name: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Take the first sheet of an Excel file (.xlsx) apart: the names of its columns, and cells of text in blocks.
+    """Take the first sheet of an Excel file (.xlsx) apart: the names of its columns, and cells in blocks.
 
     Formulas count with the values that they had when the file was saved.
 
@@ -56,29 +60,29 @@ def sheet(
         head = next(rows, ())
     except (KeyError, IndexError, ValueError, SyntaxError, zipfile.BadZipFile) as error:
         raise FileError(f"{name} is a zip archive or a spreadsheet, and no .xlsx; write the table as CSV") from error
-    cells = [_of_sheet(cell) or "" for cell in head]
+    cells = [_text(_of_sheet(cell)) or "" for cell in head]
     while cells and not cells[-1]:
         cells.pop()
     names = named_by_place(cells) if header else [f"column_{i}" for i in range(1, len(cells) + 1)]
     check_names(names, name)
 
-    def found() -> Iterator[list[str | None]]:
+    def found() -> Iterator[list[Any]]:
         if not header:
             yield [_of_sheet(cell) for cell in head[: len(names)]]
         for number, row in enumerate(rows, start=1):
-            texts = [_of_sheet(cell) for cell in row]
-            if any(text is not None for text in texts[len(names) :]):
+            bare = [_of_sheet(cell) for cell in row]
+            if any(cell is not None for cell in bare[len(names) :]):
                 raise DataError(f"{name}, row {number} after the header, has more cells than the header; name them all")
-            yield (texts + [None] * len(names))[: len(names)]
+            yield (bare + [None] * len(names))[: len(names)]
 
     return _blocks(found(), names, columns, name)
 
 
-def _of_sheet(cell: Any) -> str | None:
+def _of_sheet(cell: Any) -> Any:
     if isinstance(cell, str):
         bare = cell.strip()
         return None if bare in MISSING else bare
-    return _text(cell)
+    return cell
 
 
 def is_json(head: bytes) -> bool:
@@ -94,7 +98,7 @@ def is_json(head: bytes) -> bool:
 
 
 def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Take lines of JSON apart, or a list of its objects: all names that occur, and cells of text in blocks.
+    """Take lines of JSON apart, or a list of its objects: all names that occur, and cells in blocks.
 
     Raises
     ------
@@ -107,7 +111,7 @@ def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[p
     names = list(dict.fromkeys(key for row in rows for key in row))
     check_names(names, name)
 
-    def found() -> Iterator[list[str | None]]:
+    def found() -> Iterator[list[Any]]:
         for number, row in enumerate(rows, start=1):
             for key, cell in row.items():
                 if isinstance(cell, list | dict):
@@ -115,7 +119,7 @@ def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[p
                         f"{name}, object {number}: {key!r} is a list or an object; a cell is a number, text, true, "
                         "false or null"
                     )
-            yield [_text(row.get(key)) for key in names]
+            yield [row.get(key) for key in names]
 
     return _blocks(found(), names, columns, name)
 
@@ -145,22 +149,35 @@ def _text(cell: Any) -> str | None:
     if isinstance(cell, bool):
         return str(cell).lower()
     if isinstance(cell, float):
-        return str(int(cell)) if cell.is_integer() and abs(cell) < 2**53 else repr(cell)
+        return str(int(cell)) if _whole(cell) else repr(cell)
     return cell.isoformat() if isinstance(cell, date | time) else str(cell)
 
 
+def _number(cell: Any) -> float | None:
+    """Return a number whose text is not the same in every notation, as that of whole ones is."""
+    return cell if isinstance(cell, float) and not math.isnan(cell) and not _whole(cell) else None
+
+
+def _whole(cell: float) -> bool:
+    return cell.is_integer() and abs(cell) < 2**53
+
+
 def _blocks(
-    rows: Iterator[list[str | None]], names: list[str], columns: Sequence[str] | None, name: str
+    rows: Iterator[list[Any]], names: list[str], columns: Sequence[str] | None, name: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Gather rows of cells into record batches of the wanted columns."""
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
-    schema = pa.schema([(column, pa.string()) for column in wanted])
+    schema = pa.schema([(column, CELL) for column in wanted])
     places = [names.index(column) for column in wanted]
 
     def pieces() -> Iterator[pa.RecordBatch]:
         while block := list(itertools.islice(rows, _PIECE)):
-            cells = [pa.array([row[place] for row in block], pa.string()) for place in places]
-            yield pa.record_batch(cells, schema=schema)
+            yield pa.record_batch([_array([row[place] for row in block]) for place in places], schema=schema)
 
     return schema, pieces()
+
+
+def _array(cells: Sequence[Any]) -> pa.StructArray:
+    text = pa.array([_text(cell) for cell in cells], pa.string())
+    return pa.StructArray.from_arrays([text, pa.array([_number(cell) for cell in cells], pa.float64())], fields=[*CELL])

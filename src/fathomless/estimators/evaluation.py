@@ -207,7 +207,7 @@ def evaluate(
         raise DataError(f"this {type(estimator).__name__} is not fitted yet; call fit first")
     match estimator.target_:
         case ClassLabels() as known:
-            codes = _codes(known, y)
+            codes = _codes(known, y, targets)
             _check_lengths(X, codes, 1, targets)
             return _classification(estimator, known, X, codes, name, tuple(targets), fold)
         case Indicators():
@@ -225,14 +225,14 @@ def evaluate(
                 return _regression(estimator, known, X, matrix, name, tuple(targets), fold)
 
 
-def _codes(known: ClassLabels, y: Any) -> Ints:
+def _codes(known: ClassLabels, y: Any, targets: Sequence[str]) -> Ints:
     """Turn labels into numbers; name all that training did not see."""
     values = read_labels(y)
     new = set(values.tolist()) - set(known.labels)
     if new:
         raise DataError(
-            f"y holds the classes {some(sorted(new))}, which training did not see; known are {some(known.labels)}. "
-            "Drop these rows, or train with them"
+            f"target {some(targets)} holds the classes {some(sorted(new))}, which training did not see; known are "
+            f"{some(known.labels)}. Drop these rows, or train with them"
         )
     return known.encode(values)
 

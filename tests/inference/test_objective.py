@@ -46,3 +46,30 @@ def test_a_structure_that_is_none_is_refused():
     net, rows = MLP(2, 1, 4), Rows(torch.zeros(9, 2), torch.zeros(9, 1))
     with pytest.raises(DataError, match=r"structure returned .*a dict; it must return a Structure"):
         fit(Own(net.layer, net.head), Gaussian(), rows, training=Training(epochs=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+def test_weights_of_another_type_count_as_those_of_the_network_do(dtype):
+    draws = Draws(torch.zeros(2, 3, 1), torch.full((2,), 0.5).log(), torch.arange(2), {})
+    weight = torch.tensor([0.0, 2.0, 1.0])
+    expected = elbo(draws, Gaussian(), torch.ones(3, 1), size=3, weight=weight).value
+    found = elbo(draws, Gaussian(), torch.ones(3, 1), size=3, weight=weight.to(dtype)).value
+    assert torch.equal(found, expected)
+    net, rows = MLP(2, 1, 4), Rows(torch.zeros(3, 2), torch.zeros(3, 1), weight.to(dtype))
+    fit(UnboundedDepth(net.layer, net.head), Gaussian(), rows, valid=rows, training=Training(epochs=1))
+
+
+@pytest.mark.parametrize(
+    ("weight", "told"),
+    [
+        ([1.0, -2.0, 1.0], r"weight has -2 among its numbers; finite numbers >= 0 are allowed"),
+        ([1.0, torch.nan, 1.0], "weight has nan among"),
+        ([1.0, torch.inf, 1.0], "weight has inf among"),
+        ([0.0, 0.0, 0.0], "every weight is zero; at least one row must count"),
+    ],
+    ids=["negative", "nan", "infinite", "zero"],
+)
+def test_weights_that_count_nothing_are_refused(weight, told):
+    net, rows = MLP(2, 1, 4), Rows(torch.zeros(3, 2), torch.zeros(3, 1), torch.tensor(weight))
+    with pytest.raises(DataError, match=told):
+        fit(UnboundedDepth(net.layer, net.head), Gaussian(), rows, training=Training(epochs=1))

@@ -105,6 +105,15 @@ def test_gradients_agree_with_finite_differences(kind: str) -> None:
     assert torch.autograd.gradcheck(lambda v, b: own(v), (z, bias))
 
 
+def test_masked_weights_have_no_second_derivatives() -> None:
+    own, z = flow(3, hidden=(4,)), torch.randn(3, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(own(z)[0].sum(), z, create_graph=True)
+    step = own.steps[0]
+    (found,) = torch.autograd.grad(slope.square().sum(), step.layers[0].weight)
+    assert found.any()
+    assert not found[step.mask_0 == 0].any()
+
+
 def test_flows_side_by_side_equal_flows_alone() -> None:
     flows, z = [flow(4, seed=seed) for seed in range(2)], torch.randn(2, 4, dtype=torch.float64)
     parameters, buffers = torch.func.stack_module_state(flows)  # type: ignore[arg-type]

@@ -91,3 +91,8 @@ def test_a_network_has_one_on_every_map() -> None:
 def test_scales_must_be_positive() -> None:
     with pytest.raises(DataError, match="initial_scale=0"):
         MatrixNormal(nn.Linear(2, 1), initial_scale=0.0)
+
+
+def test_modules_whose_rows_are_no_outputs_are_refused() -> None:
+    with pytest.raises(DataError, match=r"of type ConvTranspose2d was given; matrix normal weights are in nn.Linear, "):
+        MatrixNormal(nn.ConvTranspose2d(3, 5, 2))

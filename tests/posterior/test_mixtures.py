@@ -309,3 +309,29 @@ def test_quantiles_load_no_computer_algebra():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_second_derivatives_of_probabilities_and_quantiles_are_those_of_finite_differences(family):
+    """In centres, scales, weights, levels and degrees of freedom, and mixed."""
+    g = torch.Generator().manual_seed(0)
+    loc, log_scale = (torch.randn(3, 2, generator=g, dtype=torch.float64) for _ in range(2))
+    weight, df = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64), torch.full((3, 2), 3.5, dtype=torch.float64)
+    at = torch.tensor([0.2, 0.8], dtype=torch.float64)
+    given = [t.requires_grad_() for t in (at, weight, loc, 0.3 * log_scale, *([df] if family == "student" else []))]
+
+    def mixture(weight, loc, log_scale, df=df):
+        return Mixture(weight.log(), component(family, loc, log_scale.exp(), df))
+
+    for of in (lambda at, *rest: mixture(*rest).cdf(at), lambda at, *rest: mixture(*rest).icdf(at)):
+        assert torch.autograd.gradgradcheck(of, given, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        value = mixture(*given[1:]).icdf(at)
+    assert torch.equal(mixture(*given[1:]).icdf(at), value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_median_of_one_law_moves_with_its_centre(family):
+    loc = torch.tensor([1.0], dtype=torch.float64, requires_grad=True)
+    median = Mixture(torch.zeros(1), component(family, loc, torch.ones(1))).icdf(0.5)
+    assert torch.autograd.grad(median.sum(), loc)[0].item() == pytest.approx(1.0, rel=1e-12)

@@ -577,3 +577,20 @@ def test_a_mass_of_labels_that_are_no_classes_names_them():
         found.pmf(["c", "d"])
     with pytest.raises(DataError, match=r"labels of shape \(\) were given; allowed is \(2,\)"):
         found.logpmf("a")
+
+
+def test_a_quantile_has_the_second_derivative_of_what_the_network_computes():
+    x = torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)[:, None].requires_grad_()
+    draws = Draws((x**3)[None], torch.zeros(1), torch.zeros(1, dtype=torch.long), {})
+    p = predictive(draws, Gaussian(noise=0.5), squeeze=True)
+    (slope,) = torch.autograd.grad(p.icdf(0.9).sum(), x, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(slope.sum(), x)[0], 6.0 * x.detach())
+
+
+def test_components_of_another_kind_are_refused():
+    class Own(Gaussian):
+        def components(self, f):
+            return f
+
+    with pytest.raises(DataError, match=r"components of Own returned Tensor; allowed are Classes, .*mixtures"):
+        predictive(draws_for(Gaussian()), Own())

@@ -72,7 +72,7 @@ def elbo(
         If the likelihood does not give one number for each network and row.
     """
     log_p = _of_rows(draws, likelihood, y)
-    per_draw = log_p.sum(1) if weight is None else log_p @ weight  # (S,)
+    per_draw = log_p.sum(1) if weight is None else log_p @ weight.to(log_p)  # (S,)
     log_likelihood = (size / len(y)) * (draws.log_weight.exp() @ per_draw)
     value = log_likelihood
     for name, term in draws.divergence.items():

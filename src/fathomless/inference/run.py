@@ -290,6 +290,14 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | B
             raise DataError(f"{name} has shape {tuple(value.shape)} and x {tuple(rows.x.shape)}; rows must agree")
     if not len(rows):
         raise DataError("0 rows were given; at least 1 is needed")
+    if rows.weight is not None:
+        odd = rows.weight[~(rows.weight.isfinite() & (rows.weight >= 0))]
+        if len(odd):
+            raise DataError(
+                f"weight has {odd[0].item():g} among its numbers; finite numbers >= 0 are allowed: leave such rows out"
+            )
+        if isinstance(data, Rows) and not rows.weight.any():
+            raise DataError("every weight is zero; at least one row must count")
     if rows.x.is_floating_point() and rows.x.dtype != model.dtype:
         raise DataError(f"x is {rows.x.dtype} and the model {model.dtype}; convert one of them, for instance x.float()")
     if isinstance(likelihood, Categorical):

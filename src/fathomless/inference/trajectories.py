@@ -206,7 +206,7 @@ def subspace_draws(
         total = torch.zeros_like(u[:, 0])
         for part in rows.parts(_CHUNK):
             log_p = likelihood.log_prob(flat(part.x), part.y)
-            total = total + (log_p.sum(1) if part.weight is None else log_p @ part.weight)
+            total = total + (log_p.sum(1) if part.weight is None else log_p @ part.weight.to(log_p))
         return total
 
     u = (-(centre @ root)).expand(_CHAINS, -1).contiguous()  # z = 0, the mean of the iterates

@@ -87,7 +87,7 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
     Raises
     ------
     DataError
-        If nothing was replaced.
+        If nothing was replaced, or weights that would be occur in two places.
 
     Examples
     --------
@@ -99,11 +99,15 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
     make = make or (lambda _, layer: SpikeSlab(layer))
     whole = nn.Sequential()  # a parent for the module itself, should it be a layer
     whole.append(copy.deepcopy(module))
+    places: dict[int, list[str]] = {}
+    for name, parameter in whole.named_parameters(remove_duplicate=False):
+        places.setdefault(id(parameter), []).append(name.removeprefix("0."))
     for name, part in list(whole.named_modules()):
         if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
             new = make(name.removeprefix("0."), part)
             owner, _, leaf = name.rpartition(".")
             if new is not None:
+                _once(part, places)
                 setattr(whole.get_submodule(owner), leaf, BayesianSlot(new) if isinstance(new, BayesianLayer) else new)
     if not any(isinstance(part, BayesianSlot) for part in whole.modules()):
         raise DataError(
@@ -111,6 +115,16 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
             "for which `make` returns a layer"
         )
     return Bayesian(whole[0])
+
+
+def _once(part: nn.Module, places: dict[int, list[str]]) -> None:
+    """Refuse weights that are shared, which would be free in one place, or have two posteriors."""
+    for names in (places.get(id(parameter), []) for parameter in part.parameters()):
+        if len(names) > 1:
+            raise DataError(
+                f"the same weights are found as {' and '.join(names)}; weights in one place are allowed where they "
+                "become Bayesian: give each place a layer of its own, or let `make` return None for them"
+            )
 
 
 def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float) -> nn.Module:

@@ -164,5 +164,7 @@ class _Masked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight, mask = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            weight = weight * mask  # the same numbers, whose own gradient needs the mask too
         rows, columns = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
         return grad @ weight, (rows.mT @ columns) * mask, rows.sum(0), None

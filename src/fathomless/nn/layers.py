@@ -152,13 +152,13 @@ def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -
 
 def prior_scales(module: nn.Module, prior: "WeightPrior") -> dict[str, float]:
     """Return the prior's standard deviation s of every parameter of `module` that carries it, by name."""
+    own = dict(module.named_parameters())  # each once, also if it is tied to another
     return {
-        f"{prefix}.{name}" if prefix else name: prior.scale_of(
-            parameter[0] if isinstance(part, StackedLinear) else parameter
-        )
+        full: prior.scale_of(parameter[0] if isinstance(part, StackedLinear) else parameter)
         for prefix, part in module.named_modules()
         if prior.norms or not isinstance(part, _NORMS)
         for name, parameter in part.named_parameters(recurse=False)
+        if (full := f"{prefix}.{name}" if prefix else name) in own
     }
 
 
@@ -167,7 +167,7 @@ def weight_decay(parameters: Sequence[Tensor], sizes: Tensor) -> Tensor:
 
     Divided by s² this is KL(N(θ, s²I) ‖ N(0, s²I)): the divergence of a posterior as wide as the prior. Evaluating
     the likelihood at θ, as maximum a posteriori fits do, does not make it an evidence bound; it is penalised maximum
-    likelihood. The gradient is added in closed form and leaves no graph.
+    likelihood. The gradient is added in closed form and leaves no graph, unless it is to be differentiated again.
 
     Parameters
     ----------
@@ -214,6 +214,8 @@ class _DecayOfMany(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         parameters = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _times(parameters, grad)
         weights = grad.to(parameters[0].dtype).unbind()
         return torch._foreach_mul(parameters, weights)
 
@@ -232,8 +234,7 @@ class _WeightDecay(torch.autograd.Function):
         sizes, *parameters = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(output[1], sizes)
-        ctx.like = parameters
+        ctx.save_for_backward(output[1], sizes, *parameters)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], _: Tensor, *parameters: Tensor) -> Any:
@@ -241,10 +242,19 @@ class _WeightDecay(torch.autograd.Function):
         return (decay, decay.new_zeros(0)), (0, None)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        flat, sizes = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * len(ctx.needs_input_grad)
+        flat, sizes, *parameters = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return None, *_times(parameters, grad)
         weight = grad.to(flat.dtype).repeat_interleave(sizes, output_size=len(flat))
-        return None, *_unflatten_dense_tensors(flat * weight, ctx.like)
+        return None, *_unflatten_dense_tensors(flat * weight, parameters)
+
+
+def _times(parameters: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients grad_i θ_i of :func:`weight_decay`, to be differentiated again."""
+    return tuple(p * share.to(p.dtype) for p, share in zip(parameters, grad.unbind(), strict=True))
 
 
 def _decay_of_each(count: int, in_dims: Sequence[int | None], parameters: Sequence[Tensor]) -> Tensor:

@@ -34,7 +34,7 @@ class MatrixNormal(BayesianLayer):
 
     Parameters
     ----------
-    module : nn.Linear or convolution
+    module : nn.Linear, nn.Conv1d, nn.Conv2d or nn.Conv3d
         Where the mean starts; rows of its matrix are outputs.
     prior : WeightPrior
         s of every weight.
@@ -49,7 +49,7 @@ class MatrixNormal(BayesianLayer):
     Raises
     ------
     DataError
-        For a scale that is not positive.
+        For another module, or a scale that is not positive.
 
     Examples
     --------
@@ -63,6 +63,9 @@ class MatrixNormal(BayesianLayer):
         super().__init__()
         if not initial_scale > 0.0:
             raise DataError(f"initial_scale={initial_scale} was given; a positive number is allowed")
+        if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            names = "nn.Linear, nn.Conv1d, nn.Conv2d and nn.Conv3d"
+            raise DataError(f"a layer of type {type(module).__name__} was given; matrix normal weights are in {names}")
         prior, own = prior or WeightPrior(), dict(module.named_parameters())
         weight, bias = own["weight"], own.get("bias")
         self.module = module

@@ -27,7 +27,8 @@ class _SideBySide(torch.autograd.Function):
     """Apply m linear heads to their hidden states by batched products.
 
     Autograd's own derivative of a batched product multiplies in an order that is slow for few outputs. What was stacked
-    is returned too, so that it can be kept for the way back.
+    is returned too, so that it can be kept for the way back. The inputs are kept beside it: where the way back is to be
+    differentiated itself, they are stacked anew.
     """
 
     generate_vmap_rule = True
@@ -42,9 +43,14 @@ class _SideBySide(torch.autograd.Function):
         _, hidden, weight = output
         ctx.mark_non_differentiable(hidden, weight)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight)
+        ctx.save_for_backward(hidden, weight, *inputs[1 : 2 * len(hidden) + 1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        hidden, weight = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * len(ctx.needs_input_grad)
+        hidden, weight, *given = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            m = len(given) // 2
+            hidden, weight = torch.stack(given[:m]), torch.stack(given[m:])
         return None, *torch.bmm(grad, weight).unbind(), *torch.bmm(grad.mT, hidden).unbind(), *grad.sum(1).unbind()

@@ -66,7 +66,7 @@ def predictive(
     Raises
     ------
     DataError
-        If an option does not belong to the likelihood or has the wrong length.
+        If an option does not belong to the likelihood or has the wrong length, or its components are of another kind.
     DivergenceError
         If a network of positive weight gave a value that is not finite.
 
@@ -104,6 +104,11 @@ def predictive(
                 raise DataError(f"squeeze was given for {targets} targets; allowed is 1: leave it out")
             units = _units("shift", shift, 0.0, targets), _units("scale", scale, 1.0, targets)
             return ContinuousPredictive(log_weight, structure, component.affine(*units), squeeze, **layout)
+        case other:
+            raise DataError(
+                f"components of {type(likelihood).__name__} returned {type(other).__name__}; allowed are Classes, "
+                "Indicators or a Component (Normal, Laplace, StudentT), of fathomless.posterior.mixtures"
+            )
 
 
 def concatenate(chunks: Sequence[Predictive]) -> Predictive:

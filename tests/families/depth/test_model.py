@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import jacrev, vmap
 
 from depth_models import LAWS, NET, build, data, move_to
 from fathomless.data.rows import Rows
@@ -17,7 +18,7 @@ from fathomless.inference.run import Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
-from fathomless.nn.layers import WeightPrior, weight_decay
+from fathomless.nn.layers import MeanField, WeightPrior, weight_decay, weight_decay_of_many
 from fathomless.posterior.laws import FixedDepth, FreeCategorical, PoissonPrior, UniformPrior
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
@@ -384,3 +385,83 @@ def test_only_a_path_in_one_direction_is_unsettled() -> None:
     assert depth_drift(rows([4.0 + 0.3 * (-1) ** i for i in range(30)])) == 0.0
     assert depth_drift(rows([4.0 + min(i, 15) * 0.2 for i in range(30)])) == 0.0
     assert depth_drift([]) == 0.0
+
+
+def twice_differentiable() -> tuple[UnboundedDepth, Tensor]:
+    net = MLP(inputs=2, outputs=1, width=6, activation="tanh")
+    model = UnboundedDepth(net.layer, net.head, dtype=torch.float64)
+    return model, torch.randn(3, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+
+
+def test_second_derivatives_through_the_heads_are_those_of_the_networks_one_by_one() -> None:
+    model, x = twice_differentiable()
+    layers = [model.layers[str(k)] for k in (1, 2, 3)]
+    alone = nn.Sequential(*layers, model.heads["3"])
+    found = []
+    for f in (model(x).f[2], alone(x)):
+        (slope,) = torch.autograd.grad(f.sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(slope.square().sum(), [x, *alone.parameters()], allow_unused=True))
+    for ours, theirs in zip(*found, strict=True):
+        assert (ours is None) == (theirs is None)
+        torch.testing.assert_close(ours, theirs)
+    assert torch.autograd.gradgradcheck(lambda x: model(x).f, (x,))
+
+
+def test_second_derivatives_under_torch_func_are_those_of_autograd() -> None:
+    model, x = twice_differentiable()
+    expected = torch.autograd.functional.hessian(lambda x: model(x).f[2].sum(), x.detach())
+    found = vmap(jacrev(jacrev(lambda row: model(row[None]).f[:, 0, 0])))(x.detach())
+    for i in range(len(x)):
+        torch.testing.assert_close(found[i, 2], expected[i, :, i])
+
+
+def test_gradcheck_takes_networks_of_all_depths() -> None:
+    model, x = twice_differentiable()
+    assert torch.autograd.gradcheck(lambda x: model(x).f.sum(), (x,))
+
+
+@pytest.mark.parametrize("joined", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_decay_can_be_differentiated_twice(joined: bool, dtype: torch.dtype) -> None:
+    """Its second derivative is the identity; first derivatives are the same bits, whether or not a second is wanted."""
+    g = torch.Generator().manual_seed(0)
+    given = [torch.randn(shape, generator=g, dtype=dtype).requires_grad_() for shape in ((2, 3), (4,))]
+    share = torch.tensor([0.3, 2.0], dtype=torch.float64)
+
+    def of(*parameters: Tensor) -> Tensor:
+        return (weight_decay(parameters, torch.tensor([6, 4])) if joined else weight_decay_of_many(parameters)) @ share
+
+    once = torch.autograd.grad(of(*given), given)
+    again = torch.autograd.grad(of(*given), given, create_graph=True)
+    assert all(torch.equal(a, b) for a, b in zip(once, again, strict=True))
+    curvature = torch.autograd.grad(sum(s.sum() for s in again), given)
+    for found, expected in zip(curvature, share, strict=True):
+        assert torch.equal(found, torch.full_like(found, expected.item()))
+    vector = given[1].detach()
+    of_first = jacrev(jacrev(lambda p: of(p, vector)))(given[0].detach()).reshape(6, 6)
+    torch.testing.assert_close(of_first, 0.3 * torch.eye(6, dtype=dtype))
+
+
+class Tied(nn.Module):
+    """Two linear maps with the same weights."""
+
+    def __init__(self, *_: int) -> None:
+        super().__init__()
+        self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.c.weight = self.b.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        tied: Tensor = self.c(self.b(x).tanh())
+        return tied
+
+
+def test_tied_weights_are_charged_once() -> None:
+    model = UnboundedDepth(Tied, lambda _: nn.Linear(6, 1), dtype=torch.float64)
+    q = model.depth_posterior()
+    each = [decay(model.layers[str(k)]).item() for k in range(1, model.depth + 1)]  # whose parameters are listed once
+    expected = sum(p * (sum(each[:k]) + decay(model.heads[str(k)]).item()) for k, p in q.items())
+    found = model(torch.zeros(2, 6, dtype=torch.float64)).divergence["weights"]
+    assert found.item() == pytest.approx(expected, rel=1e-10)
+    drawn = MeanField(Tied())
+    assert len(drawn.log_scale) == 3  # a matrix, two biases
+    assert drawn(torch.zeros(2, 6))[0].shape == (2, 6)

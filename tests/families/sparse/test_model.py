@@ -325,6 +325,20 @@ def test_a_part_called_by_itself_or_twice_is_refused() -> None:
         bayesian(Twice())(torch.zeros(1, 3))
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["layers", "weights"])
+def test_weights_in_two_places_are_refused(whole: bool) -> None:
+    """They would be free in one of them, or have two posteriors."""
+    act, first, second = nn.ReLU(), nn.Linear(3, 3), nn.Linear(3, 3)
+    if whole:
+        second = first
+    second.weight = first.weight
+    module = nn.Sequential(first, act, second, act, nn.Linear(3, 2))
+    with pytest.raises(DataError, match=r"the same weights are found as 0.weight and 2.weight; .*layer of its own"):
+        bayesian(module)
+    own = bayesian(module, lambda name, part: SpikeSlab(part) if name == "4" else None)
+    assert own(torch.zeros(4, 3))[0].shape == (4, 2)
+
+
 def test_posterior_starts_at_the_weights_of_the_network_that_is_converted() -> None:
     plain = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     model = SparseNetwork(bayesian(plain)).set_prediction("median", use_means=True).eval()

@@ -309,8 +309,10 @@ class AutoencoderStage(Stage):
     def _log_likelihood(self, weights: Tensor, rows: Rows) -> Tensor:
         """Return the mean log density of a row under each network, averaged over networks."""
         log_p = self.likelihood.log_prob(self.network(weights, rows.x), rows.y)  # (R, B)
-        mean: Tensor = log_p.mean() if rows.weight is None else (log_p @ rows.weight).mean() / rows.weight.sum()
-        return mean
+        if rows.weight is None:
+            return log_p.mean()
+        weight = rows.weight.to(log_p)
+        return (log_p @ weight).mean() / weight.sum()
 
     @torch.no_grad()
     def gate(self) -> Gate:

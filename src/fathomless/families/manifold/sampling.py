@@ -50,7 +50,7 @@ def sample_latent(
         weights, total = model.moments(z)[0], z.new_zeros(len(z))
         for part in rows.parts(_CHUNK):
             log_p = likelihood.log_prob(model.network(weights, part.x), part.y)  # (C, B)
-            total = total + (log_p.sum(1) if part.weight is None else log_p @ part.weight)
+            total = total + (log_p.sum(1) if part.weight is None else log_p @ part.weight.to(log_p))
         return total
 
     generator = as_generator(seed, device=model.law.means.device)

@@ -120,8 +120,8 @@ def fit_noise(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likel
 def choose(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
     """Fit Gaussian noise, and take Student's in its place if its density of the rows is higher by two standard errors.
 
-    The gain of a row counts as 3 nats at most. The gain of a row far out is so large that it makes up most of the sum,
-    and of its standard error: the farther out, the closer their ratio comes to one.
+    The gain of a row counts as 3 nats at most: one row far out can make up most of the sum and of its standard error,
+    whose ratio then comes close to one.
 
     Parameters
     ----------

@@ -1,0 +1,60 @@
+"""How often Student's noise is chosen for rows of known noise, with and without a bound to what one row counts for.
+
+    python benchmarks/tails.py            about two minutes
+
+Normal and Student noise, some of it with one row far out; 60, 300 and 2,000 rows.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fathomless.inference import noise
+from fathomless.inference.crossfit import Held
+from fathomless.posterior.likelihoods import Gaussian, StudentT
+
+Draw = Callable[[np.random.Generator, int], Any]
+FAR = 100.0
+LAWS: dict[str, Draw] = {
+    "normal": lambda g, n: g.standard_normal(n),
+    "normal, one row at 100": lambda g, n: np.append(g.standard_normal(n - 1), FAR),
+    "Student, 8 degrees": lambda g, n: g.standard_t(8, n),
+    "Student, 4 degrees": lambda g, n: g.standard_t(4, n),
+    "Student, 4, one row at 100": lambda g, n: np.append(g.standard_t(4, n - 1), FAR),
+    "Student, 4, one row at 1e6": lambda g, n: np.append(g.standard_t(4, n - 1), 1e6),
+}
+
+
+def held(y: Any) -> Held:
+    """Return rows of a network that predicts 0."""
+    one, rows = torch.zeros(1, dtype=torch.float64), torch.arange(len(y))
+    f = torch.zeros(1, len(y), 1, dtype=torch.float64)
+    return Held(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)
+
+
+def main() -> None:
+    """Print the shares."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=40)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    bound = noise._MOST_OF_A_ROW
+    print(f"share of {asked.tables} tables in which Student's noise is chosen, and its standard error")
+    print(f"{'noise':<28}{'rows':>6}{'no bound':>16}{f'{bound:g} nats a row':>16}")
+    for name, draw in LAWS.items():
+        for rows in (60, 300, 2000):
+            cells = ""
+            for most in (math.inf, bound):
+                noise._MOST_OF_A_ROW = most
+                tables = [held(draw(np.random.default_rng(seed), rows)) for seed in range(asked.tables)]
+                share = float(np.mean([isinstance(noise.choose(one, Gaussian().double()), StudentT) for one in tables]))
+                cells += f"{f'{share:.2f} ± {math.sqrt(share * (1 - share) / asked.tables):.2f}':>16}"
+            print(f"{name:<28}{rows:>6}{cells}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -201,7 +201,7 @@ def test_log_prob_refuses_targets_of_another_shape(y):
         regression().log_prob(y)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, math.nan])
+@pytest.mark.parametrize("level", [0.0, 1.0, -1.0, math.nan, "0.9", [0.5, 0.9]])
 def test_intervals_of_no_probability_are_refused(level):
     with pytest.raises(DataError, match="level"):
         regression().interval(level)

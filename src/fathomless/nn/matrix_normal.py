@@ -63,7 +63,7 @@ class MatrixNormal(BayesianLayer):
         super().__init__()
         if not initial_scale > 0.0:
             raise DataError(f"initial_scale={initial_scale} was given; a positive number is allowed")
-        if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        if type(module) not in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d):
             names = "nn.Linear, nn.Conv1d, nn.Conv2d and nn.Conv3d"
             raise DataError(f"a layer of type {type(module).__name__} was given; matrix normal weights are in {names}")
         prior, own = prior or WeightPrior(), dict(module.named_parameters())

@@ -290,8 +290,7 @@ class ContinuousPredictive(Predictive):
         DataError
             If ``level`` is not between 0 and 1.
         """
-        if not 0.0 < level < 1.0:
-            raise DataError(f"interval was given the level {level}; allowed are numbers between 0 and 1, such as 0.9")
+        level = checks.interval("level", level, 0.0, 1.0, closed=False)
         return self.icdf(0.5 * (1.0 - level)), self.icdf(0.5 * (1.0 + level))
 
     def log_prob(self, y: Values) -> Tensor:

@@ -33,6 +33,8 @@ from fathomless.families.depth.parts import (
     drawn_heads,
     mean_of,
     outputs,
+    put_to_rest,
+    wake,
 )
 from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
@@ -272,7 +274,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have exactly the layers, heads and support of a blueprint that :meth:`blueprint` returned."""
-        self._wake()
+        wake(self, self._asleep)
         if "masses" in blueprint:
             self._given = tuple(blueprint["masses"])
             self.law = FixedDepth(tuple(blueprint["support"]), self._given)
@@ -345,7 +347,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
             )
 
         for model in models:
-            model._wake()
+            wake(model, model._asleep)
 
         def joined(kind: str) -> Build:
             return lambda depth: stacked([model._part(kind, depth) for model in models])
@@ -553,13 +555,6 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
                 value = torch.tensor(raw, dtype=torch.float64, device=self._device())
                 self.law_parameters.append(nn.Parameter(value))
 
-    def _wake(self) -> None:
-        """Let all parameters be trained again that were put to rest here; what its owner has frozen stays frozen."""
-        for name, p in self.named_parameters():
-            if name in self._asleep:
-                p.requires_grad_()
-        self._asleep = set()
-
     def _arrange(self, support: tuple[int, ...]) -> None:
         """Set the support, wake what is in it and put the rest to rest, and lay out who uses what."""
         self._support, self._at_rest = support, None
@@ -568,12 +563,8 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         heads = [(f"heads.{k}", self.heads[str(k)]) for k in depths]
         readout = [("readout", self.readout)] if self.readout is not None else []
         self._parts: list[tuple[str, nn.Module]] = [*layers, *heads, *readout]
-        in_use = {id(p) for _, part in self._parts for p in part.parameters()}
-        self._wake()
-        for name, p in self.named_parameters():
-            if name.startswith(("layers.", "heads.")) and id(p) not in in_use and p.requires_grad:
-                self._asleep.add(name)
-                p.requires_grad_(False).grad = None
+        wake(self, self._asleep)
+        self._asleep = put_to_rest([("layers", self.layers), ("heads", self.heads)], [part for _, part in self._parts])
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
         self._bayesian = [name for name, part in self._parts if isinstance(part, BayesianLayer)]

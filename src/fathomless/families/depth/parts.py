@@ -12,7 +12,18 @@ from fathomless.nn.stacked_linear import side_by_side
 from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError
 
-__all__ = ["applied", "chained", "check", "checked", "draw_heads", "drawn_heads", "mean_of", "outputs"]
+__all__ = [
+    "applied",
+    "chained",
+    "check",
+    "checked",
+    "draw_heads",
+    "drawn_heads",
+    "mean_of",
+    "outputs",
+    "put_to_rest",
+    "wake",
+]
 
 # what torch raises where shapes and types do not fit
 _MISFITS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError)
@@ -168,6 +179,25 @@ def _shown(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return f"a {type(value).__name__}"
+
+
+def put_to_rest(parts: Iterable[Named], in_use: Iterable[nn.Module]) -> set[str]:
+    """Let parameters of parts that are not in use have no gradient; return the names of those that could be trained."""
+    kept, names = {id(p) for part in in_use for p in part.parameters()}, set()
+    for prefix, part in parts:
+        for name, p in part.named_parameters(prefix):
+            if id(p) not in kept and p.requires_grad:
+                p.requires_grad_(False).grad = None
+                names.add(name)
+    return names
+
+
+def wake(module: nn.Module, names: set[str]) -> None:
+    """Let parameters be trained again that were put to rest, as far as they still exist, and forget their names."""
+    for name, p in module.named_parameters():
+        if name in names:
+            p.requires_grad_()
+    names.clear()
 
 
 def drawn_heads(each: Iterable[nn.ModuleDict]) -> dict[str, int]:

@@ -161,9 +161,8 @@ class FittedModel(TableOptions, ABC):
         given, changed = meta.get("options", {}), meta.get("changed", {})
         if not isinstance(given, dict) or not isinstance(changed, dict):
             raise FileError(f"{path} was altered: its options are no mapping; restore it from a backup or save again")
-        lacking = {name for name, value in [*given.items(), *changed.items()] if value == saving.FUNCTION} - set(
-            functions
-        )
+        every = [*given.items(), *changed.items()]
+        lacking = {name for name, value in every if value == saving.FUNCTION} - set(functions)
         if lacking:
             raise DataError(
                 f"the estimator in {path} was fitted with a function as {', '.join(sorted(lacking))}; give it again: "

@@ -60,8 +60,8 @@ class StackedLinear(nn.Module):
 
 
 def _stacked(parameters: Sequence[Tensor]) -> nn.Parameter:
-    frozen = not any(p.requires_grad for p in parameters)
-    return nn.Parameter(torch.stack([p.detach() for p in parameters]), requires_grad=not frozen)
+    trained = any(p.requires_grad for p in parameters)
+    return nn.Parameter(torch.stack([p.detach() for p in parameters]), requires_grad=trained)
 
 
 class Apart(nn.Module):

@@ -105,10 +105,12 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
     whole = own._trained(prepared, table, table, TEMPERATURES)
     found: dict[str, tuple[float, float]] = {}
     for share in SHARES:
-        rows, judges = temperature._divided(table, seed, share)
+        rows, judges, _ = temperature._divided(table, seed, share)
         fits = own._trained(prepared, rows, judges, TEMPERATURES)
         seen = [held(one.model, judges, seed, own.weight_draws) for one in fits]
-        each = torch.stack([temperature._left_out(s, one.likelihood, noise) for s, one in zip(seen, fits, strict=True)])
+        each = torch.stack(
+            [temperature._left_out(s, one.likelihood, noise, None) for s, one in zip(seen, fits, strict=True)]
+        )
         result = compared(each, judges.weight)
         chosen = {"at 0.1": TEMPERATURES.index(0.1)}
         for errors in ERRORS:

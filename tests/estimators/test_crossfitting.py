@@ -130,7 +130,7 @@ def test_options_of_one_network_win() -> None:
     with pytest.raises(DataError, match="none are held out"):
         UnboundedDepthRegressor(**SHORT, members=1, structure_from="held_out").fit(X[:20], y[:20])
     with pytest.raises(DataError, match="groups were given"):
-        regressor(members=1).fit(X, y, groups=np.arange(80) % 7)
+        UnboundedDepthRegressor(**SHORT, members=1, validation_fraction=0.0).fit(X, y, groups=np.arange(80) % 7)
 
 
 def test_automatic_members_follow_the_rows() -> None:

@@ -326,6 +326,26 @@ def test_leave_one_out_matches_refits() -> None:
     assert shape.max() < 0.7
 
 
+def test_copies_and_groups_are_left_out_together() -> None:
+    """A normal mean from rows that count three times, from copies of them, and from groups of different rows."""
+    g = np.random.default_rng(1)
+    y = g.normal(size=30)
+    draws = g.normal(3.0 * y.sum() / 91.0, 91.0**-0.5, size=40_000)
+    table = stats.norm.logpdf(y, draws[:, None])
+    found, shape = leave_one_out(table, counts=np.full(30, 3.0))
+    left = 3.0 * (y.sum() - y) / 88.0
+    np.testing.assert_allclose(found, stats.norm.logpdf(y, left, math.sqrt(1.0 + 1.0 / 88.0)), atol=0.02)
+    assert shape.max() < 0.7
+    unit = np.repeat(np.arange(30), 3)
+    copied, of_copies = leave_one_out(np.repeat(table, 3, 1), unit=unit)
+    np.testing.assert_allclose(copied, np.repeat(found, 3), atol=1e-9)
+    np.testing.assert_allclose(of_copies, np.repeat(shape, 3), atol=1e-6)
+    grouped, _ = leave_one_out(table, counts=np.full(30, 3.0), unit=np.arange(30) // 2)
+    pair = y.reshape(15, 2).sum(1).repeat(2)
+    left = 3.0 * (y.sum() - pair) / 85.0
+    np.testing.assert_allclose(grouped, stats.norm.logpdf(y, left, math.sqrt(1.0 + 1.0 / 85.0)), atol=0.03)
+
+
 def test_tables_that_are_not_finite_are_refused() -> None:
     with pytest.raises(DataError, match="finite ones of shape"):
         leave_one_out(np.array([[0.0, np.nan]]))

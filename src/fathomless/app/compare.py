@@ -1,9 +1,9 @@
 r"""Every family, baseline and peer on one table, cross-validated and ranked.
 
-Rows are dealt into folds once, equal rows into the same one and classes in proportion; every method predicts each fold
-after it was fitted to the others, as it comes; but categories that a training did not see count as missing, so that no
-fold has to be refused. Methods are ranked by the mean log density of all
-rows, in nats, in units of the table. The error of the difference to the best is that of the mean over rows of
+Rows are dealt into folds once, copies of a row into the same one (:mod:`fathomless.data.repeats`) and classes in
+proportion. Every method predicts each fold after it was fitted to the others, as it comes; but categories that a
+training did not see count as missing, so that no fold has to be refused. Methods are ranked by the mean log density of
+all rows, in nats, in units of the table. The error of the difference to the best is that of the mean over rows of
 :math:`\\log p_a(y_i) - \\log p_b(y_i)`; rows count as independent, and trainings that share rows do not make it larger.
 """
 
@@ -25,6 +25,7 @@ from fathomless import __version__
 from fathomless.app.peers import PEERS, Peer
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema, take
+from fathomless.data.repeats import repeats
 from fathomless.data.targets import fit_labels, fit_target
 from fathomless.estimators.base import Predictor
 from fathomless.estimators.evaluation import Score, evaluate
@@ -176,10 +177,12 @@ def compare(
     chosen, notes = methods_for(task, len(z))
     if methods:
         chosen, notes = _named(methods, task), ()
-    x = encode(fit_schema(X), X)
+    schema = fit_schema(X)
+    x = encode(schema, X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # of rows in no fold, which are told below
-        dealt = fold_rows(x, z, folds, 1, seed)[0].numpy()
+        together = not repeats(x, z, None, schema).observations
+        dealt = fold_rows(x, z, folds, 1, seed, together=together)[0].numpy()
     digest = hashlib.sha256(np.ascontiguousarray(x).tobytes() + np.ascontiguousarray(z).tobytes()).hexdigest()
     parts = {f"{name}/{k}": partial(_part, name, task, seed, X, y, dealt, k) for name in chosen for k in range(folds)}
     settings = {"seed": seed, "folds": folds, "table": digest, "version": __version__}

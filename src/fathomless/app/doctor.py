@@ -163,6 +163,24 @@ def _few_for_the_columns(case: Case) -> Iterator[Finding]:
         )
 
 
+def _equal_rows(case: Case) -> Iterator[Finding]:
+    told = case.estimator.weighing_.get("repeats")
+    if told is None:
+        return
+    share = "" if case.rows is None else f" of {case.rows:,}"
+    equal = f"{told['rows']:,}{share} rows are equal to another row, target included. "
+    if told["kind"] == "observations":
+        detail = "Chance explains that, so they are treated as observations, each assigned to a fold by itself."
+    else:
+        detail = "Chance does not explain that, so they are treated as copies, which stay together in every fold."
+    yield Finding(
+        "advice",
+        "Rows are repeated",
+        equal + detail,
+        "If that is wrong, give groups: one number for all copies of a row, different numbers for observations.",
+    )
+
+
 def _few_in_a_class(case: Case) -> Iterator[Finding]:
     rare = {label: count for label, count in case.classes.items() if count < _FEW_IN_CLASS}
     if rare:
@@ -380,6 +398,7 @@ _RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _miscalibrated,
     _noise_at_its_floor,
     _few_for_the_columns,
+    _equal_rows,
     _few_in_a_class,
 )
 _OF_TRAINING: tuple[Callable[[Case], Iterator[Finding]], ...] = (_short, _rising, _hasty, _nothing_held_out)

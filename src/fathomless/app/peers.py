@@ -17,6 +17,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
 from fathomless.data.frames import encode, fit_schema, take
+from fathomless.data.repeats import repeats
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
@@ -109,8 +110,12 @@ class Peer:
 
             return say
         boosting = HistGradientBoostingRegressor(random_state=fold_in(self.seed, "boosting") % 2**32)
-        order = np.random.default_rng(fold_in(self.seed, "residuals")).permutation(len(x))
-        held, rest = np.split(order, [max(1, round(_HELD * len(x)))])
+        found = repeats(x, z, None, self.schema_)
+        copies = found.rows > 0 and not found.observations
+        unit = found.unit if copies else np.arange(len(x))  # copies of a row stay together
+        order = np.random.default_rng(fold_in(self.seed, "residuals")).permutation(int(unit.max()) + 1)
+        units, others = np.split(order, [max(1, round(_HELD * len(order)))])
+        held, rest = (units, others) if not copies else (np.flatnonzero(np.isin(unit, own)) for own in (units, others))
         left = z[held] - boosting.fit(take(x, rest), z[rest]).predict(take(x, held))
         width = max(float(np.sqrt(np.mean(left**2))), _LEAST)
         boosting.fit(x, z)

@@ -9,10 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.data.frames import split
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["can_be_folded", "fold_rows", "given_folds", "without"]
+__all__ = ["can_be_folded", "fold_rows", "given_folds", "split_units", "without"]
 
 _RARE = 3  # distinct rows of a class below which they train every network
 Array = npt.NDArray[Any]
@@ -27,11 +28,12 @@ def fold_rows(
     *,
     groups: Array | None = None,
     blocks: bool = False,
+    together: bool = True,
 ) -> Tensor:
     """Deal rows into folds of nearly equal size.
 
-    Equal rows (of x and y), and rows of one group, share a fold. Classes are dealt in proportion; the rows of a class
-    with fewer than 3 distinct rows are in no fold, so that every network knows it.
+    Rows of one group, and copies of one row, share a fold. Classes are dealt in proportion; the rows of a class with
+    fewer than 3 distinct rows are in no fold, so that every network knows it.
 
     Parameters
     ----------
@@ -45,6 +47,9 @@ def fold_rows(
         Rows of a group share a fold; with fewer groups than K there are as many folds as groups.
     blocks : bool
         K blocks of consecutive rows, for rows in the order of time.
+    together : bool
+        Whether equal rows (of x and y) are copies, which share a fold; else each is dealt by itself. See
+        :func:`~fathomless.data.repeats.repeats`. `groups` overrides it.
 
     Returns
     -------
@@ -58,7 +63,7 @@ def fold_rows(
     """
     if groups is None:
         columns = np.column_stack([x, y.reshape(len(y), -1)])
-        unit = np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+        unit = np.unique(columns, axis=0, return_inverse=True)[1].ravel() if together else np.arange(len(y))
     else:
         if np.shape(groups) != (len(x),):
             raise DataError(f"groups have shape {np.shape(groups)}; one for each of the {len(x)} rows is needed")
@@ -76,15 +81,16 @@ def fold_rows(
         distinct = np.bincount(label, minlength=int(y.max()) + 1)
         few = np.flatnonzero((distinct > 0) & (distinct < _RARE))
         rare = np.isin(y, few) if groups is None else rare
+        distinctly = " distinct" if together else ""
         if rare.all():
             raise DataError(
-                f"each class has fewer than {_RARE} distinct rows, too few to fold them; give more rows, or set "
+                f"each class has fewer than {_RARE}{distinctly} rows, too few to fold them; give more rows, or set "
                 "members=1"
             )
         if rare.any():
             warnings.warn(
-                f"{len(few)} classes have fewer than {_RARE} distinct rows; those {int(rare.sum())} rows train every "
-                "network and are scored by none",
+                f"{len(few)} classes have fewer than {_RARE}{distinctly} rows; those {int(rare.sum())} rows train "
+                "every network and are scored by none",
                 DataWarning,
                 stacklevel=6,
             )
@@ -111,12 +117,41 @@ def _dealt(label: Array, members: int, seed: int) -> Array:
     return fold
 
 
-def can_be_folded(x: Array, y: Array) -> bool:
-    """Whether there are two different rows, of classes with 3 distinct rows or more."""
-    distinct = np.unique(np.column_stack([x, y.reshape(len(y), -1)]), axis=0)
+def can_be_folded(x: Array, y: Array, *, together: bool = True) -> bool:
+    """Whether there are two different rows, of classes with 3 rows or more; copies that stay together are one row."""
+    rows = np.column_stack([x, y.reshape(len(y), -1)])
+    distinct = np.unique(rows, axis=0) if together else rows
     if y.dtype.kind != "i":
         return len(distinct) > 1
     return bool((np.unique(distinct[:, -1], return_counts=True)[1] >= _RARE).any())
+
+
+def split_units(
+    unit: Array | None, rows: int, fraction: float, generator: torch.Generator, *, strata: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Split rows at random into a part to train on and a part to hold out; the rows of a unit stay together.
+
+    Parameters
+    ----------
+    unit : ndarray of int, shape (N,), optional
+        Number of the unit of each row: of its group, or of the row that it is a copy of. None: each row by itself.
+    rows : int
+        Number of rows N.
+    fraction, generator, strata
+        As in :func:`~fathomless.data.frames.split`; of the classes in a unit that of its first row counts.
+
+    Returns
+    -------
+    train, held : Tensor of int64
+        Row numbers, ascending, disjoint, together all rows.
+    """
+    if unit is None:
+        return split(rows, fraction, generator, strata=strata)
+    _, first, number = np.unique(unit, return_index=True, return_inverse=True)
+    own = None if strata is None else strata.cpu()[torch.from_numpy(first)]
+    _, units = split(len(first), fraction, generator, strata=own)
+    held = torch.from_numpy(np.isin(number.ravel(), units.numpy()))
+    return torch.nonzero(~held).flatten(), torch.nonzero(held).flatten()
 
 
 def given_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:

@@ -49,13 +49,15 @@ class Estimator(TableReader, ABC):
         Mean log predictive density of rows that a network was not fitted to, in nats per row and in the units of the
         target. Of cross-fitted networks: of all rows, each under the networks that have not seen it, with a posterior
         over structure and a noise that were fitted without its fold. Of one network: of the held-out rows, which chose
-        the epoch too, before calibration, and before heads have a posterior.
+        the epoch too, before calibration, and before heads have a posterior. Of sampled weights: the mean leave-one-out
+        density, copies of a row left out together, or None if it cannot be estimated.
     held_out_ : ndarray of int
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
     weighing_ : dict
         What was decided by rows that the networks had not seen, as plain JSON: what the posterior over structure rests
         on (:func:`~fathomless.estimators.crossfitting.weighed`), the weights of kinds of network, how much narrower
-        the noise of their average is, the temperature of a sparse one; empty if nothing was.
+        the noise of their average is, the temperature of a sparse one; empty if nothing was. If rows of the table are
+        equal, "repeats" says how many and whether they were treated as observations or as copies.
     relevance_ : dict of str to dict
         For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
@@ -130,6 +132,8 @@ class Estimator(TableReader, ABC):
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
         self.weighing_, self.goes_on_, self.fold_ = fitted.weighing, fitted.goes_on, None
+        if prepared.repeats is not None:
+            self.weighing_ = {**fitted.weighing, "repeats": prepared.repeats}
         self._fitted_with = self._given()
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):

@@ -198,10 +198,22 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         return self.validation_fraction
 
     def _partition(
-        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+        self,
+        x: Array,
+        y: Array,
+        count: float,
+        seed: int,
+        groups: Array | None,
+        kept: Array,
+        given: int,
+        *,
+        together: bool,
     ) -> Tensor | None:
-        if groups is not None:
-            raise DataError(f"groups were given, and {type(self).__name__} holds out no folds; leave them out")
+        if groups is not None and self.validation_fraction == 0.0:
+            raise DataError(
+                f"groups were given, and {type(self).__name__} holds out no rows; leave them out, or set "
+                "validation_fraction"
+            )
         return None
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
@@ -43,6 +44,7 @@ from fathomless.system.rng import fold_in
 __all__ = ["DOUBTED", "HamiltonianEstimator", "Sampled", "unconverged"]
 
 DOUBTED = 0.05  #: share of rows with a large k-hat beyond which it is told
+_UNKNOWN = 0.25  # share of rows with a large k-hat beyond which leave-one-out densities are not used
 _LEAST, _MOST = 0.02, 4  # weight of a structure that is sampled, and how many are
 _FEWEST = 3  # chains of a structure
 _POINTS = 100  # training rows, and random inputs, where functions are compared
@@ -121,7 +123,8 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             found[number] = self._chains_of(prepared, number, networks, fitted.likelihood, chains)
         weighing = _restricted(fitted.weighing, masses)
         log_density = torch.stack([found[number].loo for number in masses], 1)
-        if self.structure_weights == "stacking" and len(masses) > 1:
+        known = max(one.told["unknown"] for one in found.values()) <= _UNKNOWN
+        if self.structure_weights == "stacking" and len(masses) > 1 and known:
             prior = prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
@@ -138,7 +141,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             likelihood=self._sampled_likelihood(fitted.likelihood),
             history=[{**row, "structure": number} for number, one in found.items() for row in one.run.history],
             n_iter=self.sweeps,
-            score=float((count @ each) / count.sum()),
+            score=float((count @ each) / count.sum()) if known else None,
             seed=prepared.seed,
             weighing={**weighing, "prior": prior_mass, "sampling": told},
         )
@@ -173,7 +176,11 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             resume=resume,
         )
         seconds = time.perf_counter() - begun
-        return _concluded(sampler, run, fold_in(prepared.seed, "box", number), seconds)
+        counts = None if rows.weight is None else rows.weight.double().cpu().numpy()
+        if counts is not None and prepared.apart:
+            counts = np.minimum(counts, 1.0)  # one observation of several that are equal
+        unit = None if prepared.group is None else prepared.group.numpy()
+        return _concluded(sampler, run, fold_in(prepared.seed, "box", number), seconds, counts, unit)
 
     def _moving(self, prepared: Prepared) -> torch.dtype:
         """Return the type in which weights move: single precision, unless double was asked for."""
@@ -212,6 +219,14 @@ def unconverged(weighing: Mapping[str, Any]) -> list[str]:
             f"the chains of depth {', '.join(apart)} have not mixed: R-hat of 5 % of what networks predict is above "
             f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise sweeps or leapfrogs"
         )
+    unknown = {number: told for number, told in sampling.items() if told.get("unknown", 0.0) > _UNKNOWN}
+    if unknown:
+        worst = max(told["unknown"] for told in unknown.values())
+        found.append(
+            f"leave-one-out densities of depth {', '.join(unknown)} cannot be estimated: k-hat is above {TRUSTED} for "
+            f"{worst:.0%} of the rows. There is no validation score, and depths keep the weights of the fit before "
+            "sampling. Copies of rows make the posterior too narrow for this: give each row once"
+        )
     return found
 
 
@@ -240,8 +255,15 @@ def _restricted(weighing: Mapping[str, Any], masses: Mapping[int, float]) -> dic
 
 
 @torch.no_grad()
-def _concluded(sampler: NetworkSampler, run: Chains[WeightState], seed: int, seconds: float) -> Sampled:
-    """Score the rows, and compare the chains as functions."""
+def _concluded(
+    sampler: NetworkSampler,
+    run: Chains[WeightState],
+    seed: int,
+    seconds: float,
+    counts: NDArray[np.float64] | None,
+    unit: NDArray[np.int64] | None,
+) -> Sampled:
+    """Score the rows, each without what is left out with it, and compare the chains as functions."""
     x, chains, states = sampler.x, run.chains, len(run.chains[0].kept)
     noise = np.random.default_rng(seed)
     rows = x[torch.from_numpy(np.sort(noise.permutation(len(x))[:_POINTS]))]
@@ -259,7 +281,7 @@ def _concluded(sampler: NetworkSampler, run: Chains[WeightState], seed: int, sec
     functions = [diagnose(values[:, :, point]) for point in range(values.shape[2])] if states >= 4 else []
     rhats = np.array([min(one.rhat or 1.0, _APART) for one in functions]) if functions else np.array([_APART])
     share = ess_bulk(table.mean(1).reshape(len(chains), states)) / len(table) if states >= 4 else 1.0
-    loo, shape = leave_one_out(table, min(1.0, share))
+    loo, shape = leave_one_out(table, min(1.0, share), counts=counts, unit=unit)
     followed = {name: asdict(one) for name, one in run.diagnose().items() if name != "acceptance"}
     for one in followed.values():  # chains that stand still apart have no finite R-hat, and JSON no infinite one
         one["rhat"] = None if one["rhat"] is None else min(one["rhat"], _APART)
@@ -279,6 +301,7 @@ def _concluded(sampler: NetworkSampler, run: Chains[WeightState], seed: int, sec
         "ess": float(np.median([one.ess_bulk for one in functions])) if functions else 0.0,
         "mcse": float(np.median([one.mcse / max(one.sd, 1e-300) for one in functions])) if functions else 1.0,
         "doubtful": float((shape > TRUSTED).mean()),
+        "unknown": float((np.isfinite(shape) & (shape > TRUSTED)).mean()),  # not for want of draws
         "followed": followed,
         "seconds": seconds,
         "traces": [chain.traces["log_likelihood"] for chain in chains],

@@ -12,7 +12,9 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from fathomless.data import streams
-from fathomless.data.frames import fit_schema, merged, readable, split, take
+from fathomless.data.folds import split_units
+from fathomless.data.frames import fit_schema, merged, readable, take
+from fathomless.data.repeats import Repeats, pieces, repeats
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
@@ -52,7 +54,13 @@ class Prepared:
     fold_of_row : ndarray of int, shape (R, rows of the table)
         The same for the rows of the table; −1 for rows of no weight.
     group : Tensor of int64, shape (N,), optional
-        Which rows of `train` belong together, if that was said.
+        Which rows of `train` stay together in every split: those of a group, or copies of one row. None if each row is
+        by itself.
+    apart : bool
+        Whether equal rows are observations, which are left out one by one; copies are left out together.
+    repeats : dict, optional
+        If rows of the table are equal: "rows", how many are equal to another row, and "kind", "observations" or
+        "copies"; see :mod:`fathomless.data.repeats`.
     """
 
     schema: Schema
@@ -67,6 +75,8 @@ class Prepared:
     folds: Tensor | None = None
     fold_of_row: Array | None = None
     group: Tensor | None = None
+    apart: bool = False
+    repeats: dict[str, Any] | None = None
 
 
 class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
@@ -98,11 +108,21 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _partition(
-        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+        self,
+        x: Array,
+        y: Array,
+        count: float,
+        seed: int,
+        groups: Array | None,
+        kept: Array,
+        given: int,
+        *,
+        together: bool,
     ) -> Tensor | None:
         """Return the folds of encoded rows if several networks are cross-fitted, shape (R, N); else None.
 
-        They are the rows `kept` of the `given` ones of the table.
+        They are the rows `kept` of the `given` ones of the table. `together` says whether equal rows are copies, which
+        share a fold.
         """
 
     @abstractmethod
@@ -130,22 +150,27 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         target = self._fit_target(y, weight) if before is None else self.target_
         x, z = self._predictors(schema, X), target.encode(y)
         count = float(len(x) if weight is None else weight.sum())
-        place = np.arange(len(x))
-        if count <= SMALL_BATCH and groups is None and not self._keeps_order():
-            x, z, weight, place = merged(x, z, weight)
-        folds = self._partition(x, z, count, seed, groups, kept, given)
+        found = None if groups is not None else repeats(x, z, weight, schema)
+        x, z, weight, place, unit, apart = self._arranged(x, z, weight, count, groups, found)
+        folds = self._partition(x, z, count, seed, groups, kept, given, together=not apart)
+        if folds is not None and apart and count <= SMALL_BATCH and not self._keeps_order():
+            x, z, weight, place, folds = _joined(x, z, weight, place, folds)
         dtype, device = before or self._dtype(count, 1 if folds is None else int(folds.max()) + 1), self._device()
-        rows = _tensors(x, z, weight, dtype)
+        weight = None if weight is not None and apart and (weight == 1.0).all() else weight
+        rows, alike = _tensors(x, z, weight, dtype), None if unit is None else torch.from_numpy(unit)
+        told = _told(found)
         if folds is not None:
             of_row = np.full((len(folds), given), -1, dtype=np.int64)
             of_row[:, kept] = folds.numpy()[:, place]
             args = (self._width(schema), _on(rows, device), None, kept, seed, dtype, device)
-            group = None if groups is None else torch.from_numpy(np.unique(groups, return_inverse=True)[1].ravel())
-            return Prepared(schema, target, *args, folds, of_row, group)
-        train, valid, held = self._hold_out(rows, count, seed)
+            return Prepared(schema, target, *args, folds, of_row, alike, apart, told)
+        train, valid, held = self._hold_out(rows, count, seed, unit)
         valid = None if valid is None else _on(valid, device)
+        if alike is not None:
+            alike = alike[torch.from_numpy(np.setdiff1d(np.arange(len(rows)), held))]
         held_out = kept[np.isin(place, held)]
-        return Prepared(schema, target, self._width(schema), _on(train, device), valid, held_out, seed, dtype, device)
+        encoded = (self._width(schema), _on(train, device), valid, held_out)
+        return Prepared(schema, target, *encoded, seed, dtype, device, group=alike, apart=apart, repeats=told)
 
     def _prepare_part(
         self, X: Any, y: Any, sample_weight: Any, classes: Any, before: tuple[int, torch.dtype] | None
@@ -241,13 +266,33 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         double = self.precision == "float64" or (self.precision == "auto" and small)
         return torch.float64 if double else torch.float32
 
-    def _hold_out(self, rows: Rows, count: float, seed: int) -> tuple[Rows, Rows | None, Array]:
-        """Split the rows; return also the numbers of those held out."""
+    def _arranged(
+        self, x: Array, z: Array, weight: Array | None, count: float, groups: Array | None, found: Repeats | None
+    ) -> tuple[Array, Array, Array | None, Array, Array | None, bool]:
+        """Arrange rows for a split, so that their order and repetition do not matter.
+
+        Returned are x, z and weight; the place of each row of the table in them; which of them stay together; and
+        whether equal rows are observations. Observations become pieces, most of weight one. Copies in small tables are
+        merged.
+        """
+        place, ordered = np.arange(len(x)), self._keeps_order()
+        apart = found is not None and found.observations
+        if found is not None and apart and not ordered:
+            own = pieces(found.unit, weight)
+            return x[own.source], z[own.source], own.weight, own.first, None, True
+        if groups is not None:
+            return x, z, weight, place, np.unique(groups, return_inverse=True)[1].ravel(), False
+        if count <= SMALL_BATCH and not ordered:
+            return *merged(x, z, weight), None, False
+        return x, z, weight, place, found.unit if found is not None and found.rows and not apart else None, apart
+
+    def _hold_out(self, rows: Rows, count: float, seed: int, unit: Array | None) -> tuple[Rows, Rows | None, Array]:
+        """Split the rows, those of a unit together; return also the numbers of those held out."""
         fraction, none = self._share_held_out(count), np.zeros(0, dtype=np.int64)
         if fraction == 0.0:
             return rows, None, none
         strata = None if rows.y.is_floating_point() else rows.y
-        train, valid = split(len(rows), fraction, as_generator(fold_in(seed, "split")), strata=strata)
+        train, valid = split_units(unit, len(rows), fraction, as_generator(fold_in(seed, "split")), strata=strata)
         return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
 
 
@@ -257,6 +302,24 @@ def _grouped(groups: Any, rows: int) -> Array:
     if given.shape != (rows,):
         raise DataError(f"groups have shape {given.shape}; one for each of the {rows} rows is needed")
     return given if given.dtype.kind in "iuf" else given.astype(str)
+
+
+def _told(found: Repeats | None) -> dict[str, Any] | None:
+    """Return what is kept with a fit about equal rows of its table, as plain JSON."""
+    if found is None or not found.rows:
+        return None
+    return {"rows": found.rows, "kind": "observations" if found.observations else "copies"}
+
+
+def _joined(
+    x: Array, z: Array, weight: Array | None, place: Array, folds: Tensor
+) -> tuple[Array, Array, Array, Array, Tensor]:
+    """Merge equal rows that are in the same folds; see :func:`~fathomless.data.frames.merged`."""
+    count = len(folds)
+    x, z, weight, joined = merged(np.column_stack([x, folds.numpy().T]), z, weight)
+    of_fold = torch.from_numpy(np.ascontiguousarray(x[:, -count:].T.astype(np.int64)))
+    ones = np.ones(len(x)) if weight is None else weight
+    return np.ascontiguousarray(x[:, :-count]), z, ones, joined[place], of_fold
 
 
 def _tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Rows:

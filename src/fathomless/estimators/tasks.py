@@ -57,7 +57,8 @@ class Supervised(OfRows, Predictor):
         sample_weight : array, shape (N,), optional
             How often each row counts.
         groups : array, shape (N,), optional
-            Rows that belong together, a patient's say: where networks are cross-fitted, a group shares a fold.
+            Rows that belong together, a patient's say: a group stays together in every fold and split. Without groups,
+            the rules of :mod:`fathomless.data.repeats` say whether equal rows do.
 
         Returns
         -------

@@ -156,7 +156,16 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         return ""
 
     def _partition(
-        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+        self,
+        x: Array,
+        y: Array,
+        count: float,
+        seed: int,
+        groups: Array | None,
+        kept: Array,
+        given: int,
+        *,
+        together: bool,
     ) -> Tensor | None:
         if isinstance(self, CrossFitEstimator):
             members, alike = self._members(count, x.shape[1]), len(kinds(self.vary))
@@ -169,14 +178,16 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
                 if not isinstance(self.folds, str):
                     return given_folds(self.folds, given, kept).repeat(alike, 1)
                 checks.choice("folds", self.folds, ("random", "blocks"))
-                if self.members == "auto" and groups is None and not can_be_folded(x, y):
+                if self.members == "auto" and groups is None and not can_be_folded(x, y, together=together):
                     return None
                 blocks = self.folds == "blocks"
-                return fold_rows(x, y, members, self.repeats, seed, groups=groups, blocks=blocks).repeat(alike, 1)
-        if groups is not None:
+                how: dict[str, Any] = {"groups": groups, "blocks": blocks, "together": together}
+                return fold_rows(x, y, members, self.repeats, seed, **how).repeat(alike, 1)
+        chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
+        if groups is not None and self._share_held_out(math.inf) == 0.0 and not chosen:
             raise DataError(
-                f"groups were given, and this {type(self).__name__} trains one network, which needs none; leave them "
-                "out, or set members above 1 where there is such an option"
+                f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
+                "them out, set validation_fraction, or set members above 1 where there is such an option"
             )
         return None
 
@@ -239,7 +250,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     ----------
     fold_ : ndarray of int, shape (R, N), or None
         The fold of every row in each partition, if networks were cross-fitted; −1 for rows that all were fitted to,
-        those among them that were kept from a network that diverged and was left out.
+        those among them that were kept from a network that diverged and was left out. A row that counts several times
+        may be divided among folds (see :mod:`fathomless.data.repeats`); this is the fold of its first part.
     """
 
     @abstractmethod

@@ -200,3 +200,20 @@ def test_relevance_is_that_of_the_weights_which_leave_a_column(regression) -> No
     first = regression.schema_.width
     matrix = weights[:, : first * regression.width].reshape(len(weights), regression.width, first)
     assert torch.allclose(model.reach[model.depth == depth], matrix.double().square().mean(1).sqrt())
+
+
+def test_copies_give_no_score_that_new_rows_do_not_confirm() -> None:
+    """Four copies of 30 rows of noise: the networks interpolate them, and no weights of draws undo that."""
+    g = np.random.default_rng(0)
+    x, y = g.normal(size=(30, 6)), g.normal(size=30)
+    place = np.repeat(np.arange(30), 4)
+    options = {"sweeps": 100, "states": 30, "leapfrogs": 10, "width": 12, "depth_law": 1}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        copied = UnboundedDepthRegressor(random_state=0, **{**SHORT, **options}).fit(x[place], y[place])
+    assert any("cannot be estimated: k-hat is above 0.7 for" in str(one.message) for one in caught)
+    assert copied.validation_score_ is None
+    assert "leave-one-out densities cannot be estimated" in page(copied).about
+    once = fitted(x=x, y=y, **options)
+    new = g.normal(size=(1000, 6)), g.normal(size=1000)
+    assert once.validation_score_ == pytest.approx(float(once.predict_dist(new[0]).log_prob(new[1]).mean()), abs=0.4)

@@ -70,7 +70,8 @@ def _sampled(estimator: LayeredNetwork) -> StructureSection:
     groups = [_weights_of_depths(estimator)] if weighed else []
     if estimator.relevance_:
         groups.append(_relevance(estimator.relevance_))
-    of, score = estimator.sampling_, estimator.validation_score_ or 0.0
+    of, score = estimator.sampling_, estimator.validation_score_
+    unseen = "cannot be estimated" if score is None else f"give a new row a log-likelihood of {number(score)} nats"
     rows = [
         (
             str(depth),
@@ -89,8 +90,7 @@ def _sampled(estimator: LayeredNetwork) -> StructureSection:
         [*groups, Group("Chains", [], TextTable(caption, head, rows, text=0))],
         drawn,
         f"{_ABOUT} Within each depth, weights, their scales and the noise are draws from their posterior. All rows "
-        f"were used; leave-one-out densities give a new row a log-likelihood of {number(score)} nats."
-        + (f" {_WEIGHTS}" if weighed else ""),
+        f"were used; leave-one-out densities {unseen}." + (f" {_WEIGHTS}" if weighed else ""),
         _OF_CHAINS,
         objective="Networks were fitted first, for the weights of the depths and for the points at which chains begin. "
         "Nothing was maximised after that: Hamiltonian chains sampled weights, scales and noise together.",

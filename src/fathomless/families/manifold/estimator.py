@@ -290,14 +290,23 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
     # ---- reading
 
     def _partition(
-        self, x: Array, y: Array, count: float, seed: int, groups: Array | None, kept: Array, given: int
+        self,
+        x: Array,
+        y: Array,
+        count: float,
+        seed: int,
+        groups: Array | None,
+        kept: Array,
+        given: int,
+        *,
+        together: bool,
     ) -> Tensor | None:
         if self.holdout and not 0.01 <= self.holdout <= 0.5:
             raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
-        if not self.holdout or count < _FEW or (groups is None and not can_be_folded(x, y)):
+        if not self.holdout or count < _FEW or (groups is None and not can_be_folded(x, y, together=together)):
             return None
         folds = round(1.0 / self.holdout)
-        return fold_rows(x, y, folds, math.ceil(self.candidates / folds), seed, groups=groups)
+        return fold_rows(x, y, folds, math.ceil(self.candidates / folds), seed, groups=groups, together=together)
 
     def _share_held_out(self, count: float) -> float:
         return 0.0  # candidates are kept from folds, the posterior sees all rows

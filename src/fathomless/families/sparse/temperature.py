@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from fathomless.data.frames import split
+from fathomless.data.folds import split_units
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
@@ -187,7 +187,11 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
     def _chosen(self, prepared: Prepared, candidates: Sequence[float]) -> _Choice:
         """Train a network at every temperature, and weigh them by rows that they were not fitted to."""
         table, judges = cast(Rows, prepared.train), prepared.valid
-        rows, judges = (table, judges) if judges is not None else _divided(table, prepared.seed)
+        unit = None
+        if judges is None:
+            rows, judges, unit = _divided(table, prepared.seed, unit=prepared.group)
+        else:
+            rows = table
         dtype = torch.float32 if self.precision == "auto" else prepared.dtype  # enough to compare by, in half the time
         rows, judges = _cast(rows, dtype), _cast(judges, dtype)
         fits = self._trained(replace(prepared, dtype=dtype), rows, judges, candidates)
@@ -196,7 +200,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         for i, one in enumerate(fits):
             if not one.error:
                 rows_of = held(one.model, judges, seed, self.weight_draws)
-                log_density = _left_out(rows_of, one.likelihood, noise)
+                log_density = _left_out(rows_of, one.likelihood, noise, unit)
                 if bool(log_density.isfinite().all()):
                     seen[i] = rows_of, log_density
                 else:
@@ -267,11 +271,15 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         return keeper
 
 
-def _divided(table: Rows, seed: int, share: float = _SHARE) -> tuple[Rows, Rows]:
-    """Return rows to train the candidates on, and rows to weigh them by."""
+def _divided(
+    table: Rows, seed: int, share: float = _SHARE, unit: Tensor | None = None
+) -> tuple[Rows, Rows, Tensor | None]:
+    """Return rows to train the candidates on, rows to weigh them by, and the units of these; units stay together."""
     strata = None if table.y.is_floating_point() else table.y
-    train, judges = split(len(table), share, as_generator(fold_in(seed, "temperature")), strata=strata)
-    return table.take(train.to(table.x.device)), table.take(judges.to(table.x.device))
+    generator = as_generator(fold_in(seed, "temperature"))
+    train, judges = split_units(None if unit is None else unit.numpy(), len(table), share, generator, strata=strata)
+    device = table.x.device
+    return table.take(train.to(device)), table.take(judges.to(device)), None if unit is None else unit[judges]
 
 
 def _cast(rows: Rows, dtype: torch.dtype) -> Rows:
@@ -302,11 +310,14 @@ def _open(trained: Likelihood, seen: Held) -> Likelihood:
     return Categorical(trained.classes, temperature=True).to(seen.f.device, seen.f.dtype)
 
 
-def _left_out(seen: Held, trained: Likelihood, noise: Callable[[Held, Likelihood], Likelihood]) -> Tensor:
+def _left_out(
+    seen: Held, trained: Likelihood, noise: Callable[[Held, Likelihood], Likelihood], unit: Tensor | None
+) -> Tensor:
     """Log density of each row, under a noise that was fitted to the other parts of the rows, (N,)."""
     rows = len(seen.rows)
-    part, log_density = torch.arange(rows, device=seen.f.device) % _PARTS, seen.f.new_zeros(rows, dtype=torch.float64)
-    for k in range(min(_PARTS, rows)):
+    number = torch.arange(rows) if unit is None else unit.unique(return_inverse=True)[1]
+    part, log_density = number.to(seen.f.device) % _PARTS, seen.f.new_zeros(rows, dtype=torch.float64)
+    for k in range(min(_PARTS, int(number.max()) + 1)):
         own = part == k
         likelihood = noise(seen.take(~own), trained)
         with torch.no_grad():

@@ -25,8 +25,14 @@ TRUSTED = 0.7  #: largest shape at which the smoothed weights are reliable
 Array = NDArray[np.float64]
 
 
-def leave_one_out(log_density: ArrayLike, effective: float = 1.0) -> tuple[Array, Array]:
-    """Return the log density of each row under the posterior of all other rows, and the shape k̂ of its weights.
+def leave_one_out(
+    log_density: ArrayLike,
+    effective: float = 1.0,
+    *,
+    counts: ArrayLike | None = None,
+    unit: ArrayLike | None = None,
+) -> tuple[Array, Array]:
+    r"""Return the log density of each row under the posterior of all other rows, and the shape k̂ of its weights.
 
     Parameters
     ----------
@@ -34,6 +40,11 @@ def leave_one_out(log_density: ArrayLike, effective: float = 1.0) -> tuple[Array
         Log density of N rows under S draws of the posterior of all rows, of equal weight.
     effective : float
         Effective number of draws over S.
+    counts : array, shape (N,), optional
+        How often each row counts in the posterior and is left out: a row that counts c times has the ratios
+        :math:`r_s = p(y_i \mid \theta_s)^{-c}`. Default: once.
+    unit : array of int, shape (N,), optional
+        Rows of one unit are left out together: copies of a row, or rows of a group. Default: each row by itself.
 
     Returns
     -------
@@ -54,8 +65,15 @@ def leave_one_out(log_density: ArrayLike, effective: float = 1.0) -> tuple[Array
     table = np.asarray(log_density, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise DataError(f"log densities of shape {table.shape} were given; finite ones of shape (S, N) are allowed")
-    weights, shapes = zip(*(smoothed(-row, effective) for row in table.T), strict=True)
-    return np.array([logsumexp(w + row) for w, row in zip(weights, table.T, strict=True)]), np.array(shapes)
+    left_out = table.T if counts is None else table.T * np.asarray(counts, dtype=np.float64)[:, None]  # (N, S)
+    place = np.arange(len(left_out)) if unit is None else np.unique(unit, return_inverse=True)[1].ravel()
+    if unit is not None:
+        summed = np.zeros((int(place.max()) + 1, table.shape[0]))
+        np.add.at(summed, place, left_out)
+        left_out = summed
+    each = [smoothed(-row, effective) for row in left_out]
+    loo = [logsumexp(each[k][0] + row) for k, row in zip(place, table.T, strict=True)]
+    return np.array(loo), np.array([each[k][1] for k in place])
 
 
 def smoothed(log_ratio: Array, effective: float = 1.0) -> tuple[Array, float]:

@@ -84,6 +84,28 @@ def test_resume_is_bit_equal(tmp_path: Path, jobs: int, blocks: int) -> None:
         assert all(np.array_equal(a[name], b[name]) for a, b in zip(one.kept, other.kept, strict=True) for name in a)
 
 
+def test_the_order_of_tensors_in_a_checkpoint_does_not_matter(tmp_path: Path) -> None:
+    """Files of tensors keep no order, and histories and kept states have the names in theirs."""
+    plan = Plan(chains=3, sweeps=60, states=10)
+    keeper = Checkpoint(tmp_path / "check", seconds=0.0)
+
+    def pause(run: Chains[np.ndarray]) -> None:
+        run.pause = run.epoch >= 40
+
+    with pytest.raises(PausedError):
+        run_chains(Walk(), plan, seed=3, callbacks=[pause, keeper])
+    found = keeper.found()
+    assert found is not None
+    tensors, meta = found
+    whole = run_chains(Walk(), plan, seed=3)
+    for names in (sorted(tensors), sorted(tensors, reverse=True)):
+        resumed = run_chains(Walk(), plan, seed=3, resume=({name: tensors[name] for name in names}, meta))
+        assert [list(row) for row in resumed.history] == [list(row) for row in whole.history]
+        for one, other in zip(resumed.chains, whole.chains, strict=True):
+            assert list(one.traces) == list(other.traces)
+            assert [list(state) for state in one.kept] == [list(state) for state in other.kept]
+
+
 @pytest.mark.parametrize("sweeps", [480, 4000])  # traces of every sweep, and of every fourth
 def test_chains_that_have_ended_go_on_as_one_long_run(tmp_path: Path, sweeps: int) -> None:
     keeper = Checkpoint(tmp_path / "check")

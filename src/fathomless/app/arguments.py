@@ -11,6 +11,7 @@ from dataclasses import Field
 from typing import Any, NoReturn, cast
 
 from fathomless import __version__
+from fathomless.app.printing import plain
 from fathomless.estimators.options import COMMON, ClassOptions, NoiseOptions, described
 from fathomless.families.registry import families, options
 from fathomless.system.errors import DataError
@@ -45,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += _meant(found[1], re.findall(r"[\w-]+", found[2]))
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n")
+        self.exit(2, plain(f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n"))
 
 
 def _meant(given: str, allowed: Sequence[str]) -> str:

@@ -94,7 +94,7 @@ def begin(folder: Path_, manifest: RunManifest, *, resume: bool, overwrite: bool
     """
     folder = io.writable(folder)
     done = ranks().rank == 0 and not _prepared(folder, manifest, resume, overwrite)
-    return None if ranks().from_first(done) else folder / _CHECKPOINT
+    return None if ranks().from_first(done) else io.real(folder / _CHECKPOINT)
 
 
 def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool) -> bool:
@@ -121,7 +121,7 @@ def _prepared(folder: Path, manifest: RunManifest, resume: bool, overwrite: bool
             return False
         log(folder, "resumed")
         return True
-    io.remove(folder / _CHECKPOINT)
+    io.remove(folder / _CHECKPOINT, inside=True)
     io.write_text(folder / UNFINISHED, manifest.to_json())
     log(folder, "started")
     return True
@@ -207,7 +207,7 @@ def finish(
     findings = _examined(folder, estimator, [main] if main is not training else [], training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
     if not estimator.goes_on_:
-        io.remove(folder / _CHECKPOINT)
+        io.remove(folder / _CHECKPOINT, inside=True)
     io.remove_file(folder / UNFINISHED)
     log(folder, "finished")
     return main, findings
@@ -263,7 +263,7 @@ def leave(folder: Path_, event: str, **values: Any) -> None:
     """Note that a run was left before its end; without a checkpoint there is nothing to go on with."""
     if ranks().rank:
         return
-    if not io.holds(Path(folder) / _CHECKPOINT):
+    if not io.holds(Path(folder) / _CHECKPOINT, inside=True):
         io.remove_file(Path(folder) / UNFINISHED)
     log(folder, event, **values)
 
@@ -292,7 +292,7 @@ def load(folder: Path_) -> tuple[Estimator, RunManifest | None]:
 
 def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:
     """Put an evaluation into a run; one of the same name is replaced."""
-    evaluation.save(Path(folder) / _EVALUATIONS / _plain(evaluation.name))
+    evaluation.save(io.real(io.real(Path(folder) / _EVALUATIONS) / _plain(evaluation.name)))
 
 
 def evaluations(folder: Path_) -> list[Evaluation]:
@@ -303,7 +303,7 @@ def evaluations(folder: Path_) -> list[Evaluation]:
 
 
 def _evaluated(folder: Path_) -> list[Path]:
-    home = Path(folder) / _EVALUATIONS
+    home = io.real(Path(folder) / _EVALUATIONS)
     return [place for place in sorted(home.iterdir()) if io.holds(place)] if home.is_dir() else []
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["writer"]
 
 _SHEET_ROWS = 1 << 20
+_LIVE = ("=", "+", "-", "@", "#", "\t", "\r", "\n")  # first characters of formulas and errors of spreadsheets
 
 
 @contextlib.contextmanager
@@ -94,6 +95,8 @@ def _columns(schema: "pa.Schema") -> str:
 def _placed(target: Source) -> Iterator[IO[bytes]]:
     """Open what is to be written; a file gets its name when all is on the disk."""
     if target == "-":
+        if sys.stdout is None:
+            raise DataError("standard output is closed; name a file with --out")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
@@ -212,19 +215,29 @@ def _begun(start: Callable[["pa.Schema"], Any]) -> "Iterator[Callable[[pa.Table]
 def _sheet(file: IO[bytes]) -> "Iterator[Callable[[pa.Table], None]]":
     from fathomless.data.formats import openpyxl
 
-    book = openpyxl().Workbook(write_only=True)
+    sheets = openpyxl()
+    book = sheets.Workbook(write_only=True)
     sheet = book.create_sheet()
     rows = 0
+
+    def cell(value: Any) -> Any:
+        """Return text that a spreadsheet would take for a formula, or for an error, as a cell of text."""
+        if not isinstance(value, str) or value[:1] not in _LIVE:
+            return value
+        text = sheets.cell.WriteOnlyCell(sheet, value)
+        text.data_type = "s"
+        text.quotePrefix = True  # it stays text when it is edited
+        return text
 
     def put(table: "pa.Table") -> None:
         nonlocal rows
         if not rows:
-            sheet.append(table.column_names)
+            sheet.append([cell(name) for name in table.column_names])
         rows += 1 + len(table) if not rows else len(table)
         if rows > _SHEET_ROWS:
             raise DataError(f"a sheet holds {_SHEET_ROWS:,} rows with its header; write the table as CSV or Parquet")
         for row in table.to_pylist():
-            sheet.append([_plain(value, times=True) for value in row.values()])
+            sheet.append([cell(_plain(value, times=True)) for value in row.values()])
 
     yield put
     book.save(file)

@@ -165,7 +165,6 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
-        begun = time.perf_counter()
         run = run_chains(
             sampler,
             plan,
@@ -175,12 +174,11 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             progress=self._display("sweep", {"mean_log_likelihood": "nats per row"}),
             resume=resume,
         )
-        seconds = time.perf_counter() - begun
         counts = None if rows.weight is None else rows.weight.double().cpu().numpy()
         if counts is not None and prepared.apart:
             counts = np.minimum(counts, 1.0)  # one observation of several that are equal
         unit = None if prepared.group is None else prepared.group.numpy()
-        return _concluded(sampler, run, fold_in(prepared.seed, "box", number), seconds, counts, unit)
+        return _concluded(sampler, run, fold_in(prepared.seed, "box", number), counts, unit)
 
     def _moving(self, prepared: Prepared) -> torch.dtype:
         """Return the type in which weights move: single precision, unless double was asked for."""
@@ -259,7 +257,6 @@ def _concluded(
     sampler: NetworkSampler,
     run: Chains[WeightState],
     seed: int,
-    seconds: float,
     counts: NDArray[np.float64] | None,
     unit: NDArray[np.int64] | None,
 ) -> Sampled:
@@ -303,7 +300,6 @@ def _concluded(
         "doubtful": float((shape > TRUSTED).mean()),
         "unknown": float((np.isfinite(shape) & (shape > TRUSTED)).mean()),  # not for want of draws
         "followed": followed,
-        "seconds": seconds,
         "traces": [chain.traces["log_likelihood"] for chain in chains],
         "every": run.plan.every,
     }

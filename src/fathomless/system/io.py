@@ -41,6 +41,7 @@ __all__ = [
     "holds",
     "load",
     "read_json",
+    "real",
     "remove",
     "remove_file",
     "save",
@@ -54,6 +55,7 @@ FORMAT = 1
 
 _MANIFEST = "manifest.json"
 _PARTIALS = ("manifest.json.partial", "tensors.partial")
+_DEEPEST = 200  # levels of a path
 _TENSORS = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
 _LIMIT = 32 << 20  # bytes of a manifest; measurements that need more are tensors
 _DEPTH = 64  # nested levels of the metadata
@@ -174,6 +176,8 @@ def writable(folder: PathLike) -> Path:
     folder = Path(folder)
     with as_file_error(f"{folder} cannot be written"):
         _refuse_strangers(folder)
+        if len(folder.parts) > _DEEPEST:
+            raise FileError(f"{str(folder)[:60]}… has {len(folder.parts):,} levels; up to {_DEEPEST} are allowed")
         place = folder
         while not place.exists() and place.parent != place:
             place = place.parent
@@ -223,7 +227,11 @@ def append_text(path: PathLike, text: str) -> None:
     FileError
         If it cannot be written.
     """
-    with as_file_error(f"{path} could not be written"), open(path, "a", encoding="utf-8") as file:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # no link is followed
+    with (
+        as_file_error(f"{path} could not be written"),
+        open(os.open(path, flags, 0o666), "a", encoding="utf-8") as file,
+    ):
         file.write(text)
 
 
@@ -248,20 +256,45 @@ def remove_file(path: PathLike) -> None:
         Path(path).unlink(missing_ok=True)
 
 
-def remove(folder: PathLike) -> None:
-    """Remove what :func:`save` put into a folder, the manifest first, and the folder if nothing else is in it."""
-    folder = Path(folder)
+def remove(folder: PathLike, *, inside: bool = False) -> None:
+    """Remove what :func:`save` put into a folder, the manifest first, and the folder if nothing else is in it.
+
+    Parameters
+    ----------
+    folder : path
+        A link is not followed.
+    inside : bool
+        Remove what was saved in its subfolders too, and those that are empty then.
+    """
+    folder = real(folder)
     with as_file_error(f"{folder} could not be removed"):
         for path in [folder / _MANIFEST, *(sorted(folder.iterdir()) if folder.is_dir() else ())]:
             if path.name in (_MANIFEST, *_PARTIALS) or _TENSORS.fullmatch(path.name):
                 path.unlink(missing_ok=True)
+            elif inside and path.is_dir() and not path.is_symlink():
+                remove(path, inside=True)
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
 
-def holds(folder: PathLike) -> bool:
-    """Whether something of ours was saved in a folder; it may still be damaged."""
-    return (Path(folder) / _MANIFEST).is_file()
+def holds(folder: PathLike, *, inside: bool = False) -> bool:
+    """Whether something of ours was saved in a folder, or inside it; it may still be damaged."""
+    found = Path(folder).rglob(_MANIFEST) if inside else [Path(folder) / _MANIFEST]
+    return any(path.is_file() for path in found)
+
+
+def real(folder: PathLike) -> Path:
+    """Return a folder that must not be a link: what is written or removed there would be elsewhere.
+
+    Raises
+    ------
+    FileError
+        If it is a link.
+    """
+    folder = Path(folder)
+    if folder.is_symlink():
+        raise FileError(f"{folder} is a link, and links inside a run are not followed: remove it")
+    return folder
 
 
 def _commit(folder: Path, name: str, blob: bytes, manifest: bytes) -> None:

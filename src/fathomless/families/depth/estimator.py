@@ -96,7 +96,7 @@ class _UnboundedDepth(FittedDepth, Incremental, HamiltonianEstimator, LayeredNet
         Of sampled weights, for each depth: a record of every chain, and what the chains say of their convergence:
         "rhat" (the 95th percentile of R-hat over what networks predict at 100 rows and 100 random points,
         "rhat_median" beside), "ess" and "mcse" (medians; in standard deviations), "doubtful" (share of rows whose
-        leave-one-out densities are not reliable), "followed" (scales, noise, log-likelihood), "seconds". Else empty.
+        leave-one-out densities are not reliable), "followed" (scales, noise, log-likelihood). Else empty.
     """
 
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:

@@ -232,7 +232,13 @@ class Chains(Generic[S]):
     def meta(self) -> dict[str, Any]:
         """Return the rest as plain JSON."""
         chains = [
-            {"sweeps": chain.sweeps, "error": chain.error, "generator": chain.generator.bit_generator.state}
+            {
+                "sweeps": chain.sweeps,
+                "error": chain.error,
+                "generator": chain.generator.bit_generator.state,
+                "traces": list(chain.traces),  # in their order, which files of tensors do not keep
+                "kept": list(chain.kept[0]) if chain.kept else [],
+            }
             for chain in self.chains
         ]
         return {"epoch": self.epoch, "history": self.history, "planned": self.planned, "chains": chains}
@@ -247,8 +253,9 @@ class Chains(Generic[S]):
             own = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{number}/")}
             state = self.sampler.unpack(_under("state", own))
             chain = Chain(number, state, generator, told["sweeps"], error=told["error"])
-            chain.traces = {name: values.tolist() for name, values in _under("traces", own).items()}
-            chain.kept = _parted(_under("kept", own), _under("shapes", own))
+            traces, kept = _under("traces", own), _under("kept", own)
+            chain.traces = {name: traces[name].tolist() for name in told.get("traces", sorted(traces))}
+            chain.kept = _parted({name: kept[name] for name in told.get("kept", sorted(kept))}, _under("shapes", own))
             self.chains.append(chain)
         self.planned = list(meta["planned"])
         if self.planned[-1] != self.plan.sweeps:

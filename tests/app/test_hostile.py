@@ -1,0 +1,103 @@
+"""Files and folders that were made to do harm: nothing is obeyed, followed or executed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import openpyxl
+import pyarrow as pa
+import pytest
+
+from commands import Call
+from fathomless.app.printing import plain
+from fathomless.data.files import read
+from fathomless.data.writers import writer
+from fathomless.system import io
+from fathomless.system.errors import FileError
+from run_folders import FIT, write_table
+
+BAIT = ["=1+1", '=HYPERLINK("http://127.0.0.1","x")', "+1", "-1+2", "@SUM(A1)", "#N/A", "plain", "a=b"]
+
+
+def test_text_in_a_sheet_is_no_formula(workplace: None) -> None:
+    with writer("out.xlsx") as write:
+        write(pa.table({"=name": BAIT, "number": range(len(BAIT))}))
+    sheet = openpyxl.load_workbook("out.xlsx").worksheets[0]
+    cells = [row[0] for row in sheet.iter_rows()]
+    assert [cell.value for cell in cells] == ["=name", *BAIT]
+    assert {cell.data_type for cell in cells} == {"s"}
+    assert [cell.quotePrefix for cell in cells] == [value[:1] in "=+-@#" for value in ["=name", *BAIT]]
+
+
+def test_names_reach_the_terminal_without_control_characters(call: Call, workplace: None) -> None:
+    name = "\x1b]0;title\x07price\x1b[2J"
+    table = write_table("data.csv")
+    with writer("bait.csv") as write:
+        write(table.rename_columns(["size", "col\x1b[31mour\u202e", name]))
+    said = call("fit", "bait.csv", *FIT[2:], "--target", name, "--members", "1")
+    for one in (
+        call(*[name if word == "price" else word for word in ["fit", "bait.csv", *FIT[2:]]]),
+        call("predict", "run", "bait.csv", "--out", "p.csv"),
+        call("evaluate", "run", "bait.csv"),
+        call("fit", "bait.csv", "--target", "\x1b[2Jnone", "--out", "r"),
+        call("fit", "bait.csv", "--\x1b[2Jtarget", "x"),
+        said,
+    ):
+        assert not set(one.out + one.err) & set("\x1b\x07\u202e")
+    assert plain("tab\tand\nline") == "tab\tand\nline"
+
+
+def test_closed_standard_output_is_told(call: Call, data_csv: None) -> None:
+    call(*FIT, "--members", "1")
+    command = f"'{sys.executable}' -m fathomless.app.cli predict run data.csv >&-"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "standard output is closed; name a file with --out" in ended.stderr
+
+
+def test_deep_folders_are_refused(call: Call, data_csv: None) -> None:
+    said = call(*FIT[:5], "x/" * 2000)
+    assert said.code == 2
+    assert "levels; up to 200 are allowed" in said.err
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "evaluations", "checkpoint"])
+def test_links_inside_a_run_are_not_followed(call: Call, data_csv: None, name: str) -> None:
+    call(*FIT, "--members", "1")
+    Path("elsewhere").mkdir()
+    bait = Path("elsewhere/manifest.json")
+    bait.write_text(json.dumps({"format": io.FORMAT}))
+    target = Path("elsewhere/text") if name == "log.jsonl" else Path("elsewhere")
+    target.touch() if name == "log.jsonl" else None
+    place = Path("run") / name
+    if place.exists():
+        place.rename(place.with_name("old"))
+    os.symlink(target.resolve(), place, target_is_directory=target.is_dir())
+    said = call(*FIT, "--members", "1", "--overwrite")
+    assert said.code == 2
+    assert name in said.err
+    assert bait.exists()
+    if name == "log.jsonl":
+        assert target.read_text() == ""
+
+
+def test_checkpoints_of_several_stages_are_removed_together(tmp_path: Path) -> None:
+    for part in ("networks", "chains-2"):
+        io.save(tmp_path / "checkpoint" / part, kind="checkpoint", tensors={}, meta={})
+    other = tmp_path / "checkpoint" / "chains-2" / "notes.txt"
+    other.write_text("mine")
+    assert io.holds(tmp_path / "checkpoint", inside=True)
+    io.remove(tmp_path / "checkpoint", inside=True)
+    assert not io.holds(tmp_path / "checkpoint", inside=True)
+    assert [path.name for path in (tmp_path / "checkpoint").rglob("*")] == ["chains-2", "notes.txt"]
+    os.symlink(tmp_path / "checkpoint", tmp_path / "link")
+    with pytest.raises(FileError, match="is a link"):
+        io.remove(tmp_path / "link")
+
+
+def test_text_of_a_sheet_is_read_back(workplace: None) -> None:
+    with writer("out.xlsx") as write:
+        write(pa.table({"name": BAIT[:3], "number": [1.0, 2.0, 3.0]}))
+    assert read("out.xlsx").frame["name"].to_pylist() == BAIT[:3]

@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from fathomless.inference.laplace import linearised
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.nn.layers import WeightPrior, prior_scales
+from fathomless.nn.stateless import called
 from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, depth_structure
@@ -107,7 +108,7 @@ class DrawnNetworks(Resizable):
             each = torch.cat([p.reshape(-1) for p in named.values()]) + self.apart
             parts = zip(named, each.split([p.numel() for p in named.values()], 1), strict=True)
             weights = {name: part.unflatten(1, named[name].shape) for name, part in parts}
-            found: Tensor = vmap(lambda own: functional_call(self.network, own, (x,)))(weights)
+            found: Tensor = vmap(lambda own: called(self.network, own, x))(weights)
             return found
         flat = FlatNetworks(self.network, len(self.apart))
         flat.weights.copy_(flattened(self.network) + self.apart)

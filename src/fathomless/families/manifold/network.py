@@ -21,10 +21,10 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fathomless.nn.flat import flattened, refuse
 from fathomless.nn.layers import WeightPrior, prior_scales
+from fathomless.nn.stateless import called
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
@@ -214,7 +214,7 @@ class FlatModule:
         for row, own in zip(w, x if x.ndim == 3 else [x] * len(w), strict=True):
             parts = zip(named.items(), row.split(sizes), strict=True)
             weights = {name: part.view(p.shape) for (name, p), part in parts}
-            found.append(functional_call(self.module, weights, (own,)))
+            found.append(called(self.module, weights, own))
         return torch.stack(found)
 
     def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -196,7 +196,7 @@ def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numb
     start = times.cumsum(0) - times
     f = f[:, order]  # the networks of a row next to each other
     f = torch.cat([f[:, start + r] for r in range(least)])
-    log_weight = (log_weight - torch.tensor(float(least)).log()).repeat(least)
+    log_weight = (log_weight - torch.tensor(least, dtype=torch.float32).log()).repeat(least)
     weight = None if table.weight is None else table.weight[rows]
     return Held(f, log_weight, structure.repeat(least), table.y[rows], weight, rows.cpu())
 

@@ -483,7 +483,7 @@ class Categorical(Likelihood, HasWidth):
     def wider(self, factor: float) -> "Categorical":
         """Return one whose temperature is so many times as large."""
         warmer = Categorical(self.classes, temperature=True)
-        before = torch.zeros(()) if self.log_temperature is None else self.log_temperature.detach()
+        before = torch.zeros((), dtype=torch.float32) if self.log_temperature is None else self.log_temperature.detach()
         warmer.log_temperature = nn.Parameter(before + math.log(factor))
         return warmer
 

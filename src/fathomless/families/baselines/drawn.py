@@ -16,7 +16,7 @@ from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, depth_structure
 from fathomless.system.errors import DataError
-from fathomless.system.rng import fold_in, seeded_globals
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["DrawnNetworks"]
 
@@ -71,7 +71,7 @@ class DrawnNetworks(Resizable):
     ) -> None:
         super().__init__()
         self.depth, self.linear = depth, linear
-        with seeded_globals(fold_in(seed, "network")):
+        with building(fold_in(seed, "network")):
             parts = [*map(architecture.layer, range(1, depth + 1)), architecture.head(depth)]
         self.network = nn.Sequential(*parts).to(dtype)
         self._scales = prior_scales(self.network, weight_prior)
@@ -121,7 +121,7 @@ class DrawnNetworks(Resizable):
     def prior_scale(self) -> Tensor:
         """Return s of every weight, (P,)."""
         own = self.network.named_parameters()
-        return torch.cat([torch.full((p.numel(),), self._scales[name]).to(p) for name, p in own])
+        return torch.cat([torch.full((p.numel(),), self._scales[name], dtype=torch.float32).to(p) for name, p in own])
 
     def take(self, apart: Tensor, precision: float = 1.0) -> None:
         """Take what was drawn, (S, P) from the mode."""

@@ -157,7 +157,7 @@ class FlatNetwork:
 
     def prior_scale(self, prior: WeightPrior) -> Tensor:
         """Return the standard deviation of the prior of every weight, shape (P,)."""
-        each = self.layers(torch.zeros(self.size))
+        each = self.layers(torch.zeros(self.size, dtype=torch.float32))
         return self.flat([Affine(*(part + prior.scale_of(part) for part in layer)) for layer in each])
 
 
@@ -225,7 +225,9 @@ class FlatModule:
         """Return the standard deviation of the prior of every weight, (P,); infinite where there is no prior."""
         scales = prior_scales(self.module, prior)
         named = self.module.named_parameters()
-        return torch.cat([torch.full((p.numel(),), scales.get(name, torch.inf)) for name, p in named])
+        return torch.cat(
+            [torch.full((p.numel(),), scales.get(name, torch.inf), dtype=torch.float32) for name, p in named]
+        )
 
 
 #: A network as a function of its weights.

@@ -161,7 +161,7 @@ class BatchedRuns:
                 if not moved[i]:
                     state["value"][name][i] = (filler if row is None else row).detach()
             used = [float(row is not None and row.requires_grad) for row in rows]
-            self.active_mask[name] = torch.tensor(used, device=self.device)
+            self.active_mask[name] = torch.tensor(used, dtype=torch.float32, device=self.device)
         # the rest of what a step needs, as tensors
         self.order_of = list(self.active_mask)
         self.rates = torch.tensor([m.training.learning_rate for m in live], dtype=torch.float64, device=self.device)

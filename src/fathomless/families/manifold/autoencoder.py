@@ -22,6 +22,7 @@ Without hidden layers both maps are affine, and start from the components, the o
 last map has hP numbers; for large networks there are smaller ones: see :data:`LAST_MAPS`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -337,7 +338,7 @@ class AutoencoderStage(Stage):
         """Return the reconstruction error and the log-likelihood; refuse what is not finite."""
         gate = self.gate()
         told = {"reconstruction": gate.reconstruction, "decoded_log_likelihood": gate.log_likelihood}
-        if not all(map(torch.isfinite, map(torch.tensor, told.values()))):
+        if not all(map(math.isfinite, told.values())):
             raise DivergenceError(f"the decoder of weights is not finite ({gate}); lower decoder_rate")
         return told
 

@@ -31,6 +31,7 @@ from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.surroundings import recording
 
 __all__ = ["Held", "Together", "crossfit", "folded", "held", "held_apart"]
 
@@ -223,6 +224,7 @@ def folded(folds: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     return inside, outside
 
 
+@recording()
 def crossfit(
     starts: Sequence[tuple[Model, Likelihood]],
     table: Rows,

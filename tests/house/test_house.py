@@ -211,12 +211,11 @@ def test_no_hidden_state_no_dispatch_by_attribute_no_code_from_files(path: Path)
         "torch.set_default_dtype",
         "print",
     }
+    owned = {"app.printing": {"print"}, "system.rng": {"torch.set_default_dtype"}}  # the latter gives it back
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
-            assert name not in forbidden - ({"print"} if module(path) == "app.printing" else set()), (
-                f"{module(path)} calls {name}"
-            )
+            assert name not in forbidden - owned.get(module(path), set()), f"{module(path)} calls {name}"
     assert not path.stem.startswith("util")
     assert "pickle" not in set(imports(path))
 

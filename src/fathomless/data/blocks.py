@@ -76,7 +76,7 @@ class Blocks:
         if steps == 1:
             yield self._taken(self.index, self.weight)
             return
-        shuffled = torch.rand(networks, longest, generator=order).argsort(1).to(self.index.device)
+        shuffled = torch.rand(networks, longest, generator=order, dtype=torch.float32).argsort(1).to(self.index.device)
         index, weight = self.index.gather(1, shuffled), self.weight.gather(1, shuffled)
         edges = [longest * i // steps for i in range(steps + 1)]
         for start, end in itertools.pairwise(edges):

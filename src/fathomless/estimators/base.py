@@ -30,6 +30,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.system import checks, io
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
+from fathomless.system.surroundings import recording
 
 __all__ = ["Estimator", "Predictor"]
 
@@ -96,7 +97,7 @@ class Estimator(TableReader, ABC):
 
     def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
         """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
-        with _restored_on_error(self), named(self):
+        with recording(), _restored_on_error(self), named(self):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)

@@ -130,7 +130,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         weights = chain_weights(self.chains_by, fits, held, counts, apart=apart)
         score = None
         if held is not None and len(held):
-            mixture = torch.logsumexp(held + torch.tensor(weights).log(), 1)
+            mixture = torch.logsumexp(held + torch.tensor(weights, dtype=torch.float32).log(), 1)
             score = float((counts * mixture).sum() / counts.sum())
         used = [chain.number for chain, weight in zip(chains, weights, strict=True) if weight > 0.0]
         records: list[dict[str, Any]] = [{"chain": c.number, "error": c.error, "states": 0} for c in run.chains]

@@ -33,7 +33,8 @@ from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import checks, io, memory
 from fathomless.system.errors import DataError, DivergenceError, FileError
-from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.rng import as_generator, building, fold_in
+from fathomless.system.surroundings import recording, without_gradients
 
 __all__ = [
     "PREDICTED_AT_ONCE",
@@ -168,7 +169,7 @@ class FittedModel(TableOptions, ABC):
                 f"the estimator in {path} was fitted with a function as {', '.join(sorted(lacking))}; give it again: "
                 f"{cls.__name__}.load(path, {', '.join(f'{name}=...' for name in sorted(lacking))})"
             )
-        with saving.foreign(path):
+        with saving.foreign(path), recording(), building(0):
             known = saving.current(given, (option.name for option in options_of(cls)))
             estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
             estimator._rebuild(saved)
@@ -320,7 +321,7 @@ class FittedPredictor(FittedModel, ABC):
         device, likelihood = self.model_.device, self.likelihood_
         if networks_of is not None and "narrowing" in self.weighing_:
             likelihood = copy.deepcopy(likelihood)  # that of single networks
-            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"]))  # type: ignore[operator, union-attr]
+            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"], dtype=torch.float32))  # type: ignore[operator, union-attr]
         passes = self._draws() if self.model_.stochastic else 1
         networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
         networks *= len(members_of(self.model_))
@@ -331,14 +332,15 @@ class FittedPredictor(FittedModel, ABC):
         )
         for start in range(0, max(1, count), PREDICTED_AT_ONCE):
             found = encoded(slice(start, start + PREDICTED_AT_ONCE))
-            x = torch.as_tensor(found, dtype=self.model_.dtype).to(device)
-            noise = as_generator(fold_in(self.seed_, "predict"), device=x.device)
-            with torch.no_grad():
+            with without_gradients():  # not around the yield: the mode is the caller's there
+                x = torch.as_tensor(found, dtype=self.model_.dtype).to(device)
+                noise = as_generator(fold_in(self.seed_, "predict"), device=x.device)
                 draws = self.model_.draw(x, self._draws(), noise)
                 _check_finite(draws.f, start)
                 if networks_of is not None:
                     draws = _of_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
-                yield predictive(draws, likelihood, **self._units())
+                chunk = predictive(draws, likelihood, **self._units())
+            yield chunk
 
     def _draws(self) -> int:
         """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""

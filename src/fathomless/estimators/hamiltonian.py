@@ -39,7 +39,7 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.errors import DataError
-from fathomless.system.rng import fold_in
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["DOUBTED", "HamiltonianEstimator", "Sampled", "unconverged"]
 
@@ -187,8 +187,9 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
     def _refuse_long(self, prepared: Prepared, start: "HamiltonianEstimator") -> None:
         """Refuse what would take longer than an hour, before anything is trained."""
         rows = cast(Rows, prepared.train)
-        outputs = self._likelihood(prepared.target).outputs
-        model = start._build_model(prepared.inputs, outputs, prepared.seed, self._moving(prepared)).to(prepared.device)
+        with building(prepared.seed):
+            outputs, dtype = self._likelihood(prepared.target).outputs, self._moving(prepared)
+            model = start._build_model(prepared.inputs, outputs, prepared.seed, dtype).to(prepared.device)
         if not isinstance(model, HasLogJoint):
             raise lacks(model, HasLogJoint, "weights='hmc'", "use weights='map'")
         largest = max(map(int, cast(ListedPosterior, model.structure()).names))

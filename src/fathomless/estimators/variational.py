@@ -46,7 +46,8 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError
-from fathomless.system.rng import fold_in
+from fathomless.system.rng import building, fold_in
+from fathomless.system.surroundings import recording
 
 __all__ = ["CrossFitEstimator", "Sampling", "VariationalEstimator", "fit_together"]
 
@@ -139,8 +140,9 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             model, likelihood = copy.deepcopy((self.model_, self.likelihood_))
             as_points(model)
             return model, likelihood
-        likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
-        model = self._build_model(prepared.inputs, likelihood.outputs, seed, prepared.dtype)
+        with building(fold_in(seed, "start")):
+            likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
+            model = self._build_model(prepared.inputs, likelihood.outputs, seed, prepared.dtype)
         if self._kind_of_heads() != "point":
             check_heads(model, likelihood, self._kind_of_heads())  # now rather than after the training
         return model.to(prepared.device), likelihood
@@ -419,6 +421,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         return replace(fitted, weighing=told), seen, looks
 
 
+@recording()
 def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tuple[Any, Any]]) -> None:
     """Fit estimators with equal options to tables with equally many rows, side by side.
 

@@ -43,6 +43,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
+from fathomless.system.surroundings import recording
 
 __all__ = ["BatchedRun", "BatchedRuns", "densities", "fit_batched"]
 
@@ -152,14 +153,15 @@ class BatchedRuns:
             refuse_shapes(name, filler, rows)
             if name not in state["value"]:
                 blank = torch.zeros(len(rows), *filler.shape, dtype=filler.dtype, device=filler.device)
+                counts = torch.zeros(len(rows), dtype=torch.float32, device=self.device)
                 for kind in _KINDS:
-                    state[kind][name] = blank.clone() if kind != "count" else torch.zeros(len(rows), device=self.device)
+                    state[kind][name] = counts if kind == "count" else blank.clone()
             moved = state["count"][name].tolist()
             for i, row in enumerate(rows):
                 if not moved[i]:
                     state["value"][name][i] = (filler if row is None else row).detach()
             used = [float(row is not None and row.requires_grad) for row in rows]
-            self.active_mask[name] = torch.tensor(used, device=self.device)
+            self.active_mask[name] = torch.tensor(used, dtype=torch.float32, device=self.device)
         # the rest of what a step needs, as tensors
         self.order_of = list(self.active_mask)
         self.rates = torch.tensor([m.training.learning_rate for m in live], dtype=torch.float64, device=self.device)
@@ -267,6 +269,7 @@ class BatchedRuns:
 Callback = Callable[[BatchedRuns], None]
 
 
+@recording()
 def fit_batched(
     models: Sequence[Model],
     likelihoods: Sequence[Likelihood],

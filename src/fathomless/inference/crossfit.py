@@ -31,6 +31,7 @@ from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.surroundings import recording
 
 __all__ = ["Held", "Together", "crossfit", "folded", "held", "held_apart"]
 
@@ -196,7 +197,7 @@ def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numb
     start = times.cumsum(0) - times
     f = f[:, order]  # the networks of a row next to each other
     f = torch.cat([f[:, start + r] for r in range(least)])
-    log_weight = (log_weight - torch.tensor(float(least)).log()).repeat(least)
+    log_weight = (log_weight - torch.tensor(least, dtype=torch.float32).log()).repeat(least)
     weight = None if table.weight is None else table.weight[rows]
     return Held(f, log_weight, structure.repeat(least), table.y[rows], weight, rows.cpu())
 
@@ -223,6 +224,7 @@ def folded(folds: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     return inside, outside
 
 
+@recording()
 def crossfit(
     starts: Sequence[tuple[Model, Likelihood]],
     table: Rows,

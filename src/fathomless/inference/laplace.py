@@ -28,11 +28,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.heads import greatest_evidence, per_square
 from fathomless.nn.flat import refuse
+from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
 from fathomless.system.errors import DataError
 
@@ -164,7 +165,7 @@ def jacobian(network: nn.Module, x: Tensor) -> Tensor:
     own = dict(network.named_parameters())
 
     def f(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
-        output: Tensor = functional_call(network, parameters, (row[None],))[0]
+        output: Tensor = called(network, parameters, row[None])[0]
         return output
 
     basis = torch.eye(network(x[:1]).shape[1], dtype=x.dtype, device=x.device)  # given, where jacrev writes its own

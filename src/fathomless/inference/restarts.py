@@ -21,10 +21,12 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.surroundings import recording
 
 __all__ = ["restarted"]
 
 
+@recording()
 def restarted(
     starts: Sequence[tuple[Model, Likelihood]],
     train: Rows,

@@ -290,6 +290,7 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | B
             raise DataError(f"{name} has shape {tuple(value.shape)} and x {tuple(rows.x.shape)}; rows must agree")
     if not len(rows):
         raise DataError("0 rows were given; at least 1 is needed")
+    _refuse_inference_tensors(model, likelihood, rows)
     if rows.weight is not None:
         odd = rows.weight[~(rows.weight.isfinite() & (rows.weight >= 0))]
         if len(odd):
@@ -364,6 +365,19 @@ def first_part(model: nn.Module, x: Tensor, wrong: Callable[[Tensor], bool]) -> 
         for hook in hooks:
             hook.remove()
     return found[0] if found else "the network's output"
+
+
+def _refuse_inference_tensors(model: nn.Module, likelihood: nn.Module, rows: Rows) -> None:
+    """Refuse tensors that torch allows in no training, in place of its error in the first step."""
+    given = {"x": rows.x, "y": rows.y, **({} if rows.weight is None else {"weight": rows.weight})}
+    for prefix, module in (("model", model), ("likelihood", likelihood)):
+        given |= {f"{prefix}.{name}": p for name, p in module.state_dict(keep_vars=True).items()}
+    made = [name for name, value in given.items() if isinstance(value, Tensor) and value.is_inference()]
+    if made:
+        raise DataError(
+            f"{made[0]} was made inside torch.inference_mode(), which allows its tensors in no training; make it "
+            "outside, or take torch.no_grad() in place of torch.inference_mode()"
+        )
 
 
 def not_finite(model: nn.Module, x: Tensor) -> str:

@@ -17,6 +17,7 @@ from fathomless.inference.run import under
 from fathomless.system.errors import DataError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.surroundings import recording
 
 __all__ = ["Begin", "Stage", "StagedRun", "run_stages"]
 
@@ -171,6 +172,7 @@ class StagedRun:
                 self._optimizer.state[leaf] = under(f"optimizer/{i}", tensors)
 
 
+@recording()
 def run_stages(
     plan: Mapping[str, Begin],
     seed: int,

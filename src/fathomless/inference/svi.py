@@ -44,6 +44,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
+from fathomless.system.surroundings import recording
 
 __all__ = ["calibrate", "fit", "score"]
 
@@ -55,6 +56,7 @@ Callback = Callable[[Run], None]
 Data = Rows | Stream | Blocks | Batches
 
 
+@recording()
 def fit(
     model: Model,
     likelihood: Likelihood,
@@ -220,6 +222,7 @@ def _refuse(run: Run, train: Data, valid: Rows | Blocks | None) -> None:
             )
 
 
+@recording()
 def calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1, seed: int = 0) -> None:
     """Maximise the log predictive density of the validation rows over the likelihood's parameters alone.
 

@@ -32,11 +32,12 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.mcmc.elliptical import elliptical_slice
 from fathomless.nn.flat import FlatNetworks, flattened, refuse
+from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DivergenceError
 
@@ -57,7 +58,7 @@ def _objective(network: nn.Module, likelihood: Likelihood, scale: Tensor, count:
 
     def mean(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         parts = {name: part.view(shape) for (name, shape), part in zip(shapes, theta.split(sizes), strict=True)}
-        log_p = likelihood.log_prob(functional_call(network, parts, (x,))[None], y)[0]
+        log_p = likelihood.log_prob(called(network, parts, x)[None], y)[0]
         value: Tensor = 0.5 * (theta / scale).square().sum() / count - (weight * log_p).sum() / weight.sum()
         return value
 

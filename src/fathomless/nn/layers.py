@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.func import functional_call
 
 from fathomless.nn.stacked import StackedLinear
+from fathomless.nn.stateless import called
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -135,7 +135,7 @@ class MeanField(BayesianLayer):
             scale = log_scale.exp()
             drawn[name] = mean[name] + scale * torch.empty_like(scale).normal_(generator=generator)
             divergence = divergence + gaussian_divergence(mean[name], scale, prior_scale)
-        return functional_call(self.module, drawn, (x,)), divergence
+        return called(self.module, drawn, x), divergence
 
 
 def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -> Tensor:

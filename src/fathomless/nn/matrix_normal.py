@@ -21,9 +21,9 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fathomless.nn.layers import BayesianLayer, WeightPrior
+from fathomless.nn.stateless import called
 from fathomless.system.errors import DataError
 
 __all__ = ["MatrixNormal"]
@@ -86,7 +86,7 @@ class MatrixNormal(BayesianLayer):
         parts = {"weight": self.weight_scale * drawn[:, :count].reshape(weight.shape)}
         if self.bias_scale is not None:
             parts["bias"] = self.bias_scale * drawn[:, count]
-        return functional_call(self.module, parts, (x,)), self.divergence()
+        return called(self.module, parts, x), self.divergence()
 
     def mean(self) -> Tensor:
         """Return M, (K, P)."""

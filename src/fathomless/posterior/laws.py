@@ -91,7 +91,7 @@ class HardTruncation(Truncation):
         """Return S(u) and S'(u)."""
         slope = 1.0 / (self.upper - self.lower)
         inside = (u > self.lower) & (u < self.upper)
-        return ((u - self.lower) * slope).clamp(0.0, 1.0), inside * slope
+        return ((u - self.lower) * slope).clamp(0.0, 1.0), inside.to(torch.float32) * slope
 
 
 @dataclass(frozen=True)

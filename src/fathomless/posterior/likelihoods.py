@@ -150,7 +150,7 @@ class LearnedNoise(Noise):
         super().__init__()
         self.log_minimum = math.log(minimum)
         start = 0.5 * math.log(initial**2 - minimum**2)
-        self.raw = nn.Parameter(torch.full((targets,), start))
+        self.raw = nn.Parameter(torch.full((targets,), start, dtype=torch.float32))
 
     @property
     def columns(self) -> int:
@@ -415,7 +415,7 @@ class StudentT(LocationScale):
                 raise DataError(f"df='stated' was given with noise={noise!r}; networks state both: set noise='stated'")
             self.noise = StatedNoise(self.targets, shapes=1)
         share = (1.0 / _DF_START - 1.0 / _DF_HIGH) / (1.0 / _DF_LOW - 1.0 / _DF_HIGH)
-        start = torch.full((targets,), math.log(share / (1.0 - share)))
+        start = torch.full((targets,), math.log(share / (1.0 - share)), dtype=torch.float32)
         self.raw_df = nn.Parameter(start) if learned else None
 
     def df(self) -> Tensor:
@@ -458,7 +458,7 @@ class Categorical(Likelihood, HasWidth):
     def __init__(self, classes: int, *, temperature: bool = False) -> None:
         super().__init__()
         self.classes = _count("classes", classes, 2)
-        self.log_temperature = nn.Parameter(torch.zeros(())) if temperature else None
+        self.log_temperature = nn.Parameter(torch.zeros((), dtype=torch.float32)) if temperature else None
 
     @property
     def outputs(self) -> int:
@@ -483,7 +483,7 @@ class Categorical(Likelihood, HasWidth):
     def wider(self, factor: float) -> "Categorical":
         """Return one whose temperature is so many times as large."""
         warmer = Categorical(self.classes, temperature=True)
-        before = torch.zeros(()) if self.log_temperature is None else self.log_temperature.detach()
+        before = torch.zeros((), dtype=torch.float32) if self.log_temperature is None else self.log_temperature.detach()
         warmer.log_temperature = nn.Parameter(before + math.log(factor))
         return warmer
 

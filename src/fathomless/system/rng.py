@@ -5,14 +5,17 @@ A seed is an integer, ``None`` (fresh entropy), a NumPy ``RandomState`` or ``Gen
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 
-__all__ = ["as_generator", "as_seed", "branch", "fold_in", "seeded_globals"]
+__all__ = ["as_generator", "as_seed", "branch", "building", "fold_in", "renew_lock", "seeded_globals"]
 
 Seed = int | np.integer | np.random.RandomState | np.random.Generator | torch.Generator | None
+
+_lending = threading.RLock()  # held while the global streams are lent
 
 _BITS = 63  # torch takes seeds up to 2**64, NumPy and JSON are happier below 2**63
 
@@ -90,13 +93,35 @@ def seeded_globals(seed: int, device: torch.device | None = None) -> Iterator[No
     """Lend a seeded generator to code that can only read torch's global one, then give the old state back.
 
     Neither the initialisers of ``nn.Module`` nor dropout take a generator. Inside this block they read a stream that
-    starts at `seed`, on the CPU and on `device`; on leaving, the global streams go on as if nothing had happened. Not
-    safe across threads.
+    starts at `seed`, on the CPU and on `device`; on leaving, the global streams go on as if nothing had happened. One
+    thread at a time is inside, the others wait; what code of other packages draws in another thread meanwhile comes
+    from the seeded stream.
     """
     accelerator = device is not None and device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if accelerator else []):
+    with _lending, torch.random.fork_rng(devices=[device] if accelerator else []):
         torch.default_generator.manual_seed(seed)
         if accelerator:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+@contextlib.contextmanager
+def building(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Lend a seeded generator as :func:`seeded_globals` does, with float32 as torch's default type, to build modules.
+
+    Initial weights are drawn in the default type, which other code may have changed by ``torch.set_default_dtype``.
+    """
+    with seeded_globals(seed, device):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+def renew_lock() -> None:
+    """Replace the lock of the global streams, in a process that was forked while another thread held it."""
+    global _lending
+    _lending = threading.RLock()

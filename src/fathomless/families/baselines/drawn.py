@@ -5,17 +5,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from fathomless.inference.laplace import linearised
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.nn.layers import WeightPrior, prior_scales
+from fathomless.nn.stateless import called
 from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, depth_structure
 from fathomless.system.errors import DataError
-from fathomless.system.rng import fold_in, seeded_globals
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["DrawnNetworks"]
 
@@ -70,7 +71,7 @@ class DrawnNetworks(Resizable):
     ) -> None:
         super().__init__()
         self.depth, self.linear = depth, linear
-        with seeded_globals(fold_in(seed, "network")):
+        with building(fold_in(seed, "network")):
             parts = [*map(architecture.layer, range(1, depth + 1)), architecture.head(depth)]
         self.network = nn.Sequential(*parts).to(dtype)
         self._scales = prior_scales(self.network, weight_prior)
@@ -107,7 +108,7 @@ class DrawnNetworks(Resizable):
             each = torch.cat([p.reshape(-1) for p in named.values()]) + self.apart
             parts = zip(named, each.split([p.numel() for p in named.values()], 1), strict=True)
             weights = {name: part.unflatten(1, named[name].shape) for name, part in parts}
-            found: Tensor = vmap(lambda own: functional_call(self.network, own, (x,)))(weights)
+            found: Tensor = vmap(lambda own: called(self.network, own, x))(weights)
             return found
         flat = FlatNetworks(self.network, len(self.apart))
         flat.weights.copy_(flattened(self.network) + self.apart)
@@ -120,7 +121,7 @@ class DrawnNetworks(Resizable):
     def prior_scale(self) -> Tensor:
         """Return s of every weight, (P,)."""
         own = self.network.named_parameters()
-        return torch.cat([torch.full((p.numel(),), self._scales[name]).to(p) for name, p in own])
+        return torch.cat([torch.full((p.numel(),), self._scales[name], dtype=torch.float32).to(p) for name, p in own])
 
     def take(self, apart: Tensor, precision: float = 1.0) -> None:
         """Take what was drawn, (S, P) from the mode."""

@@ -521,7 +521,9 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         if not self.training or self.options.jitter != "times":
             return grid
         drawn = branch(generator, "times")
-        shift = torch.rand(len(grid), generator=as_generator(drawn.initial_seed())).sub(0.5).tolist()
+        shift = (
+            torch.rand(len(grid), generator=as_generator(drawn.initial_seed()), dtype=torch.float32).sub(0.5).tolist()
+        )
         kept = {0, *self.marks(grid)}
         return tuple(t if i in kept else t + 0.9 * shift[i] * grid[1] for i, t in enumerate(grid))
 

@@ -34,6 +34,7 @@ from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood,
 from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.rng import building
 
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
 
@@ -137,8 +138,9 @@ class _UnboundedDepth(FittedDepth, Incremental, HamiltonianEstimator, LayeredNet
         return {"weights": "map", "activation": self._between(), "width": self._hidden()}
 
     def _sampled_model(self, prepared: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]) -> Model:
-        outputs = self._likelihood(prepared.target).outputs
-        model = self._build_model(prepared.inputs, outputs, prepared.seed, prepared.dtype)
+        with building(prepared.seed):
+            outputs = self._likelihood(prepared.target).outputs
+            model = self._build_model(prepared.inputs, outputs, prepared.seed, prepared.dtype)
         assert isinstance(model, SampledDepth)
         model.fill(masses, {number: _states(one) for number, one in found.items()})
         return model.to(prepared.device)

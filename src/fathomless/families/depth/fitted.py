@@ -35,7 +35,7 @@ from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.rng import fold_in, seeded_globals
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["FittedDepth", "FittedLayers", "relevance"]
 
@@ -124,7 +124,7 @@ class FittedLayers(NetworkOptions, FittedPredictor, ABC):
 
         # the count is a quadratic polynomial, and torch is slow to start to count without building
         units, small = self._hidden(), (4, 8, 12)
-        with seeded_globals(0):
+        with building(0):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
         def need(width: int) -> float:

@@ -64,7 +64,7 @@ from fathomless.posterior.laws import (
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import ListedPosterior, depth_structure
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
-from fathomless.system.rng import fold_in, seeded_globals
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["UnboundedDepth"]
 
@@ -529,7 +529,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
     def _build(
         self, kind: str, depth: int, build: Build, adjust: Callable[[nn.Module], None] | None = None
     ) -> nn.Module:
-        with seeded_globals(fold_in(self.seed, kind, depth)):
+        with building(fold_in(self.seed, kind, depth)):
             built = [(f"{k}s.{at}", part) for k in ("layer", "head") for at, part in getattr(self, f"{k}s").items()]
             part = checked(kind, depth, build(depth), built)
             if adjust is not None:

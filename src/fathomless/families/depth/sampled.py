@@ -12,6 +12,7 @@ from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, depth_structure
 from fathomless.system.errors import DataError
+from fathomless.system.rng import building
 
 __all__ = ["SampledDepth", "States"]
 
@@ -129,17 +130,22 @@ class SampledDepth(Resizable):
             shape = kind["shape"]
             self.register_buffer(name, torch.zeros(shape, dtype=getattr(torch, kind["dtype"])))
             if name.startswith("weights_"):
-                network = self._network(int(name.rpartition("_")[2]), self.outputs)
+                network = self._built(int(name.rpartition("_")[2]))
                 size = sum(parameter.numel() for parameter in network.parameters())
                 if size != shape[1]:
                     raise DataError(
                         f"its networks of {name} have {shape[1]:,} weights, and its options ask for {size:,}"
                     )
 
+    def _built(self, depth: int) -> nn.Module:
+        """Build a network, whose own weights do not matter."""
+        with building(depth):
+            return self._network(depth, self.outputs)
+
     def _of_depth(self, depth: int, x: Tensor) -> Tensor:
         """Return outputs (S, B, K) of the states of one depth."""
         weights: Tensor = getattr(self, f"weights_{depth}")
-        network = self._network(depth, self.outputs).to(weights.device, weights.dtype)
+        network = self._built(depth).to(weights.device, weights.dtype)
         parts = weights.split(max(1, _AT_ONCE // max(len(x), 1)))
         return torch.cat([_evaluated(network, part, x) for part in parts])
 

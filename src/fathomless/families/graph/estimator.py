@@ -32,7 +32,7 @@ from fathomless.inference.objective import log_predictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks, memory
 from fathomless.system.errors import DataError, DataWarning
-from fathomless.system.rng import as_generator, as_seed, fold_in
+from fathomless.system.rng import as_generator, as_seed, building, fold_in
 
 __all__ = ["IndianChefsClassifier", "IndianChefsDensity", "IndianChefsRegressor", "Marginal"]
 
@@ -131,7 +131,8 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
         return f"{engine(self.engine).name} sweep"
 
     def _model_of(self, prepared: Prepared, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> IndianChefs:
-        model = self._build_model(prepared.inputs, self._noise_of(prepared).outputs, prepared.seed, torch.float64)
+        with building(prepared.seed):
+            model = self._build_model(prepared.inputs, self._noise_of(prepared).outputs, prepared.seed, torch.float64)
         states = [state for chain in chains for state in chain.kept]
         number = [chain.number for chain in chains for _ in chain.kept]
         share = [weight / len(chain.kept) for chain, weight in zip(chains, weights, strict=True) for _ in chain.kept]
@@ -139,7 +140,8 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
         return model
 
     def _noise_of(self, prepared: Prepared) -> Likelihood:
-        return self._likelihood(prepared.target)
+        with building(prepared.seed):
+            return self._likelihood(prepared.target)
 
 
 class _Conditional(_InfiniteGraph, ABC):

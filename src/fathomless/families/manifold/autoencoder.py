@@ -22,6 +22,7 @@ Without hidden layers both maps are affine, and start from the components, the o
 last map has hP numbers; for large networks there are smaller ones: see :data:`LAST_MAPS`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,7 +38,7 @@ from fathomless.inference.stages import Stage
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks
 from fathomless.system.errors import DivergenceError
-from fathomless.system.rng import fold_in, seeded_globals
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["LAST_MAPS", "AutoencoderOptions", "AutoencoderStage", "ChunkMap", "Decoder", "Gate", "LayerMap"]
 
@@ -251,7 +252,7 @@ class AutoencoderStage(Stage):
         self.network, self.likelihood, self.rows = network, likelihood.requires_grad_(False), rows
         self.options, self.weights, self.beside = options, weights, dict(beside or {})
         sizes = (options.dimensions, *options.hidden)
-        with seeded_globals(seed):
+        with building(seed):
             self.decoder = self._decoder(options, network).to(weights)
         self.decoder.mean.copy_(weights.mean(0))
         self.decoder.scale.copy_(weights.std(0, correction=0).clamp(min=_LEAST))
@@ -260,7 +261,7 @@ class AutoencoderStage(Stage):
         count = int((values > values[0] * _COMPONENT).sum())
         self.unit = (count / network.size) ** 0.5  # of components, so that their mean square is 1
         self.components = left[:, :count] * values[:count] * self.unit  # (R, C)
-        with seeded_globals(fold_in(seed, "encoder")):
+        with building(fold_in(seed, "encoder")):
             self.code = nn.Linear((*sizes, count)[1], sizes[0]).to(weights)
             self.encoder = nn.Sequential(_tanh_layers((count, *sizes[:0:-1])), self.code).to(weights)
         if not options.hidden:
@@ -337,7 +338,7 @@ class AutoencoderStage(Stage):
         """Return the reconstruction error and the log-likelihood; refuse what is not finite."""
         gate = self.gate()
         told = {"reconstruction": gate.reconstruction, "decoded_log_likelihood": gate.log_likelihood}
-        if not all(map(torch.isfinite, map(torch.tensor, told.values()))):
+        if not all(map(math.isfinite, told.values())):
             raise DivergenceError(f"the decoder of weights is not finite ({gate}); lower decoder_rate")
         return told
 
@@ -349,7 +350,8 @@ class AutoencoderStage(Stage):
         decoder.spread.copy_(raw.std(0, correction=0).clamp(min=_LEAST_CODE))
         codes, gate = self.codes(), self.gate()
         decoder.residual.copy_((self.tilde - decoder.last(decoder.features(codes))).square().mean(0))
-        told = torch.tensor([gate.reconstruction, gate.log_likelihood, gate.of_candidates, gate.apart])
+        each = [gate.reconstruction, gate.log_likelihood, gate.of_candidates, gate.apart]
+        told = torch.tensor(each, dtype=torch.float32)
         state = {f"decoder/{name}": value for name, value in decoder.state_dict().items()}
         return {**self.beside, **state, "codes": codes, "gate": told.double()}
 
@@ -357,7 +359,8 @@ class AutoencoderStage(Stage):
     def decoder_of(cls, found: Mapping[str, Tensor], options: AutoencoderOptions, network: Flat) -> Decoder:
         """Return the decoder that :meth:`finish` returned the state of."""
         state = under("decoder", found)
-        decoder = cls._decoder(options, network).to(state["mean"])
+        with building(0):  # all of it is loaded
+            decoder = cls._decoder(options, network).to(state["mean"])
         decoder.load_state_dict(state)
         return decoder
 

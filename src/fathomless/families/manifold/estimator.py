@@ -36,7 +36,7 @@ from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
 from fathomless.system import checks, memory
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.rng import fold_in, seeded_globals
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["COLLAPSED", "ProjectedBayesClassifier", "ProjectedBayesRegressor"]
 
@@ -115,7 +115,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
             return None
         found = []
         for k in range(count):
-            with seeded_globals(fold_in(seed, "network", k)):
+            with building(fold_in(seed, "network", k)):
                 found.append(flattened(self.architecture(inputs, outputs)))
         return torch.stack(found)
 
@@ -124,8 +124,9 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         assert isinstance(prepared.train, Rows)
         if ranks().count > 1:
             raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one")
-        likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
-        network, tried = self._network(prepared.inputs, likelihood.outputs), self._tried()
+        with building(prepared.seed):
+            likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
+            network, tried = self._network(prepared.inputs, likelihood.outputs), self._tried()
         recipe = self._recipe(max(tried))
         self._require_memory(network, recipe, prepared)
         trajectories = math.ceil(recipe.candidates / recipe.snapshots)
@@ -202,7 +203,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
     def _require_memory(self, network: Flat, recipe: Recipe, prepared: Prepared) -> None:
         """Refuse a decoder, or candidates, that do not fit: weights, gradients and two moments of each."""
         own = recipe.autoencoder
-        with torch.device("meta"):
+        with building(0), torch.device("meta"):
             decoder = Decoder(own.dimensions, own.hidden, network.size, own.last, network.blocks)
         numbers = 4.0 * (network.size * recipe.candidates + sum(p.numel() for p in decoder.parameters()))
         memory.require(

@@ -21,10 +21,10 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fathomless.nn.flat import flattened, refuse
 from fathomless.nn.layers import WeightPrior, prior_scales
+from fathomless.nn.stateless import called
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
@@ -157,7 +157,7 @@ class FlatNetwork:
 
     def prior_scale(self, prior: WeightPrior) -> Tensor:
         """Return the standard deviation of the prior of every weight, shape (P,)."""
-        each = self.layers(torch.zeros(self.size))
+        each = self.layers(torch.zeros(self.size, dtype=torch.float32))
         return self.flat([Affine(*(part + prior.scale_of(part) for part in layer)) for layer in each])
 
 
@@ -214,7 +214,7 @@ class FlatModule:
         for row, own in zip(w, x if x.ndim == 3 else [x] * len(w), strict=True):
             parts = zip(named.items(), row.split(sizes), strict=True)
             weights = {name: part.view(p.shape) for (name, p), part in parts}
-            found.append(functional_call(self.module, weights, (own,)))
+            found.append(called(self.module, weights, own))
         return torch.stack(found)
 
     def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -225,7 +225,9 @@ class FlatModule:
         """Return the standard deviation of the prior of every weight, (P,); infinite where there is no prior."""
         scales = prior_scales(self.module, prior)
         named = self.module.named_parameters()
-        return torch.cat([torch.full((p.numel(),), scales.get(name, torch.inf)) for name, p in named])
+        return torch.cat(
+            [torch.full((p.numel(),), scales.get(name, torch.inf), dtype=torch.float32) for name, p in named]
+        )
 
 
 #: A network as a function of its weights.

@@ -21,7 +21,7 @@ from fathomless.posterior.ensemble import members_of
 from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import DataError
-from fathomless.system.rng import fold_in, seeded_globals
+from fathomless.system.rng import building, fold_in
 
 __all__ = ["FittedSparse"]
 
@@ -44,7 +44,7 @@ class FittedSparse(SparseOptions, FittedPredictor, ABC):
             "multiplier": (self.flow or FlowOptions()) if self.posterior in ("flow", "mnf") else None,
             "estimator": "relaxed" if self.posterior == "relaxed" else "local",
         }
-        with seeded_globals(fold_in(seed, "weights")):
+        with building(fold_in(seed, "weights")):
             plain = self._network(inputs, outputs)
             entry = next((n for n, part in plain.named_modules() if isinstance(part, nn.Linear)), None)
             network = bayesian(plain, lambda name, part: SpikeSlab(part, first if name == entry else rest, **options))

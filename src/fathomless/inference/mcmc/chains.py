@@ -21,6 +21,7 @@ from fathomless.system.checks import interval, whole
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import fold_in
+from fathomless.system.surroundings import recording
 
 __all__ = ["Chain", "Chains", "JointSampler", "Plan", "Sampler", "run_chains"]
 
@@ -285,6 +286,7 @@ def _contains(plan: Plan, before: Plan, done: int) -> bool:
     return plan.first >= done and plan.every % before.every == 0
 
 
+@recording()
 def run_chains(
     sampler: Sampler[S],
     plan: Plan,

@@ -29,6 +29,7 @@ from fathomless.inference.looks import Densities, Looks, densities
 from fathomless.inference.objective import elbo, log_predictive
 from fathomless.inference.run import Fitted, Run, check, history_row, not_finite, structure_parameters
 from fathomless.inference.training import Training, schedule
+from fathomless.nn.stacked import scale_gradients
 from fathomless.posterior.capabilities import (
     Growing,
     HasStructureLaw,
@@ -257,6 +258,7 @@ def _epoch(run: Run, train: Data) -> Tensor:
     parts: list[list[Tensor]] = []
     shares: list[float] = []
     steps = train.steps(t.batch_size)
+    counts = train.weight.double().sum(1) if isinstance(train, Blocks) else None
     for batch in train.batches(t.batch_size, run.order):
         # reading a number makes the host wait for the device, so the parts of the bound stay there and are summed
         # later; not at the end of the epoch alone, since an epoch may have a million steps
@@ -268,7 +270,7 @@ def _epoch(run: Run, train: Data) -> Tensor:
         structure_step = run.step % t.structure_every == 0
         _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
         heat = t.heat((run.step - 1) / (steps * t.epochs))
-        parts.append(_step(run, batch, len(train), train.count, heat))
+        parts.append(_step(run, batch, len(train), train.count, heat, counts))
         shares.append(len(batch) / len(train))
         seen += len(batch)
         if structure_step:
@@ -319,12 +321,20 @@ def _clear(run: Run) -> None:
             p.grad = None
 
 
-def _step(run: Run, batch: Rows, size: int, count: float | None = None, heat: float = 1.0) -> list[Tensor]:
+def _step(
+    run: Run,
+    batch: Rows,
+    size: int,
+    count: float | None = None,
+    heat: float = 1.0,
+    counts: Tensor | None = None,
+) -> list[Tensor]:
     """One step; return [log_likelihood, divergences…] on the device. Reads nothing back.
 
-    The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions. Each of
-    several ranks evaluates its share of the batch and of the divergences: their sum is the bound, and their gradients'
-    sum its gradient. What is returned is the share.
+    The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions. With F
+    networks side by side, `counts` (F,) has that sum for each of them. Each of several ranks evaluates its share of the
+    batch and of the divergences: their sum is the bound, and their gradients' sum its gradient. What is returned is the
+    share.
     """
     t = run.training
     part = run.ranks.share(batch)
@@ -344,14 +354,31 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None, heat: fl
     # a part that is used with probability p has a gradient p times as large; Adam divides it out, plain steps do not
     if t.optimizer == "sgd" if t.precondition is None else t.precondition:
         _precondition(run.model)
-    # the law is left out: its gradient is a difference of whole bounds, and would decide how far all weights may go
-    if t.clip_norm is not None:
-        law = {f"model/{name}" for name in structure_parameters(run.model)}
-        named = run.named()  # in an order that a resumed run shares, since sums depend on it
-        nn.utils.clip_grad_norm_([named[name] for name in sorted(named) if name not in law], t.clip_norm)
+    _limit(run, counts)
     run.optimizer.step()
     run.terms, run.tempered = tuple(e.divergence), draws.tempered
     return [e.log_likelihood.detach(), *(term.detach() for term in e.divergence.values())]
+
+
+def _limit(run: Run, counts: Tensor | None) -> None:
+    """Clip the gradient; of networks side by side each one's own, in the units of its own bound.
+
+    The law over structure is left out. Its gradient is a difference of whole bounds, and would decide how far all
+    weights may go.
+    """
+    t = run.training
+    law = structure_parameters(run.model)
+    if counts is not None:
+        units = counts.sum() / counts  # the joint bound was divided by the rows of all networks
+        plain = t.optimizer == "sgd"  # Adam's steps do not depend on the units of a gradient
+        if plain or t.clip_norm is not None:
+            factor = units if plain else torch.ones_like(units)
+            modules = (run.model, run.likelihood)
+            scale_gradients(modules, factor, longest=t.clip_norm, units=units, without=law.values())
+    elif t.clip_norm is not None:
+        names = {f"model/{name}" for name in law}
+        named = run.named()  # in an order that a resumed run shares, since sums depend on it
+        nn.utils.clip_grad_norm_([named[name] for name in sorted(named) if name not in names], t.clip_norm)
 
 
 @torch.no_grad()

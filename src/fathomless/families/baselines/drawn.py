@@ -25,7 +25,8 @@ _CHUNK = 1024  # rows evaluated at once
 class DrawnNetworks(Resizable):
     """A network, and what is drawn of its weights once it is trained.
 
-    Drawn networks are :math:`f_θ(x)`, or linear in their weights: :math:`f_{θ*}(x) + J(x)(θ - θ*)`.
+    Drawn networks are :math:`f_θ(x)`, or linear in their weights: :math:`f_{θ*}(x) + J(x)(θ - θ*)`. Outputs that have no
+    posterior, such as a scale that depends on the input under Laplace's approximation, stay :math:`f_{θ*}(x)`.
 
     Parameters
     ----------
@@ -46,6 +47,8 @@ class DrawnNetworks(Resizable):
     ----------
     apart : Tensor, shape (S, P)
         What was drawn, from the mode; without rows until :meth:`take`.
+    doubted : int, optional
+        How many outputs, the first ones, have a posterior; None for all.
     precision : scalar Tensor
         α of the prior N(0, s²/α) of Laplace's approximation that has the greatest evidence; else 1.
 
@@ -70,6 +73,7 @@ class DrawnNetworks(Resizable):
     ) -> None:
         super().__init__()
         self.depth, self.linear = depth, linear
+        self.doubted: int | None = None
         with seeded_globals(fold_in(seed, "network")):
             parts = [*map(architecture.layer, range(1, depth + 1)), architecture.head(depth)]
         self.network = nn.Sequential(*parts).to(dtype)
@@ -101,7 +105,7 @@ class DrawnNetworks(Resizable):
 
     def _drawn(self, x: Tensor) -> Tensor:
         if self.linear:
-            return linearised(self.network, x, self.apart)
+            return linearised(self.network, x, self.apart, self.doubted)
         if torch.is_grad_enabled():  # the products of FlatNetworks take no part in it
             named = dict(self.network.named_parameters())
             each = torch.cat([p.reshape(-1) for p in named.values()]) + self.apart
@@ -122,15 +126,17 @@ class DrawnNetworks(Resizable):
         own = self.network.named_parameters()
         return torch.cat([torch.full((p.numel(),), self._scales[name]).to(p) for name, p in own])
 
-    def take(self, apart: Tensor, precision: float = 1.0) -> None:
-        """Take what was drawn, (S, P) from the mode."""
-        self.apart = apart.to(self.apart)
+    def take(self, apart: Tensor, precision: float = 1.0, doubted: int | None = None) -> None:
+        """Take what was drawn, (S, P) from the mode; of networks that are linear, `doubted` outputs have a posterior."""
+        self.apart, self.doubted = apart.to(self.apart), doubted
         self.precision.fill_(precision)
 
     def blueprint(self) -> dict[str, Any]:
-        """Return how many networks were drawn."""
-        return {"networks": len(self.apart)}
+        """Return how many networks were drawn, and how many outputs have a posterior if not all have."""
+        part = {} if self.doubted is None else {"doubted": self.doubted}
+        return {"networks": len(self.apart), **part}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have as many."""
         self.apart = self.apart.new_zeros(int(blueprint["networks"]), self.apart.shape[1])
+        self.doubted = blueprint.get("doubted")

@@ -30,7 +30,7 @@ from fathomless.families.baselines.options import (
     DrawnNetworksOptions,
 )
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.inference.laplace import laplace_posterior
+from fathomless.inference.laplace import doubted, laplace_posterior
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
 from fathomless.inference.trajectories import constant_rate, iterates, subspace_draws, swag_draws
@@ -113,7 +113,9 @@ class _LaplaceNetwork(FittedLaplace, AfterTraining, LayeredNetwork):
         scale = model.prior_scale()
         posterior = laplace_posterior(model.network, likelihood, rows, scale)
         generator = torch.Generator(scale.device).manual_seed(seed)
-        model.take(posterior.deviations(self.networks, generator), posterior.precision)
+        told = doubted(likelihood)
+        part = told if told < likelihood.outputs else None
+        model.take(posterior.deviations(self.networks, generator), posterior.precision, part)
 
 
 class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):

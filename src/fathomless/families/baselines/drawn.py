@@ -25,7 +25,7 @@ _CHUNK = 1024  # rows evaluated at once
 class DrawnNetworks(Resizable):
     """A network, and what is drawn of its weights once it is trained.
 
-    Drawn networks are :math:`f_θ(x)`, or linear in their weights: :math:`f_{θ*}(x) + J(x)(θ - θ*)`. Outputs that have no
+    Drawn networks are :math:`f_θ(x)`, or linear in their weights: :math:`f_{θ*}(x) + J(x)(θ - θ*)`. Outputs without a
     posterior, such as a scale that depends on the input under Laplace's approximation, stay :math:`f_{θ*}(x)`.
 
     Parameters
@@ -127,7 +127,7 @@ class DrawnNetworks(Resizable):
         return torch.cat([torch.full((p.numel(),), self._scales[name]).to(p) for name, p in own])
 
     def take(self, apart: Tensor, precision: float = 1.0, doubted: int | None = None) -> None:
-        """Take what was drawn, (S, P) from the mode; of networks that are linear, `doubted` outputs have a posterior."""
+        """Take what was drawn, (S, P) from the mode; if networks are linear, `doubted` outputs have a posterior."""
         self.apart, self.doubted = apart.to(self.apart), doubted
         self.precision.fill_(precision)
 

@@ -1,6 +1,8 @@
 """The estimators of the baselines: networks to compare with."""
 
+import copy
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -97,9 +99,10 @@ class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
                 cast(DrawnNetworks, model), fitted.likelihood, prepared.train, fold_in(prepared.seed, "drawn", k)
             )
         valid = prepared.valid
-        if self.calibrate and valid is not None and len(valid):
-            calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed)
-        return fitted
+        if valid is None or not len(valid):
+            return fitted
+        score = calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed, move=self.calibrate)
+        return replace(fitted, score=score)
 
     @abstractmethod
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
@@ -122,7 +125,7 @@ class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):
     """How iterates of descent at a constant rate become a model."""
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
-        held, network, scale = likelihood.requires_grad_(False), model.network, model.prior_scale()
+        held, network, scale = copy.deepcopy(likelihood).requires_grad_(False), model.network, model.prior_scale()
         batch = min(_BATCH, len(rows))
         rate = constant_rate(network, held, rows, scale, batch, fold_in(seed, "rate"))
         points = iterates(

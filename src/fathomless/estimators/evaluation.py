@@ -319,7 +319,12 @@ def _picture_of_classes(p: ClassPredictive, y: Ints) -> dict[str, Array]:
 
 
 def _parts(parts: Uncertainty) -> dict[str, Tensor]:
-    """Return the parts of each row's uncertainty, and the variances by which they were divided, if they were."""
+    """Return the parts of each row's uncertainty, and the variances by which they were divided, if they were.
+
+    Where weights and structure cannot be told apart, their sum is "networks".
+    """
+    if not parts.known:
+        return {"noise": parts.noise, "networks": (parts.total - parts.noise).clamp_min(0.0)}
     shown = {"noise": parts.noise, "weights": parts.weights, "structure": parts.structure}
     return shown if parts.spread is None else {**shown, **parts.spread._asdict()}
 
@@ -553,10 +558,11 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     found = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
     shown, classes, targets = min(meta["rows"], _SHOWN), len(meta["labels"]), len(meta["targets"])
     divided = ("between", "within") if "arrays/between" in found else ()  # where draws are a sample
+    doubt = ("networks",) if "arrays/networks" in found else ("weights", "structure")
     expected: dict[str, tuple[str, tuple[int, ...]]]
     if meta["task"] == "classification":
         bins = arrays["calibration/count"].size
-        expected = {f"arrays/{key}": ("float64", (shown,)) for key in ("noise", "weights", "structure", *divided)}
+        expected = {f"arrays/{key}": ("float64", (shown,)) for key in ("noise", *doubt, *divided)}
         expected |= {f"calibration/{key}": ("float64", (bins,)) for key in ("confidence", "accuracy")}
         expected |= {
             "arrays/y": ("int64", (shown,)),
@@ -568,7 +574,7 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     elif meta["task"] == "density":
         expected, counts = {}, []
     else:
-        keys = ("y", "mean", "std", "low", "high", "pit", "noise", "weights", "structure", *divided)
+        keys = ("y", "mean", "std", "low", "high", "pit", "noise", *doubt, *divided)
         expected = {f"arrays/{key}": ("float64", (shown, targets)) for key in keys}
         expected |= {
             "calibration/pit": ("int64", (_PIT_BINS, targets)),

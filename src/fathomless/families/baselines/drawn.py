@@ -49,6 +49,8 @@ class DrawnNetworks(Resizable):
         What was drawn, from the mode; without rows until :meth:`take`.
     doubted : int, optional
         How many outputs, the first ones, have a posterior; None for all.
+    stretch : int, optional
+        How many draws, one after the other, are of one Markov chain; None for draws that are independent.
     precision : scalar Tensor
         α of the prior N(0, s²/α) of Laplace's approximation that has the greatest evidence; else 1.
 
@@ -74,6 +76,7 @@ class DrawnNetworks(Resizable):
         super().__init__()
         self.depth, self.linear = depth, linear
         self.doubted: int | None = None
+        self.stretch: int | None = None
         with seeded_globals(fold_in(seed, "network")):
             parts = [*map(architecture.layer, range(1, depth + 1)), architecture.head(depth)]
         self.network = nn.Sequential(*parts).to(dtype)
@@ -101,7 +104,8 @@ class DrawnNetworks(Resizable):
         f = self._drawn(x) if drawn else self.network(x)[None]
         even = torch.full((len(f),), -math.log(len(f)), dtype=f.dtype, device=f.device)
         number = torch.full((len(f),), self.depth, device=f.device)
-        return Draws(f, even, number, {"weights": decay})
+        chains = torch.arange(len(f), device=f.device) // self.stretch if drawn and self.stretch else None
+        return Draws(f, even, number, {"weights": decay}, network=chains)
 
     def _drawn(self, x: Tensor) -> Tensor:
         if self.linear:
@@ -126,17 +130,19 @@ class DrawnNetworks(Resizable):
         own = self.network.named_parameters()
         return torch.cat([torch.full((p.numel(),), self._scales[name]).to(p) for name, p in own])
 
-    def take(self, apart: Tensor, precision: float = 1.0, doubted: int | None = None) -> None:
+    def take(
+        self, apart: Tensor, precision: float = 1.0, doubted: int | None = None, stretch: int | None = None
+    ) -> None:
         """Take what was drawn, (S, P) from the mode; if networks are linear, `doubted` outputs have a posterior."""
-        self.apart, self.doubted = apart.to(self.apart), doubted
+        self.apart, self.doubted, self.stretch = apart.to(self.apart), doubted, stretch
         self.precision.fill_(precision)
 
     def blueprint(self) -> dict[str, Any]:
-        """Return how many networks were drawn, and how many outputs have a posterior if not all have."""
-        part = {} if self.doubted is None else {"doubted": self.doubted}
-        return {"networks": len(self.apart), **part}
+        """Return how many networks were drawn, how many outputs have a posterior if not all have, and chains."""
+        own = {"doubted": self.doubted, "stretch": self.stretch}
+        return {"networks": len(self.apart), **{name: number for name, number in own.items() if number is not None}}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have as many."""
         self.apart = self.apart.new_zeros(int(blueprint["networks"]), self.apart.shape[1])
-        self.doubted = blueprint.get("doubted")
+        self.doubted, self.stretch = blueprint.get("doubted"), blueprint.get("stretch")

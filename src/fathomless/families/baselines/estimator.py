@@ -1,6 +1,7 @@
 """The estimators of the baselines: networks to compare with."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import cast
@@ -35,7 +36,7 @@ from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.inference.laplace import doubted, laplace_posterior
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
-from fathomless.inference.trajectories import constant_rate, iterates, subspace_draws, swag_draws
+from fathomless.inference.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
 from fathomless.nn.flat import flattened
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood
@@ -132,13 +133,14 @@ class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):
             network, held, rows, scale, rate=rate, batch=batch, passes=self.passes, seed=fold_in(seed, "batches")
         )
         generator = torch.Generator(scale.device).manual_seed(fold_in(seed, "draws"))
-        model.take(self._along(model, held, rows, points, generator) - flattened(network))
+        apart, stretch = self._along(model, held, rows, points, generator)
+        model.take(apart - flattened(network), stretch=stretch)
 
     @abstractmethod
     def _along(
         self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        """Draw weights (n, P), given iterates (T, P)."""
+    ) -> tuple[Tensor, int | None]:
+        """Draw weights (n, P), given iterates (T, P); return how many of them are of one chain, if chains drew them."""
 
 
 class _SWAGNetwork(FittedSWAG, _AlongTrajectory):
@@ -146,8 +148,8 @@ class _SWAGNetwork(FittedSWAG, _AlongTrajectory):
 
     def _along(
         self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        return swag_draws(points, self.rank, self.networks, generator)
+    ) -> tuple[Tensor, int | None]:
+        return swag_draws(points, self.rank, self.networks, generator), None
 
 
 class _SubspaceNetwork(FittedSubspace, _AlongTrajectory):
@@ -155,9 +157,10 @@ class _SubspaceNetwork(FittedSubspace, _AlongTrajectory):
 
     def _along(
         self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    ) -> tuple[Tensor, int | None]:
         scale, d = model.prior_scale(), self.subspace_dimension
-        return subspace_draws(model.network, likelihood, rows, scale, points, d, self.networks, generator)
+        drawn = subspace_draws(model.network, likelihood, rows, scale, points, d, self.networks, generator)
+        return drawn, math.ceil(self.networks / CHAINS)
 
 
 class _DeepEnsemble(FittedEnsemble, _FiniteNetwork):

@@ -93,7 +93,8 @@ class Evaluation:
     arrays : mapping of str to ndarray
         At most 2,000 rows, evenly spaced, for pictures. Classification: "y" (n,) int64 codes into `labels`, "probs"
         (n, K), and "noise", "weights", "structure" (n,), entropies in nats. Regression: "y", "mean", "std", "low",
-        "high" (90 % interval), "pit", and "noise", "weights", "structure", variances, all (n, T).
+        "high" (90 % interval), "pit", and "noise", "weights", "structure", variances, all (n, T). Where weights and
+        structure cannot be told apart, "networks" has their sum.
     calibration : mapping of str to ndarray
         Of all rows. Classification: "confidence", "accuracy", "count" of those of 15 equal bins that hold rows.
         Regression: "pit" (20, T) int64, the histogram of :math:`F(y)`; "levels" (19,) of central intervals and their

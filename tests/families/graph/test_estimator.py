@@ -275,7 +275,8 @@ def test_held_out_rows_outside_the_support_are_told_and_left_out(by: str, tmp_pa
         log_density = fitted.score_samples(X[fitted.held_out_])
     inside = np.isfinite(log_density)
     assert 0 < fitted.weighing_["outside"] == (~inside).sum()
-    assert fitted.validation_score_ == pytest.approx(log_density[inside].mean(), abs=2e-3)  # other draws
+    tolerance = 2e-3 if by == "all" else 2e-2  # other draws; and stacked weights are fitted without the row's part
+    assert fitted.validation_score_ == pytest.approx(log_density[inside].mean(), abs=tolerance)
     assert IndianChefsDensity.load(fitted.save(tmp_path / "m")).validation_score_ == fitted.validation_score_
 
 

@@ -191,7 +191,7 @@ class IndianChefs(Resizable):
         if len(chain.unique()) > 1:
             return chain
         place = torch.arange(len(chosen), device=chosen.device)
-        return place * min(_STRETCHES, math.isqrt(len(chosen))) // len(chosen)
+        return place * min(_STRETCHES, max(2, math.isqrt(len(chosen)))) // len(chosen)
 
     def _forward(self, state: Mapping[str, Tensor], x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
         """Return the likelihood's parameters under one network, (n, B, K)."""

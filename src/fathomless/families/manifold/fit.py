@@ -229,8 +229,8 @@ class Manifold:
             ordered = match(self.network, ordered) if recipe.matching else balance(self.network, ordered)
         likelihood, score = self._trained(own, kept), float("nan")
         if bool(unseen[kept].any()):
-            likelihood = self._settled(out_of_fold(f[kept], unseen[kept], rows), likelihood)
             score = self._score(own, f, centre, unseen, rows)
+            likelihood = self._settled(out_of_fold(f[kept], unseen[kept], rows), likelihood)
         state = {f"likelihood/{name}": value.detach() for name, value in likelihood.state_dict().items()}
         return {"weights": ordered, "kept": kept, "score": torch.tensor(score, dtype=torch.float64), **state}
 

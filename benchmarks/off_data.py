@@ -67,7 +67,7 @@ def far() -> None:
         found = []
         for distance in (0.0, 2.0, 4.0, 8.0):
             parts = estimator.predict_dist(distance * directions).uncertainty()
-            found.append(float(np.median(np.sqrt(np.asarray(parts.weights + parts.structure)))) / y[order].std())
+            found.append(float(np.median(np.sqrt(np.asarray(parts.total - parts.noise)))) / y[order].std())
         print(f"  {name:20}", *(f"{one:7.3f}" for one in found), f"  {time.perf_counter() - began:6.1f} s", flush=True)
 
 

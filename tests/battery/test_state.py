@@ -11,7 +11,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 import fathomless
-from battery.cases import CASES, PREDICTIVE, TRAINED, Array, Case, chosen, fitted, named, predicted
+from battery.cases import CASES, PREDICTIVE, Array, Case, chosen, fitted, named, predicted
 from fathomless.families import registry
 from fathomless.families.registry import family_of
 from fathomless.posterior.predictive import concatenate
@@ -139,13 +139,3 @@ def test_several_targets_count_for_their_units_each(case: Case) -> None:
     plain, scaled = (case.estimator().fit(X, both * scale) for scale in ([1.0, 1.0], [1000.0, 0.1]))
     assert plain.validation_score_ - scaled.validation_score_ == pytest.approx(math.log(100.0), rel=1e-6)
     assert plain.predict(X).shape == both.shape
-
-
-@pytest.mark.parametrize(**named([case for case in TRAINED if not case.options.get("n_restarts")]))
-def test_the_validation_score_is_the_best_of_the_history(case: Case) -> None:
-    estimator = fitted(case)
-    best = max(row["validation_log_likelihood"] for row in estimator.history_) - estimator.target_.log_unit
-    if estimator.fold_ is None:
-        assert estimator.validation_score_ == best
-    else:  # law and noise were fitted without the fold of the row that is scored, and the noise was calibrated
-        assert abs(estimator.validation_score_ - best) < 0.5

@@ -12,11 +12,14 @@ from fathomless.posterior.distributions import ContinuousPredictive, Uncertainty
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
+from fathomless.posterior.split import spread
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 
 NOISE = 0.5
+#: Cases whose structures are a sample, each with one independent network.
+ONE_PART = ("graph", "sparse-average", "depth-sparse")
 
 
 def adds_up(split: Uncertainty, total: Tensor) -> None:
@@ -32,7 +35,17 @@ def adds_up(split: Uncertainty, total: Tensor) -> None:
 def test_the_parts_add_up_and_those_that_cannot_be_are_zero(case: Case) -> None:
     p = fitted(case).predict_dist(case.table()[0])
     split = p.uncertainty()
-    adds_up(split, p.variance if isinstance(p, ContinuousPredictive) else p.entropy())
+    total = p.variance if isinstance(p, ContinuousPredictive) else p.entropy()
+    assert split.known == (not case.name.startswith(ONE_PART))
+    if not split.known:
+        torch.testing.assert_close(split.total, total, rtol=1e-10, atol=1e-14)
+        assert ((split.noise > 0) & (split.noise <= split.total + 1e-9)).all()
+        assert split.weights.isnan().all()
+        assert split.structure.isnan().all()
+        assert not [name for name in p.columns() if name.endswith(("_weights", "_structure"))]
+        assert "nan" not in repr(split)
+        return
+    adds_up(split, total)
     for name in ("weights", "structure"):
         part = getattr(split, name)
         if name in case.closed:
@@ -51,7 +64,7 @@ def test_doubt_grows_off_the_data(case: Case) -> None:
     directions = np.random.default_rng(1).normal(size=(64, 3))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     splits = [fitted(case).predict_dist(distance * directions).uncertainty() for distance in (2.0, 4.0, 8.0)]
-    near, far, farther = (float((split.weights + split.structure).mean()) for split in splits)
+    near, far, farther = (float((split.total - split.noise).mean()) for split in splits)
     assert 0.0 < near < far < farther
 
 
@@ -102,6 +115,39 @@ def test_structures_that_do_nothing_get_little_more_than_nothing() -> None:
     bias = 1.0 / math.sqrt(2.0 * math.pi * groups)
     assert 0.5 * bias < share < 1.5 * bias < 0.05
     assert 0.4 < float((split.structure == 0).double().mean()) < 0.6  # clipped every other time
+
+
+@pytest.mark.parametrize("between", [0.0, 0.5])
+@pytest.mark.parametrize("graphs", [30, 6])
+def test_draws_of_one_network_are_no_networks(graphs: int, between: float) -> None:
+    """Of 120 networks of several graphs, with four draws of the hidden units each: what networks differ by is weights.
+
+    Networks of a graph differ by N(0, 1) and draws of one by N(0, 0.2), so W is 1.2; graphs differ by N(0, B).
+    """
+    g = torch.Generator().manual_seed(0)
+    own = torch.arange(120) % graphs
+    f = torch.randn(120, 1, 2000, generator=g, dtype=torch.float64)
+    f = f + math.sqrt(0.2) * torch.randn(120, 4, 2000, generator=g, dtype=torch.float64)
+    f = f + math.sqrt(between) * torch.randn(graphs, 1, 2000, generator=g, dtype=torch.float64)[own]
+    log_weight = torch.full((480,), -math.log(480.0), dtype=torch.float64)
+    numbers = own.repeat_interleave(4), torch.arange(120).repeat_interleave(4)
+    found = spread(f.reshape(480, 2000), log_weight, *numbers, sampled=True)
+    assert found is not None
+    assert float(found.between.mean()) == pytest.approx(between, abs=0.05)
+    assert float(found.within.mean()) == pytest.approx(1.2, abs=0.02)
+
+
+def test_a_network_for_each_graph_tells_nothing_of_weights() -> None:
+    f = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    log_weight = torch.full((8,), -math.log(8.0), dtype=torch.float64)
+    numbers = torch.arange(8) // 2, torch.arange(8) // 2
+    found = spread(f, log_weight, *numbers, sampled=True)
+    assert found is not None
+    assert found.between.isnan().all()
+    assert found.within.isnan().all()
+    one = spread(f, log_weight, torch.zeros(8, dtype=torch.int64), torch.arange(8) // 2, sampled=True)
+    assert one is not None
+    assert (one.between == 0.0).all()  # a single graph leaves nothing to structure
 
 
 def test_more_structures_leave_less_bias() -> None:

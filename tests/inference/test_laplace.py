@@ -9,7 +9,7 @@ from torch.autograd.functional import hessian
 from torch.func import functional_call
 
 from fathomless.data.rows import Rows
-from fathomless.inference.laplace import LaplacePosterior, laplace_posterior, linearised
+from fathomless.inference.laplace import LaplacePosterior, jacobian, laplace_posterior, linearised
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from fathomless.system.errors import DataError
 
@@ -95,6 +95,38 @@ def test_the_prior_has_the_greatest_evidence(rows: int) -> None:
     assert 1e-4 < found.precision < 1e4
     best = max((evidence(math.exp(t)), t) for t in torch.linspace(-9.0, 9.0, 721).tolist())
     assert math.log(found.precision) == pytest.approx(best[1], abs=0.03)
+
+
+@pytest.mark.parametrize("rows", [6, 50])
+def test_weights_that_move_only_the_scale_say_nothing_of_the_prior(rows: int) -> None:
+    """The evidence is that of the other weights alone, with the scale as it is; of one target and of two."""
+    for targets in (1, 2):
+        (x, y), network = table(rows, 2), mlp(2, 2 * targets)
+        y, likelihood = y.expand(-1, targets), Gaussian(targets, noise="input").double()
+        scale = torch.linspace(0.5, 1.5, size(network), dtype=F64)
+        found = laplace_posterior(network, likelihood, Rows(x, y), scale)
+        f, derivative = network(x), jacobian(network, x)[:, :targets]
+        sigma = likelihood.noise.split(f[None])[1][0].exp()
+        h = torch.einsum("ntp,nt,ntq->pq", derivative, sigma.pow(-2), derivative).detach()
+        told = h.diagonal() > 0.0
+        assert int((~told).sum()) == 5 * targets  # weights and bias of the head of the scale
+        mode = torch.cat([p.detach().flatten() for p in network.parameters()])[told]
+        h, prior = h[told][:, told], scale[told].square().reciprocal()
+
+        def evidence(t: float, h: Tensor = h, prior: Tensor = prior, mode: Tensor = mode) -> float:
+            alpha = math.exp(t) * prior
+            return float(0.5 * (alpha.log().sum() - alpha @ mode.square() - torch.logdet(h + torch.diag(alpha))))
+
+        best = max((evidence(t), t) for t in torch.linspace(-9.0, 9.0, 721).tolist())
+        assert math.log(found.precision) == pytest.approx(best[1], abs=0.03)
+
+
+def test_deviations_move_only_the_outputs_that_have_a_posterior() -> None:
+    network, (x, _) = mlp(2, 4), table(7, 2)
+    apart = 0.3 * torch.randn(3, size(network), dtype=F64, generator=torch.Generator().manual_seed(0))
+    whole, part = linearised(network, x, apart), linearised(network, x, apart, 2)
+    assert torch.allclose(part[..., :2], whole[..., :2], atol=1e-12)
+    assert torch.equal(part[..., 2:], network(x)[:, 2:].expand(3, -1, -1))
 
 
 def test_deviations_move_a_network_along_its_derivative() -> None:

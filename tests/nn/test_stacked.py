@@ -1,11 +1,13 @@
 """Networks side by side equal the networks one by one."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fathomless.nn.architectures import MLP, Residual, TabularTransformer
-from fathomless.nn.stacked import Apart, StackedLinear, stacked, unstacked
+from fathomless.nn.stacked import Apart, StackedLinear, scale_gradients, stacked, unstacked
 
 F, B, H = 3, 5, 8
 
@@ -49,6 +51,26 @@ def test_gradients_stay_in_their_block(kind: str) -> None:
     assert x.grad is not None
     assert bool((x.grad[:B] != 0.0).any())
     assert bool((x.grad[B:] == 0.0).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_clipped_one_by_one(kind: str) -> None:
+    """As torch clips those of each network by itself."""
+    torch.manual_seed(0)
+    modules = [build(kind) for _ in range(F)]
+    together = stacked(copy.deepcopy(modules))
+    x = torch.randn(F * B, H) * torch.tensor([0.1, 1.0, 10.0]).repeat_interleave(B)[:, None]
+    together(x).square().sum().backward()
+    scale_gradients([together], torch.tensor([1.0, 1.0, 2.0]), longest=20.0)
+    for p in together.parameters():
+        p.data = torch.zeros_like(p) if p.grad is None else p.grad
+    for i, module in enumerate(modules):
+        module(x[i * B : (i + 1) * B]).square().sum().backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 20.0)
+        found = unstacked(together, i)
+        for name, p in module.named_parameters():
+            if p.grad is not None:
+                assert torch.allclose(found[name], (2.0 if i == 2 else 1.0) * p.grad, rtol=1e-3, atol=1e-4), name
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -366,11 +366,20 @@ def _class_calibration(first: Evaluation) -> dict[str, Any]:
     return {"text": text, "groups": [Group("", [figure])]}
 
 
+_ONE_PART = (
+    "What weights and structure leave open is one part, networks: each sampled structure has but one independent "
+    "network, so that the two cannot be told apart."
+)
+
+
 def _uncertainty(first: Evaluation) -> list[Group]:
-    """Return the split of the uncertainty into noise, weights and structure."""
-    names = ("noise", "weights", "structure")
+    """Return the split of the uncertainty into noise, weights and structure.
+
+    Where the last two cannot be told apart they are one part, and there is no picture.
+    """
+    names = ("noise", "networks") if "networks" in first.arrays else ("noise", "weights", "structure")
     n = len(first.arrays["noise"])
-    parts = np.stack([first.arrays[name].reshape(n, -1) for name in names])  # (3, n, T)
+    parts = np.stack([first.arrays[name].reshape(n, -1) for name in names])  # (3 or 2, n, T)
     regression = first.task == "regression"
     groups = []
     for t, target in enumerate(first.targets[:TARGETS] if regression else first.targets[:1]):
@@ -378,15 +387,20 @@ def _uncertainty(first: Evaluation) -> list[Group]:
         shares = [percent(share) for share in means / max(float(means.sum()), 1e-300)]
         sizes = [number(math.sqrt(v) if regression else v) for v in (*means, float(means.sum()))]
         said = ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))
-        figure = picture(
-            f"uncertainty-{t}",
-            partial(plots.uncertainty_split, *parts[:, :, t]),
-            says=f"Parts of the uncertainty of {target} in {counted(n, 'row')}, sorted by total. On average {said}.",
-            caption=f"Shares of the {'variance' if regression else 'entropy'} of each row's prediction.",
-        )
+        figures = []
+        if len(names) == 3:
+            figure = picture(
+                f"uncertainty-{t}",
+                partial(plots.uncertainty_split, *parts[:, :, t]),
+                says=f"Parts of the uncertainty of {target} in {counted(n, 'row')}, sorted by total. On average "
+                f"{said}.",
+                caption=f"Shares of the {'variance' if regression else 'entropy'} of each row's prediction.",
+            )
+            figures = [figure]
         head = ("Part", "Standard deviation" if regression else "Entropy, nats", "Share")
         rows = list(zip((*names, "all"), sizes, (*shares, "100 %"), strict=True))
-        groups.append(Group(target, [figure], TextTable("On average over rows", head, rows)))
+        title = "On average over rows" if len(names) == 3 else f"On average over rows. {_ONE_PART}"
+        groups.append(Group(target, figures, TextTable(title, head, rows)))
     return groups
 
 

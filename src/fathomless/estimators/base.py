@@ -49,9 +49,10 @@ class Estimator(TableReader, ABC):
     validation_score_ : float or None
         Mean log predictive density of rows that a network was not fitted to, in nats per row and in the units of the
         target. Of cross-fitted networks: of all rows, each under the networks that have not seen it, with a posterior
-        over structure and a noise that were fitted without its fold. Of one network: of the held-out rows, which chose
-        the epoch too, before calibration, and before heads have a posterior. Of sampled weights: the mean leave-one-out
-        density, copies of a row left out together, or None if it cannot be estimated.
+        over structure and a noise that were fitted without its fold. Of one network: of the held-out rows under what
+        predicts, heads with a posterior and networks that were drawn after the training included; the rows chose the
+        epoch too, and noise and law are those that were fitted without the row's part of ten. Of sampled weights: the
+        mean leave-one-out density, copies of a row left out together, or None if it cannot be estimated.
     held_out_ : ndarray of int
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
     weighing_ : dict

@@ -27,6 +27,7 @@ from fathomless.inference.distributed import ranks
 from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_chains
 from fathomless.inference.mcmc.diagnostics import Diagnosis, diagnose
 from fathomless.inference.run import Fitted
+from fathomless.inference.svi import parts_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import ConvergenceWarning, DataError
@@ -128,10 +129,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         held, counts, outside = self._held_out(prepared, chains)
         apart = modes_apart(prepared.target)
         weights = chain_weights(self.chains_by, fits, held, counts, apart=apart)
-        score = None
-        if held is not None and len(held):
-            mixture = torch.logsumexp(held + torch.tensor(weights, dtype=torch.float32).log(), 1)
-            score = float((counts * mixture).sum() / counts.sum())
+        score = None if held is None or not len(held) else self._score_of(fits, weights, held, counts)
         used = [chain.number for chain, weight in zip(chains, weights, strict=True) if weight > 0.0]
         records: list[dict[str, Any]] = [{"chain": c.number, "error": c.error, "states": 0} for c in run.chains]
         for chain, fit, weight in zip(chains, fits, weights, strict=True):
@@ -155,6 +153,17 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             goes_on=True,
             weighing=told,
         )
+
+    def _score_of(self, fits: Sequence[float], weights: Sequence[float], held: Tensor, counts: Tensor) -> float:
+        """Mean log density of held-out rows (N, C); weights that they choose are fitted without the row's part."""
+        part, summed = parts_of(len(held)), 0.0
+        for k in part.unique().tolist():
+            own, rest = part == k, part != k
+            if self.chains_by == "stacked" and bool(rest.any()):
+                weights = chain_weights(self.chains_by, fits, held[rest], counts[rest])
+            mixture = torch.logsumexp(held[own] + torch.tensor(weights, dtype=held.dtype).log(), 1)
+            summed += float((counts[own] * mixture).sum())
+        return summed / float(counts.sum())
 
     def _held_out(self, prepared: Prepared, chains: Sequence[Chain[Any]]) -> tuple[Tensor | None, Tensor, int]:
         """Return log densities (N, C) of held-out rows under chains, how often rows count (N,), and how many have none.

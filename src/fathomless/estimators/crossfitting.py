@@ -25,6 +25,7 @@ from fathomless.inference.noise import (
     total,
 )
 from fathomless.inference.run import Fitted
+from fathomless.inference.svi import parts_of
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
@@ -78,7 +79,7 @@ def concluded(
     held : Held
         The rows under networks that have not seen them.
     folds : Tensor of int64, shape (N,), optional
-        The fold of each of these rows; None if one network was judged by all.
+        The fold of each of these rows; None if one network was judged by all, which are then divided to score them.
     looks : Looks, optional
         If the law was fitted to these rows.
     calibrate : bool
@@ -87,19 +88,16 @@ def concluded(
         Whether Student's law may take the place of Gauss's.
     """
     likelihood = trained = fitted.likelihood
+    kappa = KAPPA_ALONE if folds is None else KAPPA
     if calibrate:
-        trained, likelihood = settled(held, trained, KAPPA if folds is not None else KAPPA_ALONE, free_noise=free_noise)
+        trained, likelihood = settled(held, trained, kappa, free_noise=free_noise)
     if folds is None:
-        return replace(fitted, likelihood=likelihood)
+        folds = parts_of(len(held.rows))
     model = _listed(fitted.model) if looks is not None else None
     numbers = sorted(set(held.structure.tolist()))
     prior = None if model is None else prior_of(model, numbers)
     law = None if looks is None else looks.law
-    if calibrate:
-        score = left_out_score(held, trained, folds, prior, numbers, law)
-    else:
-        summed, count = total(held, likelihood)
-        score = summed / count
+    score = left_out_score(held, trained, folds, prior, numbers, law, kappa if calibrate else None)
     return replace(fitted, likelihood=likelihood, score=score)
 
 

@@ -93,7 +93,8 @@ class Evaluation:
     arrays : mapping of str to ndarray
         At most 2,000 rows, evenly spaced, for pictures. Classification: "y" (n,) int64 codes into `labels`, "probs"
         (n, K), and "noise", "weights", "structure" (n,), entropies in nats. Regression: "y", "mean", "std", "low",
-        "high" (90 % interval), "pit", and "noise", "weights", "structure", variances, all (n, T).
+        "high" (90 % interval), "pit", and "noise", "weights", "structure", variances, all (n, T). Where weights and
+        structure cannot be told apart, "networks" has their sum.
     calibration : mapping of str to ndarray
         Of all rows. Classification: "confidence", "accuracy", "count" of those of 15 equal bins that hold rows.
         Regression: "pit" (20, T) int64, the histogram of :math:`F(y)`; "levels" (19,) of central intervals and their
@@ -319,7 +320,12 @@ def _picture_of_classes(p: ClassPredictive, y: Ints) -> dict[str, Array]:
 
 
 def _parts(parts: Uncertainty) -> dict[str, Tensor]:
-    """Return the parts of each row's uncertainty, and the variances by which they were divided, if they were."""
+    """Return the parts of each row's uncertainty, and the variances by which they were divided, if they were.
+
+    Where weights and structure cannot be told apart, their sum is "networks".
+    """
+    if not parts.known:
+        return {"noise": parts.noise, "networks": (parts.total - parts.noise).clamp_min(0.0)}
     shown = {"noise": parts.noise, "weights": parts.weights, "structure": parts.structure}
     return shown if parts.spread is None else {**shown, **parts.spread._asdict()}
 
@@ -553,10 +559,11 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     found = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
     shown, classes, targets = min(meta["rows"], _SHOWN), len(meta["labels"]), len(meta["targets"])
     divided = ("between", "within") if "arrays/between" in found else ()  # where draws are a sample
+    doubt = ("networks",) if "arrays/networks" in found else ("weights", "structure")
     expected: dict[str, tuple[str, tuple[int, ...]]]
     if meta["task"] == "classification":
         bins = arrays["calibration/count"].size
-        expected = {f"arrays/{key}": ("float64", (shown,)) for key in ("noise", "weights", "structure", *divided)}
+        expected = {f"arrays/{key}": ("float64", (shown,)) for key in ("noise", *doubt, *divided)}
         expected |= {f"calibration/{key}": ("float64", (bins,)) for key in ("confidence", "accuracy")}
         expected |= {
             "arrays/y": ("int64", (shown,)),
@@ -568,7 +575,7 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     elif meta["task"] == "density":
         expected, counts = {}, []
     else:
-        keys = ("y", "mean", "std", "low", "high", "pit", "noise", "weights", "structure", *divided)
+        keys = ("y", "mean", "std", "low", "high", "pit", "noise", *doubt, *divided)
         expected = {f"arrays/{key}": ("float64", (shown, targets)) for key in keys}
         expected |= {
             "calibration/pit": ("int64", (_PIT_BINS, targets)),

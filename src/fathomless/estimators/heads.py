@@ -99,9 +99,10 @@ def heads_by_bound(fitted: Fitted, kind: str, prepared: Prepared, *, calibrate: 
     for model in members_of(fitted.model):
         with_posterior(model, fitted.likelihood, prepared.train, kind)
     valid = prepared.valid
-    if calibrate and valid is not None and len(valid):
-        calibrated(fitted.model, fitted.likelihood, valid, _DRAWS, fitted.seed)
-    return fitted
+    if valid is None or not len(valid):
+        return fitted
+    score = calibrated(fitted.model, fitted.likelihood, valid, _DRAWS, fitted.seed, move=calibrate)
+    return replace(fitted, score=score)
 
 
 def _under(seen: Held, q: Mapping[int, float]) -> Held:

@@ -20,9 +20,10 @@ from torch import Tensor
 from fathomless.estimators.crossfitting import settled
 from fathomless.inference import stacking
 from fathomless.inference.crossfit import Held, Together
-from fathomless.inference.noise import KAPPA, density, left_out_score, total
+from fathomless.inference.noise import KAPPA, density, fit_noise, total
 from fathomless.inference.run import Fitted
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
 
@@ -85,7 +86,8 @@ def joined(
     Returns
     -------
     Fitted
-        With the history of the heaviest kind; its score refits the noise, and not the weights, without each row's fold.
+        With the history of the heaviest kind; its score refits the noise and the weights of the kinds without each
+        row's fold.
     """
     times = torch.cat([seen.rows for _, seen in each]).bincount(minlength=len(folds))
     common = times == len(each)  # rows that some networks of every kind have not seen
@@ -98,20 +100,13 @@ def joined(
     weight = None if first.weight is None else first.weight.double().cpu()
     even = torch.full((len(each),), 1.0 / len(each), dtype=torch.float64)
     count = float(len(first.rows) if weight is None else weight.sum())
-    w = even if count < _FEW else stacking.refit(log_density, even.log(), weight).clamp(min=_LEAST)
-    w = w / w.sum()
-    log_w = w.log().to(first.f.device)
-    both = replace(
-        first,
-        f=torch.cat([h.f for h in helds]),
-        log_weight=torch.cat([h.log_weight + one for h, one in zip(helds, log_w, strict=True)]),
-        structure=torch.cat([h.structure for h in helds]),
-    )
+    w = even if count < _FEW else _weights(log_density, weight)
+    both = _together(helds, w)
     likelihood = trained = Together([f.likelihood for f in fits]).mean(fits[0].likelihood)
-    score = total(both, trained)[0] / count
     if calibrate:
         trained, likelihood = settled(both, trained, KAPPA, free_noise=free_noise)
-        score = left_out_score(both, trained, folds[both.rows], None, ())
+    given = even if count < _FEW else None
+    score = _left_out(helds, log_density, given, trained, folds[both.rows], KAPPA if calibrate else None)
     members: list[Model] = []
     weights: list[float] = []
     for f, one in zip(fits, w.tolist(), strict=True):
@@ -131,6 +126,45 @@ def joined(
         score=score,
         weighing={**averaged([f.weighing for f in fits], w.tolist()), "kinds": told},
     )
+
+
+def _weights(log_density: Tensor, weight: Tensor | None) -> Tensor:
+    """Weigh kinds by the log densities (N, C) of rows; every kind keeps a little."""
+    even = torch.full_like(log_density[0], 1.0 / log_density.shape[1])
+    w = stacking.refit(log_density, even.log(), weight).clamp(min=_LEAST)
+    return w / w.sum()
+
+
+def _together(helds: Sequence[Held], w: Tensor) -> Held:
+    """Return the rows under the networks of all kinds, with these weights."""
+    first, log_w = helds[0], w.log().to(helds[0].f.device)
+    return replace(
+        first,
+        f=torch.cat([h.f for h in helds]),
+        log_weight=torch.cat([h.log_weight + one for h, one in zip(helds, log_w, strict=True)]),
+        structure=torch.cat([h.structure for h in helds]),
+    )
+
+
+def _left_out(
+    helds: Sequence[Held],
+    log_density: Tensor,
+    given: Tensor | None,
+    trained: Likelihood,
+    folds: Tensor,
+    kappa: float | None,
+) -> float:
+    """Mean log density of a row under a noise, and weights unless they are given, that were fitted without its fold."""
+    summed = count = 0.0
+    weight = None if helds[0].weight is None else helds[0].weight.double().cpu()
+    for k in folds.unique().tolist():
+        rest = folds != k
+        w = _weights(log_density[rest], None if weight is None else weight[rest]) if given is None else given
+        both = _together(helds, w)
+        law = trained if kappa is None else fit_noise(both.take(rest), trained, kappa)
+        of_fold, rows = total(both.take(~rest), law)
+        summed, count = summed + of_fold, count + rows
+    return summed / count
 
 
 def averaged(each: Sequence[Mapping[str, Any]], w: Sequence[float]) -> dict[str, Any]:

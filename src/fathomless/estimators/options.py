@@ -124,7 +124,7 @@ class VariationalOptions:
         posterior over structure is fitted to held-out rows, it is a tenth of the epochs, and nothing stops before the
         focus.
     clip_norm : float or None
-        Longest gradient; None does not clip.
+        Longest gradient of each network; None does not clip.
     validation_fraction : float or "auto"
         Share of the rows that is held out of one network to choose the best epoch; 0 trains on all. "auto" is 0.1 from
         60 rows on, else 0.

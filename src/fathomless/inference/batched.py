@@ -14,7 +14,7 @@ gets no weight in its bound, and there parameters, moments and counts stay as th
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -354,13 +354,14 @@ def fit_batched(
             member.best.restore(member.model, member.likelihood)
             member.model.eval()
             member.likelihood.eval()
-    if t.calibrate and held is not None:
+    scores = [member.best.score for member in members]
+    if t.calibrate and held is not None and any(p.requires_grad for p in likelihoods[0].parameters()):
         for i, member in enumerate(members):
             if not member.error:
-                calibrate(member.model, member.likelihood, held.one(i), t.draws, member.seed)
+                scores[i] = calibrate(member.model, member.likelihood, held.one(i), t.draws, member.seed)
     if all(member.error for member in members):
         raise DivergenceError(members[0].error)
-    return tuple(member.result() for member in members)
+    return tuple(replace(member.result(), score=score) for member, score in zip(members, scores, strict=True))
 
 
 class _Pair(nn.Module):

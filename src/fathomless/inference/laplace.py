@@ -37,7 +37,7 @@ from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
 from fathomless.system.errors import DataError
 
-__all__ = ["LaplacePosterior", "jacobian", "laplace_posterior", "linearised"]
+__all__ = ["LaplacePosterior", "doubted", "jacobian", "laplace_posterior", "linearised"]
 
 _CHUNK = 256  # rows whose Jacobians are there at once
 _LARGEST = 8000  # of weights, or of rows times outputs, whichever is less
@@ -110,7 +110,7 @@ def laplace_posterior(
             "scale, or classes, are allowed"
         )
     refuse(network)
-    count, size = len(rows) * _told(likelihood), len(scale)
+    count, size = len(rows) * doubted(likelihood), len(scale)
     wide = count < size
     if min(count, size) > _LARGEST or (wide and count * size > _NUMBERS):
         raise DataError(
@@ -120,8 +120,10 @@ def laplace_posterior(
         )
     scale, parts = scale.double(), []
     gram = scale.new_zeros(0, 0) if wide else scale.new_zeros(size, size)
+    point = torch.zeros_like(scale, dtype=torch.bool)
     for part in rows.parts(_CHUNK):
-        g = _weighed(network, likelihood, part) * scale  # (B K, P)
+        g, alone = _weighed(network, likelihood, part)  # (B K, P), (P,)
+        g, point = g * scale, point | alone
         if wide:
             parts.append(g)
         else:
@@ -132,11 +134,13 @@ def laplace_posterior(
         kept = square > 1e-12 * square.max().clamp(min=1e-300)
         square = square[kept]
         basis = whole.T @ (left[:, kept] / square.sqrt())
+        point &= (whole == 0.0).all(0)
     else:
         square, basis = torch.linalg.eigh(gram)
+        point &= gram.diagonal() == 0.0
     square = square.clamp(min=0.0)
     mode = torch.cat([p.reshape(-1) for p in network.parameters()]).double() / scale
-    fit = mode.square().sum()
+    fit = mode[~point].square().sum()  # weights that move only outputs without a posterior say nothing of α
 
     def evidence(log_alpha: Tensor) -> Tensor:
         alpha = log_alpha.exp()[:, None]
@@ -147,8 +151,10 @@ def laplace_posterior(
     return LaplacePosterior(scale, basis, square, alpha)
 
 
-def linearised(network: nn.Module, x: Tensor, deviations: Tensor) -> Tensor:
+def linearised(network: nn.Module, x: Tensor, deviations: Tensor, outputs: int | None = None) -> Tensor:
     """Return f(x) + J(x) δ for deviations δ (S, P): outputs (S, B, K).
+
+    Given a number of `outputs`, deviations move so many of the first ones, and the others stay f(x).
 
     Examples
     --------
@@ -156,7 +162,12 @@ def linearised(network: nn.Module, x: Tensor, deviations: Tensor) -> Tensor:
     >>> (linearised(network, torch.ones(3, 2), torch.tensor([[1.0, 1.0, 0.5]])) - network(torch.ones(3, 2))).shape
     torch.Size([1, 3, 1])
     """
-    parts = [network(part) + (jacobian(network, part) @ deviations.T).movedim(2, 0) for part in x.split(_CHUNK)]
+    parts = []
+    for part in x.split(_CHUNK):
+        f = network(part)
+        moved = (jacobian(network, part)[:, :outputs] @ deviations.T).movedim(2, 0)  # (S, B, outputs)
+        moved = nn.functional.pad(moved, (0, f.shape[1] - moved.shape[2])) if moved.shape[2] < f.shape[1] else moved
+        parts.append(f + moved)
     return torch.cat(parts, 1)
 
 
@@ -178,14 +189,17 @@ def jacobian(network: nn.Module, x: Tensor) -> Tensor:
     return torch.cat([found[name].flatten(2) for name in own], 2)
 
 
-def _told(likelihood: Likelihood) -> int:
-    """Return how many outputs are doubted: a scale that depends on the input stays a point estimate."""
+def doubted(likelihood: Likelihood) -> int:
+    """Return how many outputs, the first ones, have a posterior: a scale that depends on the input has none."""
     return likelihood.targets if isinstance(likelihood, LocationScale) else likelihood.outputs
 
 
 @torch.no_grad()
-def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> Tensor:
-    """Return Λ^½ J of some rows, (B K, P), in double precision; rows count as often as they say."""
+def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> tuple[Tensor, Tensor]:
+    """Return Λ^½ J of some rows, (B K, P), in double precision, and which weights move other outputs, (P,).
+
+    Rows count as often as they say.
+    """
     outputs, derivative = network(part.x), jacobian(network, part.x).double()
     if isinstance(likelihood, Categorical):
         p = likelihood.components(outputs[None]).log_probs[0].exp().to(derivative)
@@ -201,4 +215,4 @@ def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> Tensor:
         g = root[:, :, None] * derivative[:, : likelihood.targets]
     if part.weight is not None:
         g = part.weight.to(g).sqrt()[:, None, None] * g
-    return g.flatten(0, 1)
+    return g.flatten(0, 1), (derivative[:, doubted(likelihood) :] != 0.0).any(1).any(0)

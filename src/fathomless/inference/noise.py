@@ -151,6 +151,7 @@ def left_out_score(
     log_prior: Tensor | None,
     numbers: Sequence[int],
     law: Law | None = None,
+    kappa: float | None = KAPPA,
 ) -> float:
     """Mean log density of a row under a posterior and a noise that were fitted without its fold, in nats.
 
@@ -168,6 +169,8 @@ def left_out_score(
         The structures.
     law : callable, optional
         How a named law is fitted; categorical weights by default.
+    kappa : float, optional
+        As in :func:`fit_noise`; None leaves the noise as it is.
     """
     summed = count = 0.0
     every = held.structure.cpu()
@@ -184,7 +187,7 @@ def left_out_score(
             times = int((every == numbers[0]).sum())
             log_weight = (q[[place[number] for number in every.tolist()]] / times).clamp(min=1e-300).log()
             rest, own = (replace(h, log_weight=log_weight.to(h.f.device)) for h in (rest, own))
-        of_fold, rows = total(own, fit_noise(rest, likelihood))
+        of_fold, rows = total(own, likelihood if kappa is None else fit_noise(rest, likelihood, kappa))
         summed, count = summed + of_fold, count + rows
     return summed / count
 

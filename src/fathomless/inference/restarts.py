@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.inference.batched import BatchedRuns, fit_batched
-from fathomless.inference.objective import log_predictive
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
 from fathomless.inference.training import Training
@@ -20,7 +19,7 @@ from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
-from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.rng import fold_in
 from fathomless.system.surroundings import recording
 
 __all__ = ["restarted"]
@@ -80,13 +79,7 @@ def restarted(
     likelihood, score = _mean(members), None
     whole = Ensemble([member.model for member in members]).eval()
     if valid is not None and len(valid):
-        with torch.no_grad():
-            noise = as_generator(fold_in(seed, "score"), device=valid.x.device)
-            density = log_predictive(whole.draw(valid.x, max(training.draws, 8), noise), likelihood, valid.y)
-            weighed = density if valid.weight is None else density * valid.weight
-            score = float(weighed.double().sum()) / valid.count
-        if training.calibrate:
-            calibrate(whole, likelihood, valid, training.draws, seed)
+        score = calibrate(whole, likelihood, valid, training.draws, seed, move=training.calibrate)
     return Fitted(
         whole,
         likelihood,

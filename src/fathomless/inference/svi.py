@@ -29,6 +29,7 @@ from fathomless.inference.looks import Densities, Looks, densities
 from fathomless.inference.objective import elbo, log_predictive
 from fathomless.inference.run import Fitted, Run, check, history_row, not_finite, structure_parameters
 from fathomless.inference.training import Training, schedule
+from fathomless.nn.stacked import scale_gradients
 from fathomless.posterior.capabilities import (
     Growing,
     HasStructureLaw,
@@ -38,7 +39,7 @@ from fathomless.posterior.capabilities import (
     lacks,
 )
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
+from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError, PausedError
@@ -46,7 +47,7 @@ from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 from fathomless.system.surroundings import recording
 
-__all__ = ["calibrate", "fit", "score"]
+__all__ = ["calibrate", "fit", "parts_of", "score"]
 
 _CHUNK = 8192  # rows scored at once
 _KEPT = 1024  # steps whose numbers wait on the device to be summed
@@ -169,8 +170,8 @@ def fit(
         assert isinstance(model, ListedStructure)
         found = looks.adopt(model, _unseen(run, held))
         return replace(run.result(), found=found)
-    if run.training.calibrate and isinstance(held, Rows) and len(held):
-        calibrate(model, likelihood, held, run.training.draws, seed)
+    if run.training.calibrate and isinstance(held, Rows) and len(held) and _learns(likelihood):
+        return replace(run.result(), score=calibrate(model, likelihood, held, run.training.draws, seed))
     return run.result()
 
 
@@ -223,30 +224,92 @@ def _refuse(run: Run, train: Data, valid: Rows | Blocks | None) -> None:
 
 
 @recording()
-def calibrate(model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1, seed: int = 0) -> None:
-    """Maximise the log predictive density of the validation rows over the likelihood's parameters alone.
+def calibrate(
+    model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1, seed: int = 0, *, move: bool = True
+) -> float:
+    """Maximise the log predictive density of the validation rows over the likelihood's parameters alone; score them.
 
     A change by one (a factor e of a scale) costs half a nat, so that a few rows do not say too much.
+
+    Parameters
+    ----------
+    model, likelihood
+        What predicts.
+    valid : Rows
+        Held-out rows.
+    draws : int
+        Weight draws, where weights are drawn; at least 8.
+    seed : int
+        Of these draws.
+    move : bool
+        Whether the parameters are fitted; if not, the rows are scored alone.
+
+    Returns
+    -------
+    float
+        Mean log predictive density in nats per row, of each part of the rows (:func:`parts_of`) under parameters that
+        were fitted to the others.
     """
-    parameters = [p for p in likelihood.parameters() if p.requires_grad]
-    if not parameters:
-        return
+    parameters = [p for p in likelihood.parameters() if p.requires_grad and move]
     with torch.no_grad():
         noise = as_generator(fold_in(seed, "score"), device=valid.x.device)
         drawn = model.draw(valid.x, max(draws, 8), noise)
     start = [p.detach().clone() for p in parameters]
+    weight = torch.ones_like(drawn.f[0, :, 0]) if valid.weight is None else valid.weight
+    part, total = parts_of(len(valid)).to(valid.x.device), 0.0
+    for k in range(int(part.max()) + 1) if parameters else ():
+        _fit_to(drawn, likelihood, valid, parameters, start, part != k)
+        with torch.no_grad():
+            rows = log_predictive(replace(drawn, f=drawn.f[:, part == k]), likelihood, valid.y[part == k])
+            total += float((rows * weight[part == k]).double().sum())
+    _fit_to(drawn, likelihood, valid, parameters, start)
+    if not parameters:
+        with torch.no_grad():
+            total = float((log_predictive(drawn, likelihood, valid.y) * weight).double().sum())
+    return total / valid.count
+
+
+def _fit_to(
+    drawn: Draws,
+    likelihood: Likelihood,
+    valid: Rows,
+    parameters: Sequence[Tensor],
+    start: Sequence[Tensor],
+    some: Tensor | None = None,
+) -> None:
+    """Fit parameters, from where they started, to some of the rows, all by default."""
+    y, weight = valid.y, valid.weight
+    if some is not None:
+        drawn, y, weight = replace(drawn, f=drawn.f[:, some]), y[some], None if weight is None else weight[some]
+    with torch.no_grad():
+        for p, old in zip(parameters, start, strict=True):
+            p.copy_(old)
+    if not parameters or not len(y):
+        return
     optimizer = torch.optim.LBFGS(parameters, max_iter=50, line_search_fn="strong_wolfe")
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        density = log_predictive(drawn, likelihood, valid.y)
+        density = log_predictive(drawn, likelihood, y)
         change = sum(((p - old) ** 2).sum() for p, old in zip(parameters, start, strict=True))
-        value: Tensor = 0.5 * change - (density if valid.weight is None else density * valid.weight).sum()
+        value: Tensor = 0.5 * change - (density if weight is None else density * weight).sum()
         value.backward()
         return value
 
     optimizer.step(loss)
     optimizer.zero_grad()
+
+
+def parts_of(rows: int) -> Tensor:
+    """Return the part of each of some held-out rows; what scores a part is fitted to the others.
+
+    There are ten parts at most, and two where rows are so many that one parameter follows none of them.
+    """
+    return torch.arange(rows) % min(10 if rows <= _CHUNK else 2, rows)
+
+
+def _learns(likelihood: Likelihood) -> bool:
+    return any(p.requires_grad for p in likelihood.parameters())
 
 
 def _epoch(run: Run, train: Data) -> Tensor:
@@ -260,6 +323,7 @@ def _epoch(run: Run, train: Data) -> Tensor:
     parts: list[list[Tensor]] = []
     shares: list[float] = []
     steps = train.steps(t.batch_size)
+    counts = train.weight.double().sum(1) if isinstance(train, Blocks) else None
     for batch in train.batches(t.batch_size, run.order):
         # reading a number makes the host wait for the device, so the parts of the bound stay there and are summed
         # later; not at the end of the epoch alone, since an epoch may have a million steps
@@ -271,7 +335,7 @@ def _epoch(run: Run, train: Data) -> Tensor:
         structure_step = run.step % t.structure_every == 0
         _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
         heat = t.heat((run.step - 1) / (steps * t.epochs))
-        parts.append(_step(run, batch, len(train), train.count, heat))
+        parts.append(_step(run, batch, len(train), train.count, heat, counts))
         shares.append(len(batch) / len(train))
         seen += len(batch)
         if structure_step:
@@ -322,12 +386,20 @@ def _clear(run: Run) -> None:
             p.grad = None
 
 
-def _step(run: Run, batch: Rows, size: int, count: float | None = None, heat: float = 1.0) -> list[Tensor]:
+def _step(
+    run: Run,
+    batch: Rows,
+    size: int,
+    count: float | None = None,
+    heat: float = 1.0,
+    counts: Tensor | None = None,
+) -> list[Tensor]:
     """One step; return [log_likelihood, divergences…] on the device. Reads nothing back.
 
-    The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions. Each of
-    several ranks evaluates its share of the batch and of the divergences: their sum is the bound, and their gradients'
-    sum its gradient. What is returned is the share.
+    The bound is divided by `count`, the sum of the weights of all `size` rows, so that weights are repetitions. With F
+    networks side by side, `counts` (F,) has that sum for each of them. Each of several ranks evaluates its share of the
+    batch and of the divergences: their sum is the bound, and their gradients' sum its gradient. What is returned is the
+    share.
     """
     t = run.training
     part = run.ranks.share(batch)
@@ -347,14 +419,31 @@ def _step(run: Run, batch: Rows, size: int, count: float | None = None, heat: fl
     # a part that is used with probability p has a gradient p times as large; Adam divides it out, plain steps do not
     if t.optimizer == "sgd" if t.precondition is None else t.precondition:
         _precondition(run.model)
-    # the law is left out: its gradient is a difference of whole bounds, and would decide how far all weights may go
-    if t.clip_norm is not None:
-        law = {f"model/{name}" for name in structure_parameters(run.model)}
-        named = run.named()  # in an order that a resumed run shares, since sums depend on it
-        nn.utils.clip_grad_norm_([named[name] for name in sorted(named) if name not in law], t.clip_norm)
+    _limit(run, counts)
     run.optimizer.step()
     run.terms, run.tempered = tuple(e.divergence), draws.tempered
     return [e.log_likelihood.detach(), *(term.detach() for term in e.divergence.values())]
+
+
+def _limit(run: Run, counts: Tensor | None) -> None:
+    """Clip the gradient; of networks side by side each one's own, in the units of its own bound.
+
+    The law over structure is left out. Its gradient is a difference of whole bounds, and would decide how far all
+    weights may go.
+    """
+    t = run.training
+    law = structure_parameters(run.model)
+    if counts is not None:
+        units = counts.sum() / counts  # the joint bound was divided by the rows of all networks
+        plain = t.optimizer == "sgd"  # Adam's steps do not depend on the units of a gradient
+        if plain or t.clip_norm is not None:
+            factor = units if plain else torch.ones_like(units)
+            modules = (run.model, run.likelihood)
+            scale_gradients(modules, factor, longest=t.clip_norm, units=units, without=law.values())
+    elif t.clip_norm is not None:
+        names = {f"model/{name}" for name in law}
+        named = run.named()  # in an order that a resumed run shares, since sums depend on it
+        nn.utils.clip_grad_norm_([named[name] for name in sorted(named) if name not in names], t.clip_norm)
 
 
 @torch.no_grad()

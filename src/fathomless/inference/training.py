@@ -50,7 +50,8 @@ class Training:
     schedule : str or tuple of (int, float)
         "cosine", "constant" or "one_cycle", or pieces (epochs, rate) one after the other, the last one without end.
     clip_norm : float, optional
-        Longest gradient allowed, in the units of the bound divided by N.
+        Longest gradient allowed, in the units of the bound divided by N. Each of several networks that are trained side
+        by side is clipped by its own gradient.
     temperature : float
         T multiplies the divergence of the weights. T = 1 is the model.
     warm_up : float

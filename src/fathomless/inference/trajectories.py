@@ -41,12 +41,13 @@ from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DivergenceError
 
-__all__ = ["constant_rate", "iterates", "subspace_draws", "swag_draws"]
+__all__ = ["CHAINS", "constant_rate", "iterates", "subspace_draws", "swag_draws"]
 
 _ROWS = 512  # by which the noise of gradients is measured
 _POWER = 30  # iterations for the greatest eigenvalue
 _CHUNK = 4096  # rows evaluated at once
-_CHAINS, _WARM_UP, _THIN = 4, 200, 4
+CHAINS = 4  #: that draw in the plane; draws of one follow each other
+_WARM_UP, _THIN = 200, 4
 
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -195,7 +196,7 @@ def subspace_draws(
     scaled = axes / scale
     root = torch.linalg.cholesky(scaled @ scaled.mT)  # of the prior's precision in z
     centre = -torch.cholesky_solve((scaled @ (mean / scale))[:, None], root)[:, 0]
-    flat = FlatNetworks(network, _CHAINS)
+    flat = FlatNetworks(network, CHAINS)
 
     def weights(u: Tensor) -> Tensor:
         z = centre + torch.linalg.solve_triangular(root.mT, u.mT, upper=True).mT
@@ -210,9 +211,9 @@ def subspace_draws(
             total = total + (log_p.sum(1) if part.weight is None else log_p @ part.weight.to(log_p))
         return total
 
-    u = (-(centre @ root)).expand(_CHAINS, -1).contiguous()  # z = 0, the mean of the iterates
+    u = (-(centre @ root)).expand(CHAINS, -1).contiguous()  # z = 0, the mean of the iterates
     value, kept = log_likelihood(u), []
-    each = math.ceil(n / _CHAINS)
+    each = math.ceil(n / CHAINS)
     for step in range(_WARM_UP + each * _THIN):
         u, value = elliptical_slice(u, value, log_likelihood, generator)
         if step >= _WARM_UP and step % _THIN == 0:

@@ -5,14 +5,14 @@ becomes batched products of stacked weights, (F, …) each; anything else is kep
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fathomless.nn.architectures import Residual
 
-__all__ = ["Apart", "StackedLinear", "stacked", "unstacked"]
+__all__ = ["Apart", "StackedLinear", "owners", "scale_gradients", "stacked", "unstacked"]
 
 _ELEMENTWISE = (
     nn.ReLU,
@@ -112,3 +112,65 @@ def unstacked(module: nn.Module, i: int, prefix: str = "") -> dict[str, Tensor]:
     for name, child in module.named_children():
         state |= unstacked(child, i, f"{prefix}{name}.")
     return state
+
+
+def owners(module: nn.Module) -> dict[str, int]:
+    """Return the number of the network that each parameter of an :class:`Apart` belongs to, by its full name.
+
+    Every other parameter of networks side by side has a row for each network.
+    """
+    found: dict[str, int] = {}
+    for prefix, part in module.named_modules():
+        if isinstance(part, Apart):
+            for i, member in enumerate(part.members):
+                start = f"{prefix}.members.{i}" if prefix else f"members.{i}"
+                found |= dict.fromkeys((name for name, _ in member.named_parameters(start)), i)
+    return found
+
+
+@torch.no_grad()
+def scale_gradients(
+    modules: Sequence[nn.Module],
+    factor: Tensor,
+    *,
+    longest: float | None = None,
+    units: Tensor | None = None,
+    without: Collection[Tensor] = (),
+) -> None:
+    """Multiply the gradient of each of F networks side by side by a factor of its own, after an own limit of length.
+
+    Parameters
+    ----------
+    modules : sequence of nn.Module
+        Parts of the networks. The parameters of each have a row for each network or belong to one; see :func:`owners`.
+    factor : Tensor, shape (F,)
+        Factors.
+    longest : float, optional
+        Longest gradient of one network, over all its parameters in `modules`.
+    units : Tensor, shape (F,), optional
+        Multiply the length of each gradient before it is compared with `longest`.
+    without : collection of Tensor
+        Parameters that are left as they are and have no part in the length.
+    """
+    skipped, mine, shared = {id(p) for p in without}, [], []
+    for module in modules:
+        own = owners(module)
+        for name, p in sorted(module.named_parameters()):
+            if p.grad is None or id(p) in skipped:
+                continue
+            if name in own:
+                mine.append((own[name], p.grad))
+            else:
+                shared.append(p.grad)
+    if longest is not None:
+        square = torch.zeros(len(factor), dtype=torch.float64, device=factor.device)
+        for grad in shared:
+            square += grad.double().flatten(1).square().sum(1) if grad.ndim > 1 else grad.double().square()
+        for i, grad in mine:
+            square[i] += grad.double().square().sum()
+        length = square.sqrt() if units is None else square.sqrt() * units
+        factor = factor * (longest / (length + 1e-6)).clamp(max=1.0)
+    for grad in shared:
+        grad.mul_(factor.to(grad.dtype).view(-1, *[1] * (grad.ndim - 1)))
+    for i, grad in mine:
+        grad.mul_(factor[i].to(grad.dtype))

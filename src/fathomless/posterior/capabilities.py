@@ -155,6 +155,9 @@ class SideBySide(Model, ABC):
     def side_by_side(self, others: Sequence[Model]) -> Self:
         """Return one model that stands for this one and `others`.
 
+        Each of its parameters, but for those of the law over structure, has a row for each model, or is inside a
+        :class:`~fathomless.nn.stacked.Apart`.
+
         Raises
         ------
         DataError

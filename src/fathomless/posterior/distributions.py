@@ -357,8 +357,8 @@ class ContinuousPredictive(Predictive):
         """Lay the distribution out as columns, one value for each row.
 
         They are mean, std, lower_90 and upper_90 for every level, and the variance split into variance_noise,
-        variance_weights and variance_structure. With several targets each name begins with that of its target, or with
-        y0, y1, ...
+        variance_weights and variance_structure; without the last two where they cannot be told apart. With several
+        targets each name begins with that of its target, or with y0, y1, ...
         """
         found = {"mean": _array(self.mean), "std": _array(self.std)}
         for level in levels:
@@ -482,7 +482,8 @@ class ClassPredictive(Predictive):
         """Lay the distribution out as columns, one value for each row.
 
         They are class, probability (of that class), probability_LABEL of every class, and the entropy, split into
-        entropy_noise, entropy_weights and entropy_structure. Targets and levels are for numbers.
+        entropy_noise, entropy_weights and entropy_structure; without the last two where they cannot be told apart.
+        Targets and levels are for numbers.
         """
         probs = _array(self.probs)
         return {
@@ -559,7 +560,10 @@ def _in_kind(given: Values, found: Tensor) -> Any:
 
 
 def _parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
-    each = {"noise": split.noise, "weights": split.weights, "structure": split.structure}
+    """Return the parts that are known: without weights and structure where these cannot be told apart."""
+    each = {"noise": split.noise}
+    if split.known:
+        each |= {"weights": split.weights, "structure": split.structure}
     return {name: _array(values) for name, values in each.items()}
 
 

@@ -46,6 +46,8 @@ class Spread(NamedTuple):
 class Uncertainty:
     """Where the uncertainty of a prediction comes from: ``noise + weights + structure = total``, to rounding.
 
+    Where weights and structure cannot be told apart (:attr:`known`), they are NaN, and ``total - noise`` is their sum.
+
     For regression the parts are variances in squared units of the target, of shape (N, T) or (N,); for
     classes they are entropies in nats, of shape (N,). All are non-negative.
 
@@ -54,9 +56,10 @@ class Uncertainty:
     noise : Tensor
         What remains when structure and weights are known.
     weights : Tensor
-        What knowing the weights would remove, once the structure is known. 0 with one draw per structure.
+        What knowing the weights would remove, once the structure is known. 0 with one draw per structure. NaN if it
+        cannot be told from what structure leaves open; see :attr:`known`.
     structure : Tensor
-        What knowing the structure would remove. 0 with a single structure.
+        What knowing the structure would remove. 0 with a single structure. NaN likewise.
     total : Tensor
         The variance, or the entropy, of the prediction.
     spread : Spread, optional
@@ -69,6 +72,15 @@ class Uncertainty:
     structure: Tensor
     total: Tensor
     spread: Spread | None = field(default=None, kw_only=True)
+
+    @property
+    def known(self) -> bool:
+        """Whether weights and structure can be told apart; if not, both are NaN, and only their sum is known.
+
+        They cannot where each sampled structure has but one independent network: in sampled graphs, which are hardly
+        ever found by two chains, in averages of sparse networks, and in sparse networks of unbounded depth.
+        """
+        return not bool(self.structure.isnan().any())
 
     def mean(self, rows: Any = None) -> "Uncertainty":
         """Average over rows; the result has one row.
@@ -92,7 +104,8 @@ class Uncertainty:
 
     def __repr__(self) -> str:
         names = ("noise", "weights", "structure", "total")
-        means = (f"{name}={getattr(self, name).mean().item():.4g}" for name in names)
+        shown = names if self.known else ("noise", "total")
+        means = (f"{name}={getattr(self, name).mean().item():.4g}" for name in shown)
         return f"Uncertainty(rows={len(self.total)}, {', '.join(means)})"
 
 
@@ -158,9 +171,13 @@ def spread(
     Returns
     -------
     Spread of tensors of shape (N, ...), or None
+        NaN where structures are a sample and some of them, of several, have one independent network alone: then what
+        networks differ by cannot be divided between structure and weights.
         None where the parts are to be averages over the draws as they are: structures are listed, and there is one
         network, or one structure, or networks neither have all structures, by the same law, nor one each.
     """
+    if sampled and network is not None:
+        return _sampled(values, log_weight, structure, network)
     if sampled:
         return _nested(values, Groups.of(log_weight, structure))
     if network is None:
@@ -213,6 +230,32 @@ def _nested(values: Tensor, groups: Groups) -> Spread:
     between = groups.across((means - groups.across(means)).square() - (1.0 - weight) * v / count)
     between = between / (1.0 - groups.outer.square().sum()).clamp_min(1e-12)
     return Spread(between if len(groups.outer) > 1 else torch.zeros_like(between), groups.across(v))
+
+
+def _sampled(values: Tensor, log_weight: Tensor, structure: Tensor, network: Tensor) -> Spread:
+    r"""Estimate B and W from sampled structures g of weight q, each with several independent networks.
+
+    With means :math:`m_g` and squares :math:`s_g^2` of their standard errors as of :class:`_Apart`, and the draws' mean
+    squares :math:`v_g` about them,
+
+    .. math:: W = \sum_g q_g (v_g + s_g^2), \qquad B = \frac{\sum_g q_g (m_g - m)^2 - \sum_g q_g (1 - q_g) s_g^2}
+              {1 - \sum_g q_g^2} .
+
+    Draws of one network, such as draws of its hidden units or states of one Markov chain, need not be independent.
+    """
+    groups = Groups.of(log_weight, structure)
+    pairs, unit = torch.stack([groups.member, network]).unique(dim=1, return_inverse=True)
+    several = torch.bincount(pairs[0]) > 1
+    if len(several) > 1 and not bool(several.all()):
+        unknown = torch.full_like(values[0], math.nan)
+        return Spread(unknown, unknown)
+    units = Groups.of(log_weight, unit)
+    apart = _Apart(groups, units, Groups.of(units.outer.log(), pairs[0]))
+    if len(several) < 2:
+        v = groups.across(groups.within((values - groups.within(values)[groups.member]).square()))
+        return Spread(torch.zeros_like(v), v)
+    found = apart.spread(values)
+    return Spread(found.between / (1.0 - groups.outer.square().sum()).clamp_min(1e-12), found.within)
 
 
 @dataclass(frozen=True, eq=False)

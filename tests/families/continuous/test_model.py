@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from families.continuous.scalars import DOUBLE
+from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
 from fathomless.families.continuous.deploy import fixed_paths, point_path
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weight
@@ -21,6 +22,7 @@ from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions, parted
+from fathomless.inference.crossfit import Together
 from fathomless.inference.objective import elbo
 from fathomless.inference.run import Run
 from fathomless.inference.svi import fit
@@ -306,6 +308,25 @@ def test_vmap_of_members_is_single_draws_given_the_noise() -> None:
         alone = Drawn(member)(eps[i])
         torch.testing.assert_close(f[i], alone[0], rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(divergence[i], alone[1], rtol=1e-10, atol=1e-12)
+
+
+def test_clipping_of_one_network_is_not_felt_by_others_side_by_side() -> None:
+    """Targets far out in the rows of the second network leave the first as it is, to the byte."""
+    x, y = data(20)
+    states = []
+    for shift in (0.0, 30.0):
+        members = [build(seed=seed, law=TruncatedPoisson(2.0), horizons=3) for seed in range(2)]
+        for member in members:
+            member.weigh({1: 0.5, 2: 0.5})
+        whole = members[0].side_by_side(members[1:])
+        moved = torch.cat([y[:10], y[10:] + shift])
+        rows = Blocks.of(Rows(x, moved), [torch.arange(10), torch.arange(10, 20)])
+        likelihood = Together([Gaussian().double() for _ in members])
+        fit(whole, likelihood, rows, training=Training(epochs=4, clip_norm=0.1, warm_up=0.0))
+        whole.hand_out(members)
+        states.append([{name: p.clone() for name, p in member.state_dict().items()} for member in members])
+    same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*states, strict=True)]
+    assert same == [True, False]
 
 
 @pytest.mark.parametrize("options", [{}, {"drift": "both", "estimator": "sticking"}, DRAWN[4], DRAWN[6]], ids=str)

@@ -1,6 +1,7 @@
 """Densities of tables by networks: quadrature, changes of units, draws, and when too few components reach."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -108,6 +109,22 @@ def test_error_bars_are_right() -> None:
         z.append((log_p - truth) / errors)
     spread = np.std(z)
     assert 0.8 < spread < 1.25
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.3])
+def test_error_bars_count_how_far_chains_lie_apart(apart: float) -> None:
+    """Eight chains, whose states differ by more from chain to chain than within one."""
+    x = unit_scale().decode(np.array([[0.8, -0.7]]))
+    found = []
+    for seed in range(80):
+        one = mixture(4, copies=400, seed=seed)
+        chains = np.repeat(np.arange(8), 50)
+        shift = apart * np.random.default_rng(1000 + seed).normal(size=8)[chains]
+        log_p, errors, _ = replace(one, means=one.means + shift[:, None, None], chains=chains).log_prob(x)
+        found.append((log_p[0], errors[0]))
+    values, errors = np.array(found).T
+    ratio = values.std(ddof=1) / np.sqrt((errors**2).mean())
+    assert 0.7 < ratio < 1.3  # with seven degrees of freedom the larger of two estimates is a little too large
 
 
 def test_one_network_without_hidden_units_is_a_product_of_normals() -> None:

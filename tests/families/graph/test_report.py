@@ -17,7 +17,7 @@ from fathomless.app import report as pages
 from fathomless.app import runs
 from fathomless.app.doctor import examine
 from fathomless.estimators.densities import evaluate_density
-from fathomless.estimators.evaluation import Evaluation
+from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.families.graph import plots, report
 from fathomless.families.graph.graphs import Graph
 from fathomless.families.registry import load
@@ -90,6 +90,24 @@ def test_a_density_is_evaluated_beside_a_normal_law(density: IndianChefsDensity,
     assert again.task == "density"
     with pytest.raises(DataError, match="none of the 3 rows has a density"), pytest.warns(DataWarning, match="outside"):
         evaluate_density(density, np.full((3, 4), 99.0), name="far", targets=["a", "b", "c", "d"])
+
+
+def test_no_share_of_structure_is_shown_where_none_can_be_told(
+    classifier: IndianChefsClassifier, tmp_path: Path
+) -> None:
+    """In the arrays of an evaluation, on the page, and in columns of predictions."""
+    found = evaluate(classifier, X, Y, name="training rows")
+    again = Evaluation.load(found.save(tmp_path / "evaluation"))
+    assert {"noise", "networks"} <= again.arrays.keys()
+    assert not {"weights", "structure", "between", "within"} & again.arrays.keys()
+    assert np.isfinite(again.arrays["networks"]).all()
+    (group,) = pages._uncertainty(again)
+    assert group.figures == []
+    assert group.table is not None
+    assert [row[0] for row in group.table.rows] == ["noise", "networks", "all"]
+    assert "cannot be told apart" in group.table.caption
+    columns = classifier.predict_dist(X).columns()
+    assert [name for name in columns if name.startswith("entropy")] == ["entropy_noise"]
 
 
 # ------------------------------------------------------------------------------------------- pictures

@@ -26,7 +26,8 @@ _CHUNK = 1024  # rows evaluated at once
 class DrawnNetworks(Resizable):
     """A network, and what is drawn of its weights once it is trained.
 
-    Drawn networks are :math:`f_θ(x)`, or linear in their weights: :math:`f_{θ*}(x) + J(x)(θ - θ*)`.
+    Drawn networks are :math:`f_θ(x)`, or linear in their weights: :math:`f_{θ*}(x) + J(x)(θ - θ*)`. Outputs without a
+    posterior, such as a scale that depends on the input under Laplace's approximation, stay :math:`f_{θ*}(x)`.
 
     Parameters
     ----------
@@ -47,6 +48,10 @@ class DrawnNetworks(Resizable):
     ----------
     apart : Tensor, shape (S, P)
         What was drawn, from the mode; without rows until :meth:`take`.
+    doubted : int, optional
+        How many outputs, the first ones, have a posterior; None for all.
+    stretch : int, optional
+        How many draws, one after the other, are of one Markov chain; None for draws that are independent.
     precision : scalar Tensor
         α of the prior N(0, s²/α) of Laplace's approximation that has the greatest evidence; else 1.
 
@@ -71,6 +76,8 @@ class DrawnNetworks(Resizable):
     ) -> None:
         super().__init__()
         self.depth, self.linear = depth, linear
+        self.doubted: int | None = None
+        self.stretch: int | None = None
         with building(fold_in(seed, "network")):
             parts = [*map(architecture.layer, range(1, depth + 1)), architecture.head(depth)]
         self.network = nn.Sequential(*parts).to(dtype)
@@ -98,11 +105,12 @@ class DrawnNetworks(Resizable):
         f = self._drawn(x) if drawn else self.network(x)[None]
         even = torch.full((len(f),), -math.log(len(f)), dtype=f.dtype, device=f.device)
         number = torch.full((len(f),), self.depth, device=f.device)
-        return Draws(f, even, number, {"weights": decay})
+        chains = torch.arange(len(f), device=f.device) // self.stretch if drawn and self.stretch else None
+        return Draws(f, even, number, {"weights": decay}, network=chains)
 
     def _drawn(self, x: Tensor) -> Tensor:
         if self.linear:
-            return linearised(self.network, x, self.apart)
+            return linearised(self.network, x, self.apart, self.doubted)
         if torch.is_grad_enabled():  # the products of FlatNetworks take no part in it
             named = dict(self.network.named_parameters())
             each = torch.cat([p.reshape(-1) for p in named.values()]) + self.apart
@@ -123,15 +131,19 @@ class DrawnNetworks(Resizable):
         own = self.network.named_parameters()
         return torch.cat([torch.full((p.numel(),), self._scales[name], dtype=torch.float32).to(p) for name, p in own])
 
-    def take(self, apart: Tensor, precision: float = 1.0) -> None:
-        """Take what was drawn, (S, P) from the mode."""
-        self.apart = apart.to(self.apart)
+    def take(
+        self, apart: Tensor, precision: float = 1.0, doubted: int | None = None, stretch: int | None = None
+    ) -> None:
+        """Take what was drawn, (S, P) from the mode; if networks are linear, `doubted` outputs have a posterior."""
+        self.apart, self.doubted, self.stretch = apart.to(self.apart), doubted, stretch
         self.precision.fill_(precision)
 
     def blueprint(self) -> dict[str, Any]:
-        """Return how many networks were drawn."""
-        return {"networks": len(self.apart)}
+        """Return how many networks were drawn, how many outputs have a posterior if not all have, and chains."""
+        own = {"doubted": self.doubted, "stretch": self.stretch}
+        return {"networks": len(self.apart), **{name: number for name, number in own.items() if number is not None}}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have as many."""
         self.apart = self.apart.new_zeros(int(blueprint["networks"]), self.apart.shape[1])
+        self.doubted, self.stretch = blueprint.get("doubted"), blueprint.get("stretch")

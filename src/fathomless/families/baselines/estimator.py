@@ -1,6 +1,9 @@
 """The estimators of the baselines: networks to compare with."""
 
+import copy
+import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -30,10 +33,10 @@ from fathomless.families.baselines.options import (
     DrawnNetworksOptions,
 )
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.inference.laplace import laplace_posterior
+from fathomless.inference.laplace import doubted, laplace_posterior
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
-from fathomless.inference.trajectories import constant_rate, iterates, subspace_draws, swag_draws
+from fathomless.inference.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
 from fathomless.nn.flat import flattened
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood
@@ -97,9 +100,10 @@ class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
                 cast(DrawnNetworks, model), fitted.likelihood, prepared.train, fold_in(prepared.seed, "drawn", k)
             )
         valid = prepared.valid
-        if self.calibrate and valid is not None and len(valid):
-            calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed)
-        return fitted
+        if valid is None or not len(valid):
+            return fitted
+        score = calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed, move=self.calibrate)
+        return replace(fitted, score=score)
 
     @abstractmethod
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
@@ -113,27 +117,30 @@ class _LaplaceNetwork(FittedLaplace, AfterTraining, LayeredNetwork):
         scale = model.prior_scale()
         posterior = laplace_posterior(model.network, likelihood, rows, scale)
         generator = torch.Generator(scale.device).manual_seed(seed)
-        model.take(posterior.deviations(self.networks, generator), posterior.precision)
+        told = doubted(likelihood)
+        part = told if told < likelihood.outputs else None
+        model.take(posterior.deviations(self.networks, generator), posterior.precision, part)
 
 
 class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):
     """How iterates of descent at a constant rate become a model."""
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
-        held, network, scale = likelihood.requires_grad_(False), model.network, model.prior_scale()
+        held, network, scale = copy.deepcopy(likelihood).requires_grad_(False), model.network, model.prior_scale()
         batch = min(_BATCH, len(rows))
         rate = constant_rate(network, held, rows, scale, batch, fold_in(seed, "rate"))
         points = iterates(
             network, held, rows, scale, rate=rate, batch=batch, passes=self.passes, seed=fold_in(seed, "batches")
         )
         generator = torch.Generator(scale.device).manual_seed(fold_in(seed, "draws"))
-        model.take(self._along(model, held, rows, points, generator) - flattened(network))
+        apart, stretch = self._along(model, held, rows, points, generator)
+        model.take(apart - flattened(network), stretch=stretch)
 
     @abstractmethod
     def _along(
         self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        """Draw weights (n, P), given iterates (T, P)."""
+    ) -> tuple[Tensor, int | None]:
+        """Draw weights (n, P), given iterates (T, P); return how many of them are of one chain, if chains drew them."""
 
 
 class _SWAGNetwork(FittedSWAG, _AlongTrajectory):
@@ -141,8 +148,8 @@ class _SWAGNetwork(FittedSWAG, _AlongTrajectory):
 
     def _along(
         self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        return swag_draws(points, self.rank, self.networks, generator)
+    ) -> tuple[Tensor, int | None]:
+        return swag_draws(points, self.rank, self.networks, generator), None
 
 
 class _SubspaceNetwork(FittedSubspace, _AlongTrajectory):
@@ -150,9 +157,10 @@ class _SubspaceNetwork(FittedSubspace, _AlongTrajectory):
 
     def _along(
         self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> Tensor:
+    ) -> tuple[Tensor, int | None]:
         scale, d = model.prior_scale(), self.subspace_dimension
-        return subspace_draws(model.network, likelihood, rows, scale, points, d, self.networks, generator)
+        drawn = subspace_draws(model.network, likelihood, rows, scale, points, d, self.networks, generator)
+        return drawn, math.ceil(self.networks / CHAINS)
 
 
 class _DeepEnsemble(FittedEnsemble, _FiniteNetwork):

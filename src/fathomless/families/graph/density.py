@@ -157,8 +157,9 @@ class Mixture:
         """Return log densities of rows, their Monte Carlo errors, and how many components each rests on; all (N,).
 
         Densities are in the user's units, in nats. Outside the support they are -inf, with an error of 0. The error
-        counts the draws of a chain by their effective number, and is 0 if it is not asked for. Below about 50 effective
-        components it is too small.
+        follows from how far the means of chains lie apart, and from the effective number of draws of each chain; it is
+        0 if it is not asked for. Below about 50 effective components it is too small, and of one chain it does not
+        count what other chains would find.
         """
         a = self.scale.encode(x)
         inside = np.isfinite(a).all(1)
@@ -188,13 +189,22 @@ class Mixture:
         return np.log(p) + top[:, 0], deviations, effective
 
     def _error(self, each: Floats, p: float) -> float:
-        """Return the Monte Carlo error of log p: chains are weighted, and their draws depend on each other."""
-        variance = 0.0
-        for chain in np.unique(self.chains):
-            own = each[self.chains == chain]
+        """Return the Monte Carlo error of log p.
+
+        Draws of a chain depend on each other and are counted by their effective number. How far the means of chains lie
+        apart tells what that number misses; the larger of both is taken.
+        """
+        within, chains = 0.0, np.unique(self.chains)
+        w, means = np.empty(len(chains)), np.empty(len(chains))
+        for i, chain in enumerate(chains):
+            own, weight = each[self.chains == chain], self.weights[self.chains == chain]
             many = ess_mean(own[None]) if len(own) >= 4 else 1.0
-            variance += self.weights[self.chains == chain].sum() ** 2 * own.var() / min(many, len(own))
-        return math.sqrt(variance) / p
+            w[i] = weight.sum()
+            means[i] = own @ weight / w[i] if w[i] > 0.0 else 0.0
+            within += w[i] ** 2 * own.var() / min(many, len(own))
+        rest = (w * (1.0 - w)).sum()
+        between = (w**2).sum() * (w * (means - p) ** 2).sum() / rest if rest > 1e-12 else 0.0
+        return math.sqrt(max(within, between)) / p
 
     def sample(self, n: int, generator: np.random.Generator) -> Floats:
         """Draw rows, (N, D), in the user's units."""

@@ -32,6 +32,7 @@ __all__ = ["OUTPUTS", "IndianChefs", "graph_of", "largest", "units_of"]
 #: What outputs are: numbers with a precision each; classes, by the sign of one unit or the largest of several.
 OUTPUTS = ("numbers", "classes")
 
+_STRETCHES = 10  # of a single chain, at most
 _NODES = 32  # of Gauss and Hermite
 _OF_UNITS, _OF_LINKS = ("orders", "biases", "precisions"), ("parents", "children", "weights")
 _WHOLE = ("units", "links", "link_parents", "link_children", "chain", "graph")
@@ -177,8 +178,20 @@ class IndianChefs(Resizable):
             divergence={},
             tempered=frozenset(),
             sampled=True,
-            network=torch.arange(len(chosen), device=chosen.device).repeat_interleave(n),
+            network=self._independent(chosen).repeat_interleave(n),
         )
+
+    def _independent(self, chosen: Tensor) -> Tensor:
+        """Return numbers of what is independent: chains; of a single chain, stretches of its states, (S,).
+
+        States of a chain follow from each other, so that only means over chains are independent. Means over stretches
+        of one chain nearly are, if they are long; how far other chains would lie from it they do not tell.
+        """
+        chain = self.chain[chosen]
+        if len(chain.unique()) > 1:
+            return chain
+        place = torch.arange(len(chosen), device=chosen.device)
+        return place * min(_STRETCHES, max(2, math.isqrt(len(chosen)))) // len(chosen)
 
     def _forward(self, state: Mapping[str, Tensor], x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
         """Return the likelihood's parameters under one network, (n, B, K)."""

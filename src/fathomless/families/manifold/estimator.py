@@ -58,7 +58,8 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
     candidates_ : dict
         "kept": numbers of the candidates that the latent space was learned from, the best first; "score": mean log
         density of rows that candidates have not seen, under those that have not, which is `validation_score_` in
-        standardised units. It is a score of the first stage.
+        standardised units. It is a score of the first stage. Candidates and noise are chosen without the row's part of
+        ten.
     latent_dim_ : int
         Dimensions of the latent space.
     latent_dims_ : dict of int to dict of str to float

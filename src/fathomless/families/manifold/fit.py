@@ -29,9 +29,11 @@ from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw, 
 from fathomless.families.manifold.matching import balance, match
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
+from fathomless.inference.crossfit import Held
 from fathomless.inference.noise import KAPPA, heavy_tailed, total
 from fathomless.inference.run import under
 from fathomless.inference.stages import Begin, Stage
+from fathomless.inference.svi import parts_of
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
 from fathomless.system import checks
@@ -221,22 +223,54 @@ class Manifold:
         unseen = self.unseen[:, :_JUDGED].repeat(recipe.snapshots, 1)
         centre = f.softmax(-1) if self.likelihood.discrete else f[..., : rows.y.shape[-1]]
         errors = squared_errors(centre, rows.y, unseen, rows.weight)
-        least = max(_LEAST, 2 * recipe.autoencoder.dimensions)
-        kept = worth_keeping(own["log_joint"], errors, self.rows.count, least, strict=recipe.strict)
+        kept = self._kept(own, errors)
         ordered = own["weights"][kept]
         if isinstance(self.network, FlatNetwork):
             ordered = match(self.network, ordered) if recipe.matching else balance(self.network, ordered)
-        likelihood, score = copy.deepcopy(self.likelihood), float("nan")
-        noise = likelihood.noise if self._learned() is not None else None
-        if isinstance(noise, LearnedNoise):
-            noise.rescale((own["log_noise"][kept].mean(0) - noise.log_scale()).exp())  # the geometric mean
+        likelihood, score = self._trained(own, kept), float("nan")
         if bool(unseen[kept].any()):
-            held = out_of_fold(f[kept], unseen[kept], rows)
-            _, likelihood = settled(held, likelihood, KAPPA, free_noise=self.free_noise and noise is not None)
-            summed, count = total(held, likelihood)
-            score = summed / count
+            score = self._score(own, f, centre, unseen, rows)
+            likelihood = self._settled(out_of_fold(f[kept], unseen[kept], rows), likelihood)
         state = {f"likelihood/{name}": value.detach() for name, value in likelihood.state_dict().items()}
         return {"weights": ordered, "kept": kept, "score": torch.tensor(score, dtype=torch.float64), **state}
+
+    def _kept(self, own: Mapping[str, Tensor], errors: Tensor) -> Tensor:
+        """Return the numbers of the candidates that are kept, given their errors (R,) on unseen rows."""
+        least = max(_LEAST, 2 * self.recipe.autoencoder.dimensions)
+        return worth_keeping(own["log_joint"], errors, self.rows.count, least, strict=self.recipe.strict)
+
+    def _trained(self, own: Mapping[str, Tensor], kept: Tensor) -> Likelihood:
+        """Return the likelihood with the noise of some candidates, as their training left it."""
+        likelihood = copy.deepcopy(self.likelihood)
+        if isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise):
+            noise = likelihood.noise
+            noise.rescale((own["log_noise"][kept].mean(0) - noise.log_scale()).exp())  # the geometric mean
+        return likelihood
+
+    def _settled(self, held: Held, likelihood: Likelihood) -> Likelihood:
+        """Fit the noise, and choose its law, by rows under candidates that have not seen them."""
+        return settled(held, likelihood, KAPPA, free_noise=self.free_noise and self._learned() is not None)[1]
+
+    def _score(self, own: Mapping[str, Tensor], f: Tensor, centre: Tensor, unseen: Tensor, rows: Rows) -> float:
+        """Mean log density of a row under candidates that have not seen it, in nats.
+
+        The rows are divided into parts. Candidates and noise are chosen by the other parts alone.
+        """
+        summed = count = 0.0
+        numbers = unseen.any(0).nonzero()[:, 0]
+        part = torch.full((len(rows),), -1, device=unseen.device)
+        part[numbers] = parts_of(len(numbers)).to(part)
+        for k in range(int(part.max()) + 1):
+            rest = unseen & (part != k)
+            kept = self._kept(own, squared_errors(centre, rows.y, rest, rows.weight))
+            likelihood = self._trained(own, kept)
+            held = out_of_fold(f[kept], unseen[kept], rows)
+            apart = (part == k).cpu()[held.rows]
+            if not bool(apart.all()):
+                likelihood = self._settled(held.take(~apart), likelihood)
+            of_part, weight = total(held.take(apart), likelihood)
+            summed, count = summed + of_part, count + weight
+        return summed / count if count else float("nan")
 
     def likelihood_of(self, found: Mapping[str, Tensor]) -> Likelihood:
         """Return the likelihood that unseen rows have chosen, from what was found."""

@@ -17,6 +17,7 @@ from fathomless.estimators.base import Predictor
 from fathomless.estimators.fitted import AnyPredictive
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import fold_in
 
 __all__ = ["Dependence", "Importance", "dependence", "importance", "row_groups"]
@@ -111,7 +112,7 @@ def importance(
     random = np.random.default_rng(fold_in(random_state, "shuffle"))
     names, spans = zip(*_spans(estimator.schema_), strict=True)
     lost, many = np.zeros((len(spans), len(x))), max(1, _AT_ONCE // len(x))
-    y = np.asarray(y)
+    y = np.asarray(unmasked(y))
     for _ in range(repeats):
         order = random.permutation(len(x))  # the same for all columns: their losses are compared
         for start in range(0, len(spans), many):

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import narwhals as nw
 import numpy as np
@@ -12,16 +12,20 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from fathomless.data import streams
+from fathomless.data.cells import check_table, eager
 from fathomless.data.frames import fit_schema, merged, readable, split, take
+from fathomless.data.groups import read_groups
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
+from fathomless.data.weights import read_weight, warn_of_sum
 from fathomless.estimators.fitted import Array, FittedModel
 from fathomless.estimators.options import ClassOptions, options_of
 from fathomless.estimators.saving import explained
 from fathomless.inference.training import SMALL_BATCH
 from fathomless.system import checks
 from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, as_seed, fold_in
 
 __all__ = ["Array", "Prepared", "TableReader"]
@@ -71,6 +75,8 @@ class Prepared:
 
 class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     """How an estimator reads a table, the way scikit-learn does."""
+
+    _columns_predict: ClassVar[bool] = True  # else they are the target
 
     # ---- what a task says
 
@@ -125,7 +131,9 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         seed, before = self._seed(), self._fitted_before()
         X, y, weight, kept, given = self._read(X, y, sample_weight, reset=before is None)
         weight = self._reweighted(y, weight)
-        groups = None if groups is None else _grouped(groups, given)[kept]
+        if weight is not None:
+            warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
+        groups = None if groups is None else read_groups(groups, given)[kept]
         schema = self._fit_schema(X, weight) if before is None else self.schema_
         target = self._fit_target(y, weight) if before is None else self.target_
         x, z = self._predictors(schema, X), target.encode(y)
@@ -154,6 +162,8 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_options()
         first = before is None
         X, y, weight, _, _ = self._read(X, y, sample_weight, reset=first)
+        if weight is not None:
+            warn_of_sum(weight)
         schema = self._fit_schema(X, weight) if first else self.schema_
         target = self._first_target(y, weight, classes) if first else self.target_
         if not first and classes is not None:
@@ -196,7 +206,14 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
             checks.option(option.name, getattr(self, option.name), **option.metadata)
 
     def _fit_schema(self, X: Any, weight: Array | None) -> Schema:
-        return fit_schema(X, weight=weight, missing=self.missing, unseen=self.unseen, max_levels=self.max_levels)
+        return fit_schema(
+            X,
+            weight=weight,
+            missing=self.missing,
+            unseen=self.unseen,
+            max_levels=self.max_levels,
+            limit=self._columns_predict,
+        )
 
     def _seed(self) -> int:
         if self.checkpoint is not None and self.random_state is None:
@@ -216,7 +233,8 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         kept = np.arange(len(X))
         if sample_weight is None:
             return X, y, None, kept, len(kept)
-        weight = _check_sample_weight(sample_weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
+        weight = read_weight(sample_weight)
+        weight = _check_sample_weight(weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
         rows, kept = len(kept), np.flatnonzero(weight)
         if len(kept) == 0:
             raise DataError("every sample_weight is zero; at least one row must count")
@@ -225,12 +243,11 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         return X, y, weight, kept, rows
 
     def _table(self, X: Any, reset: bool) -> Any:
-        frame = nw.from_native(X, eager_only=True, pass_through=True)
-        if isinstance(frame, nw.DataFrame):
+        X = unmasked(X)
+        if isinstance(eager(X, "X"), nw.DataFrame):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
-        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-            raise DataError(f"X is an array of dtype {X.dtype}; arrays hold numbers: give dates in a data frame")
+        check_table(X)
         finite = "allow-nan" if self.missing == "impute" else True
         with explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
             return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
@@ -249,14 +266,6 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         strata = None if rows.y.is_floating_point() else rows.y
         train, valid = split(len(rows), fraction, as_generator(fold_in(seed, "split")), strata=strata)
         return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
-
-
-def _grouped(groups: Any, rows: int) -> Array:
-    """Return the group of every row as an array of strings or numbers."""
-    given = np.asarray(readable(groups))
-    if given.shape != (rows,):
-        raise DataError(f"groups have shape {given.shape}; one for each of the {rows} rows is needed")
-    return given if given.dtype.kind in "iuf" else given.astype(str)
 
 
 def _tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Rows:

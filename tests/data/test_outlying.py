@@ -134,6 +134,7 @@ def test_arrays_are_encoded_as_frames_are():
     values = np.column_stack([spoiled(), spoiled(1e6, seed=7)])
     with pytest.warns(DataWarning, match="column 'x[01]' is"):
         array = fit_schema(values)
+    with pytest.warns(DataWarning, match="column 'x[01]' is"):
         table = fit_schema(pd.DataFrame(values, columns=["x0", "x1"]))
     assert array.columns == table.columns
     before = values.copy()
@@ -219,6 +220,7 @@ def test_streams_learn_what_the_table_teaches(tmp_path, rows):
     assert any(text.startswith("y is 1e+06 in ") for text in texts)
     with pytest.warns(DataWarning):
         whole = fit_schema(table.select(["a", "b"]))
+    with pytest.warns(DataWarning):
         known = fit_target(table["y"])
     for ours, theirs in zip(schema.columns, whole.columns, strict=True):
         assert ours.center == pytest.approx(theirs.center)

@@ -15,9 +15,11 @@ from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
     "WIDE",
+    "as_series",
     "check_digits",
     "check_missing",
     "check_table",
+    "column_names",
     "eager",
     "is_gap",
     "number_cells",
@@ -52,6 +54,18 @@ def eager(given: Any, name: str) -> Any:
     if twice := sorted({str(column) for column in names if names.count(column) > 1}):
         raise DataError(f"{name} has the column names {twice} more than once; rename them")
     return found
+
+
+def as_series(given: Any, name: str) -> Any:
+    """Return a series for narwhals, or None for anything else; raises as :func:`eager` does."""
+    found = eager(given, name)
+    return found if isinstance(found, nw.Series) else None
+
+
+def column_names(given: Any, name: str) -> list[str] | None:
+    """Return the names of the columns of a data frame, or None for anything else; raises as :func:`eager` does."""
+    found = eager(given, name)
+    return list(map(str, found.columns)) if isinstance(found, nw.DataFrame) else None
 
 
 def check_table(X: Any) -> None:
@@ -105,7 +119,7 @@ def whole(series: "nw.Series[Any]", name: str) -> Floats:
     given = numpy_of(series)
     values = given.astype(np.float64)
     if given.dtype.kind not in "iu" and np.abs(values).max(initial=0.0, where=~np.isnan(values)) > _EXACT:
-        check_digits(name, np.array([v for v in series.to_list() if v is not None and v == v], dtype=object))
+        check_digits(name, np.array([v for v in series.to_list() if not is_gap(v)], dtype=object))
     else:
         check_digits(name, given)
     return values

@@ -3,11 +3,10 @@
 from collections.abc import Hashable
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.cells import eager, is_gap
+from fathomless.data.cells import WIDE, as_series, is_gap
 from fathomless.data.schema import rows_of
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
@@ -36,14 +35,17 @@ def read_groups(groups: Any, rows: int) -> npt.NDArray[Any]:
     array([0, 1, 0])
     """
     given = unmasked(groups)
-    found = eager(given, "groups")
-    if isinstance(found, nw.Series):
-        values: Any = found.to_numpy() if found.dtype.is_numeric() and not found.is_null().any() else _objects(found)
+    found = as_series(given, "groups")
+    if found is not None:
+        plain = found.dtype.is_numeric() and found.dtype not in WIDE and not found.is_null().any()
+        values: Any = found.to_numpy() if plain else _objects(found)
     elif isinstance(given, list | tuple) and any(isinstance(value, tuple) for value in given):
         values = _packed(list(given))
     else:
         try:
             values = np.asarray(given)
+            if isinstance(given, list | tuple) and values.ndim == 1 and values.dtype.kind not in "biuf":
+                values = _packed(list(given))  # since NumPy writes gaps among text as text
         except ValueError as error:
             raise DataError(f"groups cannot be read as one for each row: {error}") from error
     if values.shape != (rows,):
@@ -59,7 +61,7 @@ def read_groups(groups: Any, rows: int) -> npt.NDArray[Any]:
     return _numbered(values) if values.dtype.kind == "O" else np.asarray(values.astype(str))
 
 
-def _objects(series: "nw.Series[Any]") -> npt.NDArray[Any]:
+def _objects(series: Any) -> npt.NDArray[Any]:
     return _packed([None if gap else v for v, gap in zip(series.to_list(), series.is_null().to_list(), strict=True)])
 
 

@@ -9,11 +9,10 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
-import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.cells import eager
+from fathomless.data.cells import column_names
 from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
 from fathomless.data.outlying import Outlying, Thinned, outlying
 from fathomless.data.schema import Floats, Level, Moments, check_encoded, check_fields, family, moments, rows_of, some
@@ -286,9 +285,8 @@ def _tell_outlying(name: str, far: Outlying, rows: int) -> None:
 
 def _names(y: Any, outputs: int) -> list[str]:
     """Return what the outputs of a target are called in messages."""
-    found = eager(y, "y")
-    if isinstance(found, nw.DataFrame):
-        return [f"column {str(name)!r}" for name in found.columns]
+    if (found := column_names(y, "y")) is not None:
+        return [f"column {name!r}" for name in found]
     return ["y"] if outputs == 1 else [f"y, output {k}," for k in range(outputs)]
 
 

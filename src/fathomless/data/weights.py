@@ -3,11 +3,10 @@
 import warnings
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.cells import eager, is_gap, series_cells
+from fathomless.data.cells import as_series, is_gap, series_cells
 from fathomless.data.schema import rows_of
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.masked import unmasked
@@ -25,8 +24,8 @@ def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[Any]:
     DataError
         For missing weights, and weights that are no numbers.
     """
-    given = eager(unmasked(weight), name)
-    if isinstance(given, nw.Series):
+    given = as_series(unmasked(weight), name)
+    if given is not None:
         cells = series_cells(name, given)
         if cells.kind not in ("numeric", "empty"):
             raise DataError(f"{name} holds {cells.kind} values; give numbers")

@@ -1,5 +1,6 @@
 """From a table to rows on the device: what every estimator does before a posterior is looked for."""
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -24,12 +25,13 @@ from fathomless.estimators.options import ClassOptions, options_of
 from fathomless.estimators.saving import explained
 from fathomless.inference.training import SMALL_BATCH
 from fathomless.system import checks
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, as_seed, fold_in
 
-__all__ = ["Array", "Prepared", "TableReader"]
+__all__ = ["FEW_ROWS", "Array", "Prepared", "TableReader"]
 
+FEW_ROWS = 12  #: below which a fit does not tell how far its predictions are off
 _SMALL = 2000  # rows below which double precision costs nothing
 
 
@@ -138,6 +140,7 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         target = self._fit_target(y, weight) if before is None else self.target_
         x, z = self._predictors(schema, X), target.encode(y)
         count = float(len(x) if weight is None else weight.sum())
+        _warn_of_few(max(count, float(len(x))))
         place = np.arange(len(x))
         if count <= SMALL_BATCH and groups is None and not self._keeps_order():
             x, z, weight, place = merged(x, z, weight)
@@ -266,6 +269,18 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         strata = None if rows.y.is_floating_point() else rows.y
         train, valid = split(len(rows), fraction, as_generator(fold_in(seed, "split")), strata=strata)
         return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
+
+
+def _warn_of_few(count: float) -> None:
+    """Warn that so few rows, each as often as it counts, do not tell how far predictions are off."""
+    if count < FEW_ROWS:
+        warnings.warn(
+            f"{count:g} {'row was' if count == 1 else 'rows were'} given; fewer than {FEW_ROWS} hardly tell how far "
+            "predictions are off, so that probabilities of new rows are too sure, and 90 % intervals may hold only 50 "
+            "to 85 % of them: collect more rows",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 def _tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Rows:

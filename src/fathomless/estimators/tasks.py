@@ -18,7 +18,7 @@ from torch import nn
 
 from fathomless.data.cells import eager
 from fathomless.data.frames import as_numbers, read_target, take
-from fathomless.data.schema import Schema, some
+from fathomless.data.schema import Schema, rows_of, some
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale, fit_indicators, fit_labels, fit_target
 from fathomless.estimators.base import Estimator, Predictor
@@ -201,7 +201,7 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy of :meth:`predict`, as scikit-learn does; no label may be missing."""
-        return float(super().score(X, unmasked(y), unmasked(sample_weight)))
+        return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
 
     def _costs(self) -> Array:
         """Return the cost of every class, (K,)."""
@@ -285,6 +285,16 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
         return tags
 
 
+def _unhidden(name: str, values: Any) -> Any:
+    """Return a masked array as a plain one, if it hides nothing; anything else as it is."""
+    found = unmasked(values)
+    hidden = np.ma.getmaskarray(values) if found is not values and isinstance(values, np.ma.MaskedArray) else None
+    if hidden is not None and hidden.any():
+        rows = np.array(hidden.reshape(len(hidden), -1).any(axis=1))
+        raise DataError(f"Input {name} contains NaN. It is masked in {rows_of(rows)}; drop these rows")
+    return found
+
+
 def _columns(y: Any) -> int:
     """Return how many columns a target has."""
     native = nw.from_native(y, eager_only=True, pass_through=True)
@@ -341,7 +351,7 @@ class BaseRegressor(_Scaled, RegressorMixin, Supervised):  # type: ignore[misc]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the coefficient of determination of :meth:`predict`, as scikit-learn does; no target may be NaN."""
-        return float(super().score(X, unmasked(y), unmasked(sample_weight)))
+        return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
 
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return fit_target(y, weight)

@@ -255,7 +255,9 @@ def test_densities_are_told_and_keep_their_scale() -> None:
 @pytest.mark.parametrize("make", [np.array, list, pd.Series, pl.Series, lambda v: pa.chunked_array([v])])
 def test_weights_of_any_kind_are_read(make: Any) -> None:
     given = make([0.5, 2.0, 1.0])
-    assert read_weight(given).tolist() == [0.5, 2.0, 1.0]
+    assert np.array_equal(read_weight(given), [0.5, 2.0, 1.0])
+    assert np.array_equal(read_weight(make([True, False])), [1.0, 0.0])
+    assert read_weight(2.0) == 2.0
 
 
 def test_weights_that_are_no_numbers_are_refused() -> None:
@@ -382,6 +384,7 @@ def test_tables_of_other_kinds_are_refused_with_the_way_out() -> None:
         (pa.table([y, y], names=["a", "a"]), "column names"),
         ([[10**400, 1.0]] * 20, "X has a whole number of more than 308 digits"),
         ([[{1}, 1.0]] * 20, "arrays hold numbers"),
+        (pd.DataFrame({1: y, "b": y}), r"your input has \['int', 'str'\].*X.columns.astype\(str\)"),
     ):
         refused(message, X, y, kind=DataError)
     fitted = regressor().fit(pd.DataFrame({"a": y}), y)

@@ -434,7 +434,8 @@ def _numbers(values: list[Any]) -> Floats:
     values = [None if is_gap(value) else value for value in values]
     cells = object_cells("y", values, np.array([value is None for value in values], dtype=np.bool_))
     if cells.kind not in ("numeric", "empty"):
-        raise DataError(f"y holds {cells.kind} values such as {cells.levels()[0]!r}; a numeric target is needed")
+        first = next(value for value in values if value is not None)
+        raise DataError(f"y holds {cells.kind} values such as {first!r}; a numeric target is needed")
     return cast(Floats, cells.values)
 
 

@@ -16,8 +16,8 @@ __all__ = ["read_weight", "warn_of_sum"]
 _LITTLE, _MUCH = 0.1, 10.0  # mean weights beyond which rows hardly count, or count for many
 
 
-def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[Any]:
-    """Read weights of rows as an array of numbers, none missing; its shape and signs are not checked.
+def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[Any] | float:
+    """Read weights of rows as an array of numbers, or a number; none missing. Shape and signs are not checked.
 
     Raises
     ------
@@ -27,9 +27,10 @@ def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[Any]:
     given = as_series(unmasked(weight), name)
     if given is not None:
         cells = series_cells(name, given)
-        if cells.kind not in ("numeric", "empty"):
+        if cells.kind not in ("numeric", "boolean", "empty"):
             raise DataError(f"{name} holds {cells.kind} values; give numbers")
         found = np.asarray(cells.values, dtype=np.float64)
+        found = 0.5 * (found + 1.0) if cells.kind == "boolean" else found
     else:
         try:
             found = np.asarray(unmasked(weight))
@@ -42,7 +43,7 @@ def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[Any]:
         each = np.isnan(found).reshape(found.shape[0] if found.ndim else 1, -1)
         missing = rows_of(np.array(each.any(axis=1)))
         raise DataError(f"Input {name} contains NaN. It is missing in {missing}; give 0 for rows that do not count")
-    return found
+    return found if found.ndim else float(found)
 
 
 def warn_of_sum(weight: npt.NDArray[Any], name: str = "sample_weight") -> None:

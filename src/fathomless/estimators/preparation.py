@@ -248,7 +248,8 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     def _table(self, X: Any, reset: bool) -> Any:
         X = unmasked(X)
         if isinstance(eager(X, "X"), nw.DataFrame):
-            validate_data(self, X, reset=reset, skip_check_array=True)
+            with explained():
+                validate_data(self, X, reset=reset, skip_check_array=True)
             return X
         check_table(X)
         finite = "allow-nan" if self.missing == "impute" else True

@@ -75,6 +75,8 @@ def explained() -> Iterator[None]:
             "values: give one number for each cell",
             "must be a string or a real number": "arrays hold numbers: give other types in a data frame (pandas, "
             "polars, pyarrow)",
+            "Feature names are only supported if all": "the columns have names of several types: rename them, with "
+            "X.columns = X.columns.astype(str)",
             "Sparse data": "or make it dense at its source: OneHotEncoder(sparse_output=False), ColumnTransformer(..., "
             "sparse_threshold=0), and TruncatedSVD after TfidfVectorizer",
         }

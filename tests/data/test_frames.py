@@ -41,6 +41,7 @@ def test_standardized_columns_have_mean_zero_and_deviation_one():
     np.testing.assert_allclose(Z.std(axis=0), 1.0, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:column 'x.' is:fathomless.system.errors.DataWarning")  # of outlying cells
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), n=st.integers(1, 12))
 def test_weight_means_repetition(data, n):
@@ -382,6 +383,7 @@ cells = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.* rows, and all other values lie:fathomless.system.errors.DataWarning")
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(st.fixed_dictionaries(cells), min_size=1, max_size=12), levels=st.integers(2, 5))
 def test_any_table_is_encoded_finite_and_the_same_after_json(rows, levels):

@@ -144,6 +144,7 @@ def test_nonsense_is_no_labels(obj):
 # --- numeric targets
 
 
+@pytest.mark.filterwarnings("ignore:.* rows, and all other values lie:fathomless.system.errors.DataWarning")
 @settings(max_examples=60, deadline=None)
 @given(
     y=hnp.arrays(

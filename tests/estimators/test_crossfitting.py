@@ -133,10 +133,11 @@ def test_options_of_one_network_win() -> None:
         UnboundedDepthRegressor(**SHORT, members=1, validation_fraction=0.0).fit(X, y, groups=np.arange(80) % 7)
 
 
+@pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 def test_automatic_members_follow_the_rows() -> None:
     X, y = problem(40)
-    assert UnboundedDepthRegressor(**SHORT).fit(X[:11], y[:11]).fold_ is None
-    for rows, members in ((12, 4), (20, 6), (40, 10)):
+    assert UnboundedDepthRegressor(**SHORT).fit(X[:3], y[:3]).fold_ is None
+    for rows, members in ((4, 2), (8, 2), (11, 3), (12, 4), (20, 6), (40, 10)):
         fitted = UnboundedDepthRegressor(**SHORT).fit(X[:rows], y[:rows])
         assert fitted.fold_ is not None
         assert fitted.fold_.max() + 1 == members

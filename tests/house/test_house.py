@@ -26,7 +26,7 @@ OWNERS = {
         "estimators.fitted",  # an error alone
         "experiments.densities",
     },
-    "narwhals": {"posterior.distributions", "data.frames", "estimators.preparation", "estimators.tasks"},
+    "narwhals": {"posterior.distributions", "data.cells", "data.frames", "estimators.preparation", "estimators.tasks"},
     "scipy": {
         "posterior.mixtures",
         "posterior.metrics",

@@ -13,6 +13,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation, Score
 from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.preparation import FEW_ROWS
 from fathomless.families.registry import family_of
 from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise
 
@@ -150,6 +151,31 @@ def _nothing_held_out(case: Case) -> Iterator[Finding]:
         "was kept, whether or not it was the best, and the uncertainty was not calibrated.",
         "Collect more rows." if few else f"Raise {case.now('validation_fraction')} to 0.1.",
     )
+
+
+def _few_rows(case: Case) -> Iterator[Finding]:
+    if case.rows is not None and case.rows < FEW_ROWS:
+        yield Finding(
+            "problem",
+            "Hardly any rows",
+            f"{case.rows} rows were given. Fewer than {FEW_ROWS} hardly tell how far predictions are off: "
+            "probabilities of new rows are too sure, and 90 % intervals may hold only 50 to 85 % of them.",
+            "Collect more rows.",
+        )
+
+
+def _cells_far_from_the_others(case: Case) -> Iterator[Finding]:
+    limits = {c.name: c.limits for c in case.estimator.schema_.columns if c.limits is not None}
+    if limits:
+        name, (low, high) = next(iter(limits.items()))
+        yield Finding(
+            "problem",
+            "A few cells lie far from all others",
+            f"They are in {some(list(limits))}, and do not count for mean and scale of their columns; values of {name} "
+            f"below {low:.6g} or above {high:.6g} are taken for these numbers.",
+            "If such a value (-999, 1e6) means that there is none, leave the cells empty. If it is a mistake, correct "
+            "it.",
+        )
 
 
 def _few_for_the_columns(case: Case) -> Iterator[Finding]:
@@ -397,6 +423,8 @@ _RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _overfitted,
     _miscalibrated,
     _noise_at_its_floor,
+    _few_rows,
+    _cells_far_from_the_others,
     _few_for_the_columns,
     _equal_rows,
     _few_in_a_class,

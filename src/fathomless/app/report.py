@@ -435,7 +435,8 @@ def _encoding(column: Column) -> str:
         case "category":
             rest = "; one more for the rare and the unseen" if column.other else ""
             return f"{counted(len(column.levels), 'level')}: {listed([str(v) for v in column.levels], _LEVELS)}{rest}"
-    return f"centre {number(column.center)}, scale {number(column.scale)}"
+    limits = "" if column.limits is None else "; values beyond {} and {} as these".format(*map(number, column.limits))
+    return f"centre {number(column.center)}, scale {number(column.scale)}{limits}"
 
 
 def _targets(page: Page) -> list[str]:

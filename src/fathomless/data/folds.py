@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fathomless.data.frames import split
 from fathomless.system.errors import DataError, DataWarning
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["can_be_folded", "fold_rows", "given_folds", "split_units", "without"]
@@ -162,7 +163,7 @@ def given_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:
     DataError
         If there is not one whole number for each row, or fewer than two folds.
     """
-    given = np.asarray(folds)
+    given = np.asarray(unmasked(folds))
     if given.shape != (rows,) or given.dtype.kind not in "iu":
         raise DataError(
             f"folds of shape {given.shape} and type {given.dtype} were given; one whole number for each of the {rows} "

@@ -6,12 +6,9 @@ and targets in :mod:`fathomless.data.targets`. Encoding never learns anything.
 Weights mean repetition: a row of weight 2 counts as two equal rows, a row of weight 0 as no row.
 """
 
-import datetime
 import importlib.util
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, cast
 
 import narwhals as nw
@@ -20,6 +17,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.data.cells import (
+    WIDE,
+    check_digits,
+    check_missing,
+    eager,
+    is_gap,
+    number_cells,
+    numpy_of,
+    object_cells,
+    series_cells,
+    whole,
+)
 from fathomless.data.schema import (
     MISSING,
     UNSEEN,
@@ -38,11 +47,11 @@ from fathomless.data.schema import (
 )
 from fathomless.system import memory
 from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
 
 __all__ = [
     "as_numbers",
     "bundled",
-    "check_missing",
     "check_weight",
     "encode",
     "fit_schema",
@@ -67,6 +76,7 @@ def fit_schema(
     unseen: str = "error",
     standardize: bool = True,
     max_levels: int = 100,
+    limit: bool = True,
 ) -> Schema:
     """Learn how to encode a table.
 
@@ -89,6 +99,15 @@ def fit_schema(
     max_levels : int
         A column with more categories keeps the most frequent ``max_levels - 1``; the rest, and any category
         that was not seen, share one level "(other)".
+    limit : bool
+        Where a few cells of a standardized column lie far from all others (see
+        :func:`~fathomless.data.outlying.outlying`), the others alone give its mean and deviation, and values beyond
+        their range, extended by its own length on both sides, are encoded as the nearer end of it.
+
+    Warns
+    -----
+    DataWarning
+        For such cells, and for whole numbers beyond 2^53 that double precision does not tell apart.
 
     Raises
     ------
@@ -114,7 +133,7 @@ def fit_schema(
         cells = cells if keep is None else cells.keep(keep)
         if cells.missing.all():
             raise DataError(f"column {name!r} has no value at all in training; drop the column")
-        learned.append(fit_column(name, cells, weight, standardize=standardize, max_levels=max_levels))
+        learned.append(fit_column(name, cells, weight, standardize=standardize, max_levels=max_levels, limit=limit))
     return Schema(tuple(learned), table.framed or names is not None, missing, unseen)
 
 
@@ -149,12 +168,16 @@ def encode(schema: Schema, X: Any) -> Floats:
     plain = all(column.kind == "numeric" and not column.gaps for column in schema.columns)
     if plain and isinstance(table.columns, np.ndarray) and np.isfinite(table.columns).all():
         with np.errstate(over="ignore"):
-            out = table.columns - np.array([column.center for column in schema.columns])
+            out = table.columns.copy()
+            for place, column in enumerate(schema.columns):
+                if column.limits is not None:
+                    out[:, place].clip(*column.limits, out=out[:, place])
+            out -= np.array([column.center for column in schema.columns])
             out /= np.array([column.scale for column in schema.columns])
         if not np.isfinite(out).all():
             worst = int(np.argmin(np.isfinite(out).all(axis=0)))
             check_encoded(schema.columns[worst].name, out[:, worst])
-        return cast(Floats, out)
+        return out
     out = np.zeros((table.rows, schema.width))
     start = 0
     for column, cells in zip(schema.columns, table.cells(), strict=True):
@@ -206,28 +229,29 @@ class _Table:
     def cells(self) -> "map[Cells]":
         if isinstance(self.columns, np.ndarray):
             # columns are read many times: each is laid out in one piece first
-            return map(_number_cells, self.names, np.ascontiguousarray(self.columns.T))
-        return map(_series_cells, self.names, self.columns)
+            return map(number_cells, self.names, np.ascontiguousarray(self.columns.T))
+        return map(series_cells, self.names, self.columns)
 
 
 def _read_table(X: Any, names: Sequence[str] | None) -> _Table:
+    X = unmasked(X)
     if isinstance(X, np.ndarray):
         if X.ndim != 2:
             raise DataError(f"X has shape {X.shape}; a table has two dimensions: use X.reshape(-1, 1) or (1, -1)")
         if X.dtype.kind not in "biuf":
             raise DataError(f"X is an array of dtype {X.dtype}; arrays hold numbers: use a data frame for other types")
         found = tuple(f"x{i}" for i in range(X.shape[1])) if names is None else tuple(map(str, names))
+        if X.dtype.kind in "iu":
+            for name, column in zip(found, X.T, strict=False):
+                check_digits(name, column)
         table = _Table(found, X.astype(np.float64, copy=False), len(X), framed=False)
     else:
-        try:
-            found_frame = nw.from_native(X, eager_only=True)
-        except nw.exceptions.DuplicateError as error:
-            raise DataError(f"X has repeated column names; rename them. {error}") from error
-        except TypeError as error:
+        found_frame = eager(X, "X")
+        if not isinstance(found_frame, nw.DataFrame):
             raise DataError(
                 f"X is a {type(X).__module__}.{type(X).__name__}; allowed are 2-d NumPy arrays and eager "
                 "data frames (pandas, polars, pyarrow): convert it, or collect() a lazy one"
-            ) from error
+            )
         if names is not None:
             raise DataError("names were given for a data frame, which has its own; rename its columns instead")
         columns = tuple(found_frame.iter_columns())
@@ -261,90 +285,11 @@ def _match(schema: Schema, table: _Table) -> _Table:
     return _Table(expected, tuple(by_name[name] for name in expected), table.rows, framed=True)
 
 
-def _number_cells(name: str, values: Floats, kind: str = "numeric") -> Cells:
-    infinite = np.isinf(values)
-    if infinite.any():
-        raise DataError(f"column {name!r} contains infinity in {rows_of(infinite)}; replace or drop these values")
-    missing = np.isnan(values)
-    return Cells("empty" if missing.all() else kind, values, missing)
-
-
-def _numpy_of(series: "nw.Series[Any]") -> npt.NDArray[Any]:
-    """Return a series as an array; pyarrow's own way imports pandas."""
-    if not series.implementation.is_pyarrow():
-        return series.to_numpy()
-    from fathomless.data.arrays import numpy_of
-
-    return numpy_of(series.to_native())
-
-
-def _series_cells(name: str, series: "nw.Series[Any]") -> Cells:
-    """Look at the data type of a series; columns of Python objects are judged by their values."""
-    dtype = series.dtype
-    if dtype.is_integer():  # not a cast, since pyarrow refuses numbers beyond 2^53
-        return _number_cells(name, _numpy_of(series).astype(np.float64))
-    if dtype.is_numeric():
-        return _number_cells(name, _numpy_of(series.cast(nw.Float64())).astype(np.float64, copy=False))
-    if isinstance(dtype, nw.Datetime):
-        if dtype.time_zone is not None:
-            series = series.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return _number_cells(name, _days(_numpy_of(series)), "date")
-    if isinstance(dtype, nw.Date):
-        return _number_cells(name, _days(_numpy_of(series)), "date")
-    values = series.to_list()
-    gaps = _numpy_of(series.is_null())
-    if gaps.any():
-        values = [None if gap else value for value, gap in zip(values, gaps, strict=True)]
-    if isinstance(dtype, nw.String | nw.Categorical | nw.Enum):
-        return Cells("category", values, gaps) if not gaps.all() else _object_cells(name, values, gaps)
-    if isinstance(dtype, nw.List | nw.Struct | nw.Array | nw.Binary | nw.Duration | nw.Time):
-        raise DataError(f"column {name!r} has the type {dtype}; turn it into numbers, text, booleans or dates")
-    return _object_cells(name, values, gaps)
-
-
-def _object_cells(name: str, values: list[Any], gaps: Bools) -> Cells:
-    kinds = {type(value) for value in values} - {type(None)}
-    if not kinds:
-        return Cells("empty", np.full(len(values), np.nan), gaps)
-    if all(issubclass(kind, bool | np.bool_) for kind in kinds):
-        return _number_cells(name, np.array([math.nan if v is None else 2.0 * v - 1 for v in values]), "boolean")
-    if all(issubclass(kind, str) for kind in kinds):
-        return Cells("category", values, gaps)
-    if all(issubclass(kind, int | float | Decimal | np.integer | np.floating) and kind is not bool for kind in kinds):
-        return _number_cells(name, np.array([math.nan if v is None else float(v) for v in values]))
-    if all(issubclass(kind, datetime.date) for kind in kinds):
-        return _number_cells(name, _days(np.array([_utc(v) for v in values], dtype="datetime64[us]")), "date")
-    found = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise DataError(f"column {name!r} holds values of type {found}; make them all numbers, text, booleans or dates")
-
-
-def _utc(value: Any) -> Any:
-    """Express a datetime with a time zone in UTC, as NumPy knows no zones."""
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        return value.astimezone(datetime.UTC).replace(tzinfo=None)
-    return value
-
-
-def _days(stamps: npt.NDArray[Any]) -> Floats:
-    """Days since 1970-01-01, NaN for NaT."""
-    exact = stamps.astype("datetime64[us]")
-    return np.where(np.isnat(exact), np.nan, exact.astype(np.int64) / 86_400e6)
-
-
-def check_missing(name: str, cells: Cells, allowed: bool) -> None:
-    """Refuse missing values where they are not allowed."""
-    if cells.missing.any() and not allowed:
-        raise DataError(
-            f"column {name!r} contains NaN (missing values) in {rows_of(cells.missing)}: not allowed here. "
-            'Fill or drop them, give a data frame with missing="auto", or pass missing="impute"'
-        )
-
-
 def check_weight(weight: npt.NDArray[Any] | None, rows: int) -> tuple[Floats | None, Bools | None]:
     """Return the positive weights, the largest scaled to [1/2, 1), and which rows have them (None: all rows)."""
     if weight is None:
         return None, None
-    found = np.asarray(weight, dtype=np.float64)
+    found = np.asarray(unmasked(weight), dtype=np.float64)
     if found.shape != (rows,):
         raise DataError(f"weight has shape {found.shape}; one number for each of the {rows} rows is needed")
     bad = ~(np.isfinite(found) & (found >= 0))
@@ -375,9 +320,12 @@ def read_labels(y: Any) -> npt.NDArray[Any]:
         distinct = set(values.tolist()) if values.dtype.kind == "O" else set(np.unique(values).tolist())
     except TypeError as error:
         raise DataError("Unknown label type: y holds nested values; give one label for each row") from error
-    if any(label is None or label != label for label in distinct):
-        missing = np.array([label is None or label != label for label in values.tolist()], dtype=np.bool_)
-        raise DataError(f"Input y contains NaN. Labels are missing in {rows_of(missing)}; drop these rows")
+    if any(map(is_gap, distinct)):
+        missing = np.array(list(map(is_gap, values.tolist())), dtype=np.bool_)
+        raise DataError(
+            f"Input y contains NaN. Labels are missing in {rows_of(missing)}; drop these rows, or write a word such as "
+            "'none' in them if it is a class that nothing is there"
+        )
     families = {family(label) for label in distinct}
     if len(families) > 1 or "unknown" in families:
         kinds = ", ".join(sorted({type(label).__name__ for label in distinct}))
@@ -398,16 +346,16 @@ def read_labels(y: Any) -> npt.NDArray[Any]:
 
 def read_vector(y: Any) -> npt.NDArray[Any]:
     """Read class labels as a one-dimensional array; None stands for a missing object."""
+    y = unmasked(y)
     if isinstance(y, np.ndarray):
         values = _tight(y.tolist(), "object") if y.dtype.kind == "T" else y
     elif isinstance(y, list | tuple):
         values = _tight(list(y), "str")
     else:
-        try:
-            series = nw.from_native(y, series_only=True)
-        except TypeError as error:
-            raise DataError(f"y is a {type(y).__name__}; allowed are NumPy arrays, lists and series") from error
-        if series.dtype.is_numeric():
+        series = eager(y, "y")
+        if not isinstance(series, nw.Series):
+            raise DataError(f"y is a {type(y).__name__}; allowed are NumPy arrays, lists and series")
+        if series.dtype.is_numeric() and series.dtype not in WIDE:
             values = series.to_numpy()
         else:
             gaps = series.is_null().to_list()
@@ -422,7 +370,13 @@ def _tight(values: list[Any], text: str) -> npt.NDArray[Any]:
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     families = {family(value) for value in plain}
     if families in ({"boolean"}, {"number"}):
-        return np.array(plain)
+        packed = np.array(plain)
+        if packed.dtype.kind in "Of" and all(type(value) is int for value in plain):
+            largest = max(plain, key=abs)
+            raise DataError(
+                f"y holds the class {largest}, and no integer type of NumPy holds all classes; write them as text"
+            )
+        return packed
     packed = np.empty(len(plain), dtype=object)
     packed[:] = plain
     return packed.astype(text) if families == {"text"} else packed
@@ -436,22 +390,23 @@ def read_target(y: Any) -> Floats:
     DataError
         For text, missing and infinite values, and targets without rows.
     """
+    y = unmasked(y)
     if isinstance(y, np.ndarray | list | tuple):
         try:
             given = np.asarray(y)
         except ValueError as error:
             raise DataError(f"y cannot be read as an array of numbers: {error}") from error
+        check_digits("y", given if given.dtype.kind in "iu" else np.zeros(0))
         values = given.astype(np.float64) if given.dtype.kind in "biuf" else _numbers(given.ravel().tolist())
         values = values.reshape(given.shape)
     else:
-        try:
-            found = nw.from_native(y, eager_only=True, allow_series=True)
-        except TypeError as error:
-            raise DataError(f"y is a {type(y).__name__}; give an array, a list, a series or a frame") from error
+        found = eager(y, "y")
         if isinstance(found, nw.Series):
-            values = _numbers_of(found)
+            values = _numbers_of(found, "y")
+        elif isinstance(found, nw.DataFrame):
+            values = np.column_stack([_numbers_of(series, str(series.name)) for series in found.iter_columns()])
         else:
-            values = np.column_stack([_numbers_of(series) for series in found.iter_columns()])
+            raise DataError(f"y is a {type(y).__name__}; give an array, a list, a series or a frame")
     if values.ndim not in (1, 2) or values.size == 0:
         raise DataError(f"y has shape {values.shape}; (rows,) or (rows, outputs) with at least one of each is needed")
     by_row = values.reshape(len(values), -1)
@@ -466,16 +421,20 @@ def read_target(y: Any) -> Floats:
     return values
 
 
-def _numbers_of(series: "nw.Series[Any]") -> Floats:
+def _numbers_of(series: "nw.Series[Any]", name: str) -> Floats:
+    if series.dtype.is_integer():
+        return whole(series, name)
     if series.dtype.is_numeric():
-        return _numpy_of(series.cast(nw.Float64())).astype(np.float64)
+        return numpy_of(series.cast(nw.Float64())).astype(np.float64)
     return _numbers([None if gap else v for v, gap in zip(series.to_list(), series.is_null(), strict=True)])
 
 
 def _numbers(values: list[Any]) -> Floats:
-    cells = _object_cells("y", values, np.array([value is None for value in values], dtype=np.bool_))
+    values = [None if is_gap(value) else value for value in values]
+    cells = object_cells("y", values, np.array([value is None for value in values], dtype=np.bool_))
     if cells.kind not in ("numeric", "empty"):
-        raise DataError(f"y holds {cells.kind} values such as {cells.levels()[0]!r}; a numeric target is needed")
+        first = next(value for value in values if value is not None)
+        raise DataError(f"y holds {cells.kind} values such as {first!r}; a numeric target is needed")
     return cast(Floats, cells.values)
 
 
@@ -570,8 +529,9 @@ def bundled(name: str) -> tuple[Floats, npt.NDArray[Any], tuple[str, ...], tuple
 
 
 def readable(y: Any) -> Any:
-    """Return arrays, lists, series and frames as they are, anything else as NumPy reads it."""
-    native = nw.from_native(y, eager_only=True, allow_series=True, pass_through=True)
+    """Return arrays, lists, series and frames as they are, masked arrays as plain ones, anything else as an array."""
+    y = unmasked(y)
+    native = eager(y, "y")
     y = y if isinstance(native, nw.DataFrame | nw.Series | list | tuple) else np.asarray(y)
     if isinstance(y, np.ndarray) and y.ndim == 0:
         raise DataError(f"y is a single {type(y.item()).__name__}; one value for each row of X is needed")
@@ -593,7 +553,9 @@ def merged(
 
 
 def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
-    """Return rows of an array, a list or a data frame, by position."""
+    """Return rows of an array, a list or a data frame, by position; of a masked array, as a plain one."""
+    if isinstance(rows, np.ma.MaskedArray):
+        return unmasked(rows[index])
     native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
     if isinstance(native, nw.DataFrame | nw.Series):
         return native[index if isinstance(index, slice) else index.tolist()].to_native()

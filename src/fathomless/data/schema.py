@@ -5,6 +5,7 @@ in :mod:`fathomless.data.frames`.
 """
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -14,7 +15,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.system.errors import DataError
+from fathomless.data.outlying import Outlying, Thinned, outlying
+from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
     "MISSING",
@@ -37,6 +39,7 @@ __all__ = [
     "moments",
     "rows_of",
     "some",
+    "tell_outlying",
 ]
 
 #: What a category may be: text, true or false, or a number.
@@ -76,6 +79,8 @@ class Column:
         True if the rare and the unseen categories share one more level.
     gaps : bool
         True if values were missing in training; a feature "NAME is missing" then tells so.
+    limits : (float, float), optional
+        Of numbers and dates, if a few cells lay far from all others: values beyond are encoded as the nearer limit.
     """
 
     name: str
@@ -86,6 +91,12 @@ class Column:
     levels: tuple[Level, ...] = ()
     other: bool = False
     gaps: bool = False
+    limits: tuple[float, float] | None = None
+
+    def standardized(self, values: Floats) -> Floats:
+        """Return numbers or dates between the limits, centered and scaled."""
+        inside = values if self.limits is None else np.clip(values, *self.limits)
+        return (inside - self.center) / self.scale
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -131,6 +142,9 @@ class Schema:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; :meth:`from_json` gives an equal schema."""
         columns = [{**asdict(column), "levels": list(column.levels)} for column in self.columns]
+        for entry in columns:  # only a column that has limits tells of them
+            limits = entry.pop("limits")
+            entry.update({} if limits is None else {"limits": list(limits)})
         return {"columns": columns, "named": self.named, "missing": self.missing, "unseen": self.unseen}
 
     @staticmethod
@@ -139,8 +153,11 @@ class Schema:
         check_fields(obj, {"columns": list, "named": bool, "missing": str, "unseen": str}, "a schema")
         columns = []
         for entry in obj["columns"]:
-            check_fields(entry, {f.name: _JSON_TYPES[f.name] for f in fields(Column)}, "a column of a schema")
-            columns.append(Column(**{**entry, "levels": tuple(entry["levels"])}))
+            limited = isinstance(entry, dict) and "limits" in entry
+            names = [f.name for f in fields(Column) if f.name != "limits" or limited]
+            check_fields(entry, {name: _JSON_TYPES[name] for name in names}, "a column of a schema")
+            limits = {"limits": tuple(entry["limits"])} if limited else {}
+            columns.append(Column(**{**entry, "levels": tuple(entry["levels"]), **limits}))
         for column in columns:
             _check_column(column)
         if len({column.name for column in columns}) != len(columns) or not columns:
@@ -154,8 +171,12 @@ def _check_column(column: Column) -> None:
     """Refuse a column that no training could have given."""
     numbers = (column.center, column.scale, column.fill)
     families = {family(level) for level in column.levels}
+    limits = (0.0, 1.0) if column.limits is None else column.limits
+    plain = len(limits) == 2 and all(type(v) is float and math.isfinite(v) for v in limits)
     if (
-        column.kind not in _KINDS
+        not (plain and limits[0] < limits[1])
+        or (column.limits is not None and column.kind not in ("numeric", "date"))
+        or column.kind not in _KINDS
         or not all(map(math.isfinite, numbers))
         or column.scale <= 0
         or "unknown" in families
@@ -174,6 +195,7 @@ _JSON_TYPES: Mapping[str, type] = {
     "levels": list,
     "other": bool,
     "gaps": bool,
+    "limits": list,
 }
 
 
@@ -202,16 +224,18 @@ class Cells:
         return [None if gap else value for value, gap in zip(values, self.missing, strict=True)]
 
 
-def fit_column(name: str, cells: Cells, weight: Floats | None, *, standardize: bool, max_levels: int) -> Column:
-    """Learn one column that has at least one value."""
+def fit_column(
+    name: str, cells: Cells, weight: Floats | None, *, standardize: bool, max_levels: int, limit: bool = True
+) -> Column:
+    """Learn one column that has at least one value; if it gets limits, warn of the cells that lie beyond."""
     if max_levels < 2:
         raise DataError(f"max_levels is {max_levels}; at least 2 are needed")
     if cells.kind == "category":
         return _fit_category(name, cells, weight, max_levels)
-    return _fit_number(name, cells, weight, standardize)
+    return _fit_number(name, cells, weight, standardize, limit)
 
 
-def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: bool) -> Column:
+def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: bool, limit: bool) -> Column:
     values = cast(Floats, cells.values)
     gaps = bool(cells.missing.any())
     if cells.kind == "boolean":
@@ -219,9 +243,25 @@ def _fit_number(name: str, cells: Cells, weight: Floats | None, standardize: boo
     if gaps:
         weight = None if weight is None else weight[~cells.missing]
         values = values[~cells.missing]
+    far = outlying(values, weight) if standardize and limit else None
+    if far is not None:
+        tell_outlying(name, cells.kind, far, len(values))
+        inside = far.inside(values)
+        values, weight = values[inside], None if weight is None else weight[inside]
     mean, scale = moments(values, weight)
     center, scale = (mean, scale) if standardize else (0.0, 1.0)
-    return Column(name, cells.kind, center, scale, mean, gaps=gaps)
+    return Column(name, cells.kind, center, scale, mean, gaps=gaps, limits=None if far is None else far.limits)
+
+
+def tell_outlying(name: str, kind: str, far: Outlying, rows: int) -> None:
+    """Warn of cells of a column that lie far from all others, so that the column gets limits."""
+    warnings.warn(
+        f"column {name!r} is {far.told(rows, kind)}: such cells do not count for the mean and the scale of the column, "
+        "and are encoded as if they were near the others. If they mean that a value is missing, leave them empty (NaN "
+        "or None); if they are mistakes, correct them",
+        DataWarning,
+        stacklevel=2,
+    )
 
 
 def moments(values: Floats, weight: Floats | None) -> tuple[float, float]:
@@ -296,7 +336,11 @@ class Tally:
     gaps : bool
         Whether a value was missing.
     numbers : Moments
-        Of numbers and dates.
+        Of numbers and dates; of those that are not outlying if `far` is given.
+    sample : Thinned
+        Of the same numbers.
+    far : Outlying, optional
+        What was found to lie far from all others; see :meth:`narrowed`.
     counts : Counter
         How often each category came.
     """
@@ -305,6 +349,8 @@ class Tally:
     kind: str = "empty"
     gaps: bool = False
     numbers: Moments = Moments()
+    sample: Thinned = field(default_factory=Thinned)
+    far: Outlying | None = None
     counts: Counter[Any] = field(default_factory=Counter)
 
     def add(self, cells: Cells) -> None:
@@ -328,7 +374,20 @@ class Tally:
                     f"column {self.name!r} has more than {_MOST:,} categories; if it only names the rows, drop it"
                 )
         else:
-            self.numbers = self.numbers.plus(cast(Floats, cells.values)[~cells.missing])
+            values = cast(Floats, cells.values)[~cells.missing]
+            self.numbers = self.numbers.plus(values)
+            if cells.kind != "boolean":
+                self.sample.add(values)
+
+    def outlying(self) -> Outlying | None:
+        """Find the cells that lie far from all others."""
+        return self.sample.outlying(self.numbers.low, self.numbers.high)
+
+    def narrowed(self, far: Outlying, numbers: Moments) -> None:
+        """Give the column limits, and the moments of the numbers that are not outlying; warn of the others."""
+        rows = self.numbers.count
+        self.far, self.numbers = replace(far, rows=rows - numbers.count), numbers
+        tell_outlying(self.name, self.kind, self.far, rows)
 
     def column(self, *, max_levels: int) -> Column:
         """Return what :func:`fit_column` would have learned from all cells at once, up to rounding.
@@ -349,7 +408,8 @@ class Tally:
                 column = fit_column(self.name, cells, counts, standardize=True, max_levels=max_levels)
                 return replace(column, gaps=self.gaps)
         mean, scale = self.numbers.standard
-        return Column(self.name, self.kind, mean, scale, mean, gaps=self.gaps)
+        limits = None if self.far is None else self.far.limits
+        return Column(self.name, self.kind, mean, scale, mean, gaps=self.gaps, limits=limits)
 
 
 def _fit_category(name: str, cells: Cells, weight: Floats | None, max_levels: int) -> Column:
@@ -396,7 +456,7 @@ def _encode_number(column: Column, cells: Cells, out: Floats, unseen: str) -> No
     _check_kind(column, cells)
     values = cast(Floats, cells.values)
     with np.errstate(over="ignore"):
-        z = (np.where(cells.missing, column.fill, values) - column.center) / column.scale
+        z = column.standardized(np.where(cells.missing, column.fill, values))
     check_encoded(column.name, z)
     out[:, 0] = z
     if column.kind == "date" and cells.kind == "date":

@@ -9,23 +9,25 @@ import contextlib
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from fathomless.data import files as tables
-from fathomless.data.frames import check_missing, encode, read_columns
+from fathomless.data.cells import check_missing
+from fathomless.data.frames import encode, read_columns
 from fathomless.data.readers import fingerprint, mapped
 from fathomless.data.rows import Rows, Stream, concatenate
-from fathomless.data.schema import MISSING, UNSEEN, Schema, Tally, check_option, some
+from fathomless.data.schema import MISSING, UNSEEN, Floats, Moments, Schema, Tally, check_option, some
 from fathomless.data.targets import ClassLabels, LabelTally, Target, TargetScale, TargetTally
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator
 
 __all__ = ["Source", "arrays", "encoded", "files", "held_out", "learn", "parquet"]
@@ -224,7 +226,7 @@ def parquet(
 def _opened(given: Array | File | Sequence[Array | File]) -> list[Array]:
     found: list[Array] = []
     for part in given if isinstance(given, list | tuple) else [given]:
-        array = mapped(part) if isinstance(part, str | os.PathLike) else part
+        array = mapped(part) if isinstance(part, str | os.PathLike) else unmasked(part)
         if not isinstance(array, np.ndarray) or array.ndim == 0:
             raise DataError(f"a {type(part).__name__} was given; arrays, and paths of .npy files, are allowed")
         found.append(array)
@@ -287,7 +289,7 @@ def learn(
     unseen: str = "error",
     max_levels: int = 100,
 ) -> tuple[Schema, Target]:
-    """Learn in one pass how to encode a table and its target.
+    """Learn in one pass how to encode a table and its target; in two, if cells of a column lie far from all others.
 
     Equal to what :func:`~fathomless.data.frames.fit_schema` and :func:`~fathomless.data.targets.fit_labels` or
     :func:`~fathomless.data.targets.fit_target` learn from all rows at once: categories, classes and gaps exactly, means
@@ -321,8 +323,25 @@ def learn(
                     tallies.setdefault(name, Tally(name)).add(cells)
                 answers.add(y)
             start += len(X)
+    _narrow(source, tallies)
     learned = tuple(tally.column(max_levels=max_levels) for tally in tallies.values())
     return Schema(learned, framed, missing, unseen), answers.learned()
+
+
+def _narrow(source: Source, tallies: Mapping[str, Tally]) -> None:
+    """Read the columns again in which a few cells lie far from all others: for the moments of the others."""
+    found = {name: far for name, tally in tallies.items() if (far := tally.outlying()) is not None}
+    if not found:
+        return
+    numbers = dict.fromkeys(found, Moments())
+    for i in range(len(source.sizes)):
+        for X, _ in source.pieces(i):
+            _, columns = read_columns(X)
+            for name, far in found.items():
+                values = cast(Floats, columns[name].values)[~columns[name].missing]
+                numbers[name] = numbers[name].plus(values[far.inside(values)])
+    for name, far in found.items():
+        tallies[name].narrowed(far, numbers[name])
 
 
 def held_out(rows: int, fraction: float, seed: int) -> npt.NDArray[np.int64]:

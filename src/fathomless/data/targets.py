@@ -5,15 +5,18 @@ Both are plain frozen values that go to JSON and back without loss.
 
 import math
 import re
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from fathomless.data.cells import column_names
 from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
+from fathomless.data.outlying import Outlying, Thinned, outlying
 from fathomless.data.schema import Floats, Level, Moments, check_encoded, check_fields, family, moments, rows_of, some
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [
     "ClassLabels",
@@ -240,6 +243,11 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
     weight : ndarray, shape (N,), optional
         How often each row counts.
 
+    Warns
+    -----
+    DataWarning
+        If a few values lie far from all others; see :func:`~fathomless.data.outlying.outlying`.
+
     Raises
     ------
     DataError
@@ -256,8 +264,30 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
     values = _read_moderate(y)
     weight, keep = check_weight(weight, len(values))
     matrix = values.reshape(len(values), -1) if keep is None else values[keep].reshape(int(keep.sum()), -1)
-    learned = [moments(np.ascontiguousarray(column), weight) for column in matrix.T]
+    columns = [np.ascontiguousarray(column) for column in matrix.T]
+    for name, column in zip(_names(y, len(columns)), columns, strict=True):
+        if (far := outlying(column, weight)) is not None:
+            _tell_outlying(name, far, len(column))
+    learned = [moments(column, weight) for column in columns]
     return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), values.ndim)
+
+
+def _tell_outlying(name: str, far: Outlying, rows: int) -> None:
+    """Warn of values of a target that lie far from all others."""
+    warnings.warn(
+        f"{name} is {far.told(rows)}: these rows alone give the target its scale, beside which all others look equal. "
+        "If such a value means missing, drop these rows; if it is a mistake, correct it; if it is right, transform the "
+        "target",
+        DataWarning,
+        stacklevel=2,
+    )
+
+
+def _names(y: Any, outputs: int) -> list[str]:
+    """Return what the outputs of a target are called in messages."""
+    if (found := column_names(y, "y")) is not None:
+        return [f"column {name!r}" for name in found]
+    return ["y"] if outputs == 1 else [f"y, output {k}," for k in range(outputs)]
 
 
 @dataclass
@@ -265,6 +295,7 @@ class TargetTally:
     """Mean and scale so far of a numeric target that comes part by part."""
 
     outputs: tuple[Moments, ...] = ()
+    samples: tuple[Thinned, ...] = ()
     ndim: int = 0
 
     def add(self, y: Any) -> None:
@@ -274,11 +305,17 @@ class TargetTally:
         if self.outputs and len(columns) != len(self.outputs):
             raise DataError(f"y had {len(self.outputs)} outputs and has {len(columns)} now; give it one shape")
         before = self.outputs or (Moments(),) * len(columns)
+        self.samples = self.samples or tuple(Thinned() for _ in columns)
+        for sample, column in zip(self.samples, columns, strict=True):
+            sample.add(column)
         self.outputs = tuple(known.plus(column) for known, column in zip(before, columns, strict=True))
         self.ndim = values.ndim
 
     def learned(self) -> TargetScale:
-        """Return what :func:`fit_target` would have learned from all rows at once, up to rounding."""
+        """Return what :func:`fit_target` would have learned from all rows at once, up to rounding; warn as it does."""
+        for k, (output, sample) in enumerate(zip(self.outputs, self.samples, strict=True)):
+            if (far := sample.outlying(output.low, output.high)) is not None:
+                _tell_outlying("y" if len(self.outputs) == 1 else f"y, output {k},", far, len(sample.values))
         learned = [output.standard for output in self.outputs]
         return TargetScale(tuple(m for m, _ in learned), tuple(s for _, s in learned), self.ndim)
 

@@ -36,8 +36,8 @@ __all__ = ["automatic_members", "best_alone", "concluded", "for_average", "settl
 
 _CHUNK = 16384  # rows evaluated at once
 _DRAWS = 16  # of each network, where weights are drawn
-_LEAST = 12  # rows below which one network sees them all
-_PER_FOLD = 3  # rows of a fold, at least
+_LEAST = 4  # rows below which one network sees them all
+_PER_FOLD = 3  # rows of a fold, at least; two where there are fewer than six rows
 _UNTIL_TEN, _UNTIL_FIVE = 5_000, 50_000
 _WEIGHTS = 10**6  # of a network, beyond which there is one
 _WORK = 1e13  # multiplications of all networks, beyond which there is one: about ten minutes of two cores
@@ -57,7 +57,7 @@ def automatic_members(count: float, weights: float, passes: float) -> int:
     """
     if count < _LEAST or count > _UNTIL_FIVE or weights > _WEIGHTS:
         return 1
-    members = min(10, int(count // _PER_FOLD)) if count <= _UNTIL_TEN else 5
+    members = min(10, max(2, int(count // _PER_FOLD))) if count <= _UNTIL_TEN else 5
     return members if 3.0 * count * weights * passes * members <= _WORK else 1
 
 

@@ -11,12 +11,14 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.frames import encode
+from fathomless.data.frames import encode, read_target
 from fathomless.data.schema import Column, Schema
+from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Predictor
 from fathomless.estimators.fitted import AnyPredictive
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import fold_in
 
 __all__ = ["Dependence", "Importance", "dependence", "importance", "row_groups"]
@@ -107,11 +109,11 @@ def importance(
     if len(X) < 2 or repeats < 1:
         raise DataError(f"{len(X)} rows and {repeats} repeats were given; 2 and 1 are the least that can be shuffled")
     x = encode(estimator.schema_, X)
+    y = read_target(y) if isinstance(estimator.target_, TargetScale) else np.asarray(unmasked(y))
     before = _log_density(estimator, x, y, fold)
     random = np.random.default_rng(fold_in(random_state, "shuffle"))
     names, spans = zip(*_spans(estimator.schema_), strict=True)
     lost, many = np.zeros((len(spans), len(x))), max(1, _AT_ONCE // len(x))
-    y = np.asarray(y)
     for _ in range(repeats):
         order = random.permutation(len(x))  # the same for all columns: their losses are compared
         for start in range(0, len(spans), many):

@@ -11,6 +11,7 @@ all rows.
 import copy
 import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
@@ -141,7 +142,12 @@ def _encoded(schema: Schema, x: Tensor) -> Tensor:
     )
     values = x[:, source]
     gap = values.isnan()
-    number = (torch.where(gap, fill, values) - centre) / scale
+    filled = torch.where(gap, fill, values)
+    if any(column.limits is not None for column in schema.columns):
+        limits = [schema.columns[place].limits or (-_LARGEST, _LARGEST) for place in source]
+        low, high = torch.tensor(limits, dtype=torch.float64).T
+        filled = torch.minimum(torch.maximum(filled, low), high)
+    number = (filled - centre) / scale
     most = torch.tensor([float(len(schema.columns[place].levels)) for place in source], dtype=torch.float64)
     other = (values < 0.0) | (values >= most)
     truth = ((kind == _MISSING) & gap) | ((kind == _LEVEL) & (level < most) & (values == level))
@@ -161,6 +167,7 @@ def _encoded(schema: Schema, x: Tensor) -> Tensor:
 
 
 _NUMBER, _LEVEL, _MISSING, _CYCLE = range(4)
+_LARGEST = sys.float_info.max
 
 
 def _part(column: Column, feature: str) -> tuple[float, float, float, float, float]:

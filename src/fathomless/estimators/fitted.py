@@ -33,6 +33,7 @@ from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import checks, io, memory
 from fathomless.system.errors import DataError, DivergenceError, FileError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, building, fold_in
 from fathomless.system.surroundings import recording, without_gradients
 
@@ -280,7 +281,7 @@ class FittedPredictor(FittedModel, ABC):
         if fold is None:
             return None
         require_fitted(self)
-        given = np.asarray(fold)
+        given = np.asarray(unmasked(fold))
         if self.fold_ is None or not isinstance(self.model_, Ensemble):
             raise DataError("fold was given, and no networks were cross-fitted; leave it out")
         members = self.fold_.max(1, keepdims=True) + 1  # of each partition, since one that diverged is left out

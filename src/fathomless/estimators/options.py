@@ -206,8 +206,8 @@ class CrossFitOptions:
         weights where rows are held out or folded.
     members : int or "auto"
         Networks side by side, each fitted to all folds of the rows but one. "auto" is 10 up to 5,000 rows, 5 up to
-        50,000 and else 1; 1 also below 12 rows, for more than a million weights, and where `validation_fraction`,
-        `n_restarts` or `warm_start` ask for one network.
+        50,000 and else 1; fewer below 30 rows, and 1 below 4, for more than a million weights, and where
+        `validation_fraction`, `n_restarts` or `warm_start` ask for one network.
     repeats : int
         Partitions into folds; `members` networks for each.
     folds : {"random", "blocks"} or array of int, shape (N,)

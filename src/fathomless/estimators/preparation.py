@@ -1,8 +1,9 @@
 """From a table to rows on the device: what every estimator does before a posterior is looked for."""
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import narwhals as nw
 import numpy as np
@@ -12,22 +13,27 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from torch import Tensor
 
 from fathomless.data import streams
+from fathomless.data.cells import check_table, eager
 from fathomless.data.folds import split_units
 from fathomless.data.frames import fit_schema, merged, readable, take
+from fathomless.data.groups import read_groups
 from fathomless.data.repeats import Repeats, pieces, repeats
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
+from fathomless.data.weights import read_weight, warn_of_sum
 from fathomless.estimators.fitted import Array, FittedModel
 from fathomless.estimators.options import ClassOptions, options_of
 from fathomless.estimators.saving import explained
 from fathomless.inference.training import SMALL_BATCH
 from fathomless.system import checks
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, as_seed, fold_in
 
-__all__ = ["Array", "Prepared", "TableReader"]
+__all__ = ["FEW_ROWS", "Array", "Prepared", "TableReader"]
 
+FEW_ROWS = 12  #: below which a fit does not tell how far its predictions are off
 _SMALL = 2000  # rows below which double precision costs nothing
 
 
@@ -81,6 +87,8 @@ class Prepared:
 
 class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     """How an estimator reads a table, the way scikit-learn does."""
+
+    _columns_predict: ClassVar[bool] = True  # else they are the target
 
     # ---- what a task says
 
@@ -145,11 +153,14 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         seed, before = self._seed(), self._fitted_before()
         X, y, weight, kept, given = self._read(X, y, sample_weight, reset=before is None)
         weight = self._reweighted(y, weight)
-        groups = None if groups is None else _grouped(groups, given)[kept]
+        if weight is not None:
+            warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
+        groups = None if groups is None else read_groups(groups, given)[kept]
         schema = self._fit_schema(X, weight) if before is None else self.schema_
         target = self._fit_target(y, weight) if before is None else self.target_
         x, z = self._predictors(schema, X), target.encode(y)
         count = float(len(x) if weight is None else weight.sum())
+        _warn_of_few(max(count, float(len(x))))
         found = None if groups is not None else repeats(x, z, weight, schema)
         x, z, weight, place, unit, apart = self._arranged(x, z, weight, count, groups, found)
         folds = self._partition(x, z, count, seed, groups, kept, given, together=not apart)
@@ -179,6 +190,8 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         self._check_options()
         first = before is None
         X, y, weight, _, _ = self._read(X, y, sample_weight, reset=first)
+        if weight is not None:
+            warn_of_sum(weight)
         schema = self._fit_schema(X, weight) if first else self.schema_
         target = self._first_target(y, weight, classes) if first else self.target_
         if not first and classes is not None:
@@ -221,7 +234,14 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
             checks.option(option.name, getattr(self, option.name), **option.metadata)
 
     def _fit_schema(self, X: Any, weight: Array | None) -> Schema:
-        return fit_schema(X, weight=weight, missing=self.missing, unseen=self.unseen, max_levels=self.max_levels)
+        return fit_schema(
+            X,
+            weight=weight,
+            missing=self.missing,
+            unseen=self.unseen,
+            max_levels=self.max_levels,
+            limit=self._columns_predict,
+        )
 
     def _seed(self) -> int:
         if self.checkpoint is not None and self.random_state is None:
@@ -241,7 +261,8 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         kept = np.arange(len(X))
         if sample_weight is None:
             return X, y, None, kept, len(kept)
-        weight = _check_sample_weight(sample_weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
+        weight = read_weight(sample_weight)
+        weight = _check_sample_weight(weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
         rows, kept = len(kept), np.flatnonzero(weight)
         if len(kept) == 0:
             raise DataError("every sample_weight is zero; at least one row must count")
@@ -250,12 +271,12 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         return X, y, weight, kept, rows
 
     def _table(self, X: Any, reset: bool) -> Any:
-        frame = nw.from_native(X, eager_only=True, pass_through=True)
-        if isinstance(frame, nw.DataFrame):
-            validate_data(self, X, reset=reset, skip_check_array=True)
+        X = unmasked(X)
+        if isinstance(eager(X, "X"), nw.DataFrame):
+            with explained():
+                validate_data(self, X, reset=reset, skip_check_array=True)
             return X
-        if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-            raise DataError(f"X is an array of dtype {X.dtype}; arrays hold numbers: give dates in a data frame")
+        check_table(X)
         finite = "allow-nan" if self.missing == "impute" else True
         with explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
             return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
@@ -296,12 +317,16 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
 
 
-def _grouped(groups: Any, rows: int) -> Array:
-    """Return the group of every row as an array of strings or numbers."""
-    given = np.asarray(readable(groups))
-    if given.shape != (rows,):
-        raise DataError(f"groups have shape {given.shape}; one for each of the {rows} rows is needed")
-    return given if given.dtype.kind in "iuf" else given.astype(str)
+def _warn_of_few(count: float) -> None:
+    """Warn that so few rows, each as often as it counts, do not tell how far predictions are off."""
+    if count < FEW_ROWS:
+        warnings.warn(
+            f"{count:g} {'row was' if count == 1 else 'rows were'} given; fewer than {FEW_ROWS} hardly tell how far "
+            "predictions are off, so that probabilities of new rows are too sure, and 90 % intervals may hold only 50 "
+            "to 85 % of them: collect more rows",
+            DataWarning,
+            stacklevel=2,
+        )
 
 
 def _told(found: Repeats | None) -> dict[str, Any] | None:

@@ -63,12 +63,20 @@ def explained() -> Iterator[None]:
     """Add to scikit-learn's refusal of an array what to do about it here."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         hints = {
             "contains NaN": "data frames may have gaps, and so may arrays with missing='impute'",
             "could not convert string": "arrays hold numbers: give text in a data frame (pandas, polars, pyarrow); a "
             "ColumnTransformer or a pipeline hands one on after set_output(transform='pandas')",
+            "int too large": "X has a whole number of more than 308 digits, which double precision does not hold: "
+            "rescale its column",
+            "setting an array element with a sequence": "X has rows of several lengths, or cells that hold several "
+            "values: give one number for each cell",
+            "must be a string or a real number": "arrays hold numbers: give other types in a data frame (pandas, "
+            "polars, pyarrow)",
+            "Feature names are only supported if all": "the columns have names of several types: rename them, with "
+            "X.columns = X.columns.astype(str)",
             "Sparse data": "or make it dense at its source: OneHotEncoder(sparse_output=False), ColumnTransformer(..., "
             "sparse_threshold=0), and TruncatedSVD after TfidfVectorizer",
         }

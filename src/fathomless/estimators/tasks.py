@@ -16,8 +16,9 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import Tags
 from torch import nn
 
+from fathomless.data.cells import eager
 from fathomless.data.frames import as_numbers, read_target, take
-from fathomless.data.schema import Schema, some
+from fathomless.data.schema import Schema, rows_of, some
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale, fit_indicators, fit_labels, fit_target
 from fathomless.estimators.base import Estimator, Predictor
@@ -33,6 +34,7 @@ from fathomless.estimators.fitted import (
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.system import checks
 from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator
 
 if TYPE_CHECKING:
@@ -198,6 +200,10 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
         codes = [(cast(ClassPredictive, p).log_probs.numpy() + log_cost).argmax(1) for p in self._predictives(X)]
         return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of :meth:`predict`, as scikit-learn does; no label may be missing."""
+        return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
+
     def _costs(self) -> Array:
         """Return the cost of every class, (K,)."""
         require_fitted(self)
@@ -259,7 +265,7 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
             return self._fit_target(y, weight)
         if classes is None:
             raise DataError("classes must be passed on the first call to partial_fit: all labels that will come")
-        return replace(fit_labels(np.repeat(np.asarray(classes), 2)), counts=())
+        return replace(fit_labels(np.repeat(np.asarray(unmasked(classes)), 2)), counts=())
 
     def _shaped(self, y: Any) -> Any:
         if isinstance(y, list | tuple) and y and isinstance(y[0], list | tuple | np.ndarray) and len(y[0]) > 1:
@@ -278,6 +284,16 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = self.several_labels
         return tags
+
+
+def _unhidden(name: str, values: Any) -> Any:
+    """Return a masked array as a plain one, if it hides nothing; anything else as it is."""
+    found = unmasked(values)
+    hidden = np.ma.getmaskarray(values) if found is not values and isinstance(values, np.ma.MaskedArray) else None
+    if hidden is not None and hidden.any():
+        rows = np.array(hidden.reshape(len(hidden), -1).any(axis=1))
+        raise DataError(f"Input {name} contains NaN. It is masked in {rows_of(rows)}; drop these rows")
+    return found
 
 
 def _columns(y: Any) -> int:
@@ -334,6 +350,10 @@ class BaseRegressor(_Scaled, RegressorMixin, Supervised):  # type: ignore[misc]
         draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
         return np.moveaxis(np.asarray(draws), 0, -1)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the coefficient of determination of :meth:`predict`, as scikit-learn does; no target may be NaN."""
+        return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
+
     def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
         return fit_target(y, weight)
 
@@ -347,6 +367,8 @@ class Density(_Scaled, DensityMixin, Estimator, ABC):  # type: ignore[misc]
 
     Networks get rows without columns, (N, 0).
     """
+
+    _columns_predict: ClassVar[bool] = False
 
     @abstractmethod
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
@@ -404,7 +426,7 @@ class Density(_Scaled, DensityMixin, Estimator, ABC):  # type: ignore[misc]
 
 def _check_numbers(X: Any) -> None:
     """Refuse a frame with columns that have no density; arrays are checked as scikit-learn does."""
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    frame = eager(X, "X")
     if not isinstance(frame, nw.DataFrame):
         return
     for column in frame.iter_columns():

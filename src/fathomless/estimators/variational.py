@@ -298,7 +298,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
                     f"members={self.members} was given with {' and '.join(asked)}, which ask for one network; leave "
                     "one of them out"
                 )
-            if self.members > count:
+            if self.members > max(count, 1.0):
                 raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
             return self.members
         if asked or self.structure_from == "elbo" or not self._folds_by_default() or ranks().count > 1:

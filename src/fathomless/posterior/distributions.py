@@ -24,6 +24,7 @@ from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows
 from fathomless.posterior.split import Groups, Spread, Uncertainty, divided, spread, standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import Seed, as_generator
 
 __all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "check_alike", "doubles"]
@@ -538,7 +539,7 @@ class ClassPredictive(Predictive):
         return replace(self, log_p=torch.cat([chunk.log_p for chunk in chunks], 1))
 
     def _index(self, y: Values) -> Tensor:
-        given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+        given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(unmasked(y))
         if given.shape != self.shape:
             raise DataError(f"labels of shape {given.shape} were given; allowed is {self.shape}: one for each row")
         index_of = {label: index for index, label in enumerate(self.labels.tolist())}
@@ -597,4 +598,6 @@ def doubles(values: Values) -> Tensor:
     """Return numbers in double precision, on the CPU."""
     if isinstance(values, Tensor):
         return values.cpu().to(torch.float64)
-    return torch.from_numpy(np.array(values, dtype=np.float64))  # a copy: series and read-only arrays are no tensors
+    return torch.from_numpy(
+        np.array(unmasked(values), dtype=np.float64)
+    )  # a copy: series and read-only arrays are no tensors

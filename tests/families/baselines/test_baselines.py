@@ -366,6 +366,7 @@ QUICK: dict[str, Any] = {"epochs": 60, "learning_rate": 0.02, "width": 16}  # th
 CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KINDS["dun"][1], KINDS["swag"][1]]
 
 
+@pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks([kind(**QUICK) for kind in CHECKED])
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
     check(estimator)

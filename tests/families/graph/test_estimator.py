@@ -58,6 +58,7 @@ def without(estimator: Any) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks(
     [kind(**{**SHORT, "sweeps": 40, "states": 10, "networks": 8}) for kind in KINDS], expected_failed_checks=without
 )

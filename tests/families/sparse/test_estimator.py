@@ -34,6 +34,7 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     return frame, y.to_numpy()
 
 
+@pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks(
     [
         SparseBayesClassifier(temperature=0.02, learning_rate=0.03, epochs=40, depth=1, width=8, random_state=0),

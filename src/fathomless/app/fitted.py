@@ -213,6 +213,8 @@ def export(given: argparse.Namespace) -> int:
     about = (
         {"targets": list(manifest.targets), "notation": dict(manifest.notation), "scores": scores} if manifest else {}
     )
+    if given.format == "onnx":
+        note(f"writing {out}; the conversion to ONNX takes up to a minute")
     found = estimator.export(out, given.level or [0.05, 0.5, 0.95], **about)
     show(found.path)
     note(f"{found.bytes:,} bytes; differs from the run by {found.difference:.1e} at most on rows that were made up")

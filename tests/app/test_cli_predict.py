@@ -161,6 +161,25 @@ def test_weights_count_as_repetitions(call: Call) -> None:
     assert predicted(call).equals(predicted(call, run="twice"))
 
 
+def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
+    group = [f"p{i // 6}" for i in range(N)]
+    write("grouped.csv", houses(patient=group))
+    fit(call, "price", "--groups", "patient", "--members", "3", data="grouped.csv")
+    estimator, manifest = manifests.fitted("run")
+    assert manifest is not None
+    assert manifest.groups == "patient"
+    assert "patient" not in manifest.columns
+    fold = estimator.fold_
+    assert fold is not None
+    for name in set(group):
+        own = fold[:, [i for i, other in enumerate(group) if other == name]]
+        assert (own == own[:, :1]).all()
+    assert "patient" not in call("predict", "run", "grouped.csv").err
+    assert call("evaluate", "run", "grouped.csv").code == 0
+    said = call("fit", "grouped.csv", "--target", "price", "--out", "run", "--resume", "--members", "3")
+    refused(said, "--groups (here None, there patient)")
+
+
 def test_a_row_of_the_weight_zero_is_as_if_it_were_not_there(call: Call) -> None:
     table = houses(colour=["mauve", *["red", "blue"] * 44, "red"], w=[0, *[1] * (N - 1)])
     said = fit(call, "price", "--weight", "w", data=write("weighted.csv", table))

@@ -60,7 +60,7 @@ def test_a_column_may_be_dropped_twice() -> None:
     ids=str,
 )
 def test_a_column_with_two_roles_is_refused(roles: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="column 'price' was given two roles; a column is a target, a key, a weight or"):
+    with pytest.raises(DataError, match="column 'price' was given two roles; a column is a target, a key, a weight, a"):
         columns.divide(frame(), **roles)
 
 

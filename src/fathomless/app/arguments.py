@@ -243,6 +243,7 @@ def _compare_parser(names: Any, run: Command) -> None:
     _target_arguments(parser)
     _keep_argument(parser)
     parser.add_argument("--key", metavar="COLUMN", help="column that names the rows: not used to predict")
+    _groups_argument(parser)
     parser.add_argument(
         "--methods",
         type=_filled,
@@ -364,8 +365,17 @@ def form(given: argparse.Namespace) -> dict[str, Any]:
     return {name: vars(given)[name] for name in ("delimiter", "decimal", "dates", "header", "encoding")}
 
 
+def _groups_argument(table: Any) -> None:
+    table.add_argument(
+        "--groups",
+        metavar="COLUMN",
+        help="column that says which rows belong together: they share a fold; not used to predict",
+    )
+
+
 def _row_arguments(table: Any) -> None:
     _keep_argument(table)
+    _groups_argument(table)
     table.add_argument("--weight", metavar="COLUMN", help="column that says how often each row counts")
     table.add_argument(
         "--stream",

@@ -52,7 +52,7 @@ def predict(given: argparse.Namespace) -> int:
     with writer(given.out) as write:
         for piece in tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest)):
             if unused is None:
-                used = {column.name for column in estimator.schema_.columns} | {key}
+                used = {column.name for column in estimator.schema_.columns} | {key, manifest and manifest.groups}
                 unused = [name for name in piece.column_names if estimator.schema_.named and name not in used]
                 if given.key:
                     columns.present(piece.column_names, [given.key])

@@ -151,6 +151,7 @@ class _Fit:
             options=self.options,
             key=given.key,
             weight=given.weight,
+            groups=given.groups,
             notes=(*table.remarks, *table.notes),
             notation=table.notation,
         )

@@ -37,8 +37,8 @@ class FitRequest:
         Columns that are predicted.
     task : str
         "classification", "regression", "density" (then there are no targets), or "auto".
-    key, weight : str or None
-        Columns that name the rows, and that say how often each counts.
+    key, weight, groups : str or None
+        Columns that name the rows, that say how often each counts, and which of them belong together.
     drop, keep : sequence of str
         Columns to leave out, and to keep though they seem to name the rows.
     form : mapping of str to object
@@ -52,6 +52,7 @@ class FitRequest:
     task: str = "auto"
     key: str | None = None
     weight: str | None = None
+    groups: str | None = None
     drop: Sequence[str] = ()
     keep: Sequence[str] = ()
     form: Mapping[str, Any] = field(default_factory=dict)
@@ -78,6 +79,8 @@ class Input:
         How its columns write numbers and dates, where that is not plain.
     names : sequence of str, or None
         What the rows are called.
+    groups : ndarray of int, shape (N,), or None
+        Number of the group that each row belongs to.
     train : callable
         Fits an estimator to it.
     take : callable
@@ -96,6 +99,7 @@ class Input:
     remarks: tuple[str, ...] = ()
     notation: Mapping[str, str] = field(default_factory=dict)
     names: Sequence[str] | None = None
+    groups: npt.NDArray[np.int64] | None = None
 
 
 def read(request: FitRequest) -> Input:
@@ -131,7 +135,10 @@ def _whole(request: FitRequest) -> Input:
         remarks=remarks,
         notation=table.notation,
         names=parts.names,
-        train=lambda estimator: cast(Supervised, estimator).fit(parts.X, y, sample_weight=parts.weight),
+        groups=parts.groups,
+        train=lambda estimator: cast(Supervised, estimator).fit(
+            parts.X, y, sample_weight=parts.weight, groups=parts.groups
+        ),
         take=lambda rows: (parts.X.take(rows), y[rows]),
     )
 
@@ -140,6 +147,8 @@ def _of_density(request: FitRequest) -> Input:
     """Look at a table of which no column is predicted."""
     if request.targets:
         raise DataError(f"--target {request.targets[0]} was given, and a density has no target; leave it out")
+    if request.groups is not None:
+        raise DataError(f"--groups {request.groups} was given, and a density deals no folds; leave it out")
     if request.stream:
         raise DataError("--stream was given, and a density needs all rows at once; leave it out")
     table, parts = _divided(request)
@@ -160,7 +169,13 @@ def _of_density(request: FitRequest) -> Input:
 def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
     table = tables.read(request.data, **request.form)
     parts = columns.divide(
-        table.frame, request.targets, key=request.key, weight=request.weight, drop=request.drop, keep=request.keep
+        table.frame,
+        request.targets,
+        key=request.key,
+        weight=request.weight,
+        groups=request.groups,
+        drop=request.drop,
+        keep=request.keep,
     )
     return table, parts
 
@@ -180,6 +195,10 @@ def _streamed(request: FitRequest, why: str) -> Input:
     if request.weight is not None:
         raise DataError(
             f"--weight {request.weight} was given, and a stream has no weights; leave it out, or repeat rows"
+        )
+    if request.groups is not None:
+        raise DataError(
+            f"--groups {request.groups} was given, and a stream trains one network without folds; leave it out"
         )
     names = streams.files(request.data)
     have = tables.groups(names[0]).schema.names
@@ -209,7 +228,7 @@ def _too_large(request: FitRequest) -> str | None:
     """Say why a table must be streamed, if it must and can be."""
     if Path(request.data).is_dir():
         return "since it is a folder"
-    if request.data == "-" or request.weight is not None:
+    if request.data == "-" or request.weight is not None or request.groups is not None:
         return None
     try:
         file, free = tables.groups(request.data), memory.available()

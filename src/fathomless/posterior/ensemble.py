@@ -36,7 +36,7 @@ def check_apart(members: Sequence[Model]) -> None:
             if other != number:
                 raise DataError(
                     f"networks {other} and {number} share one parameter, {known} and {name}; each network needs "
-                    "modules of its own: let the architecture build new ones in every call, or copy them (copy.deepcopy)"
+                    "modules of its own: let the architecture build new ones in every call, or use copy.deepcopy"
                 )
 
 

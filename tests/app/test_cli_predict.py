@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from commands import Call
-from fathomless.app import manifests
+from fathomless.app import manifests, runs
 from fathomless.data import files as tables
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from housing import N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
@@ -159,6 +160,35 @@ def test_weights_count_as_repetitions(call: Call) -> None:
     fit(call, data=write("twice.csv", twice), out="twice")
     fit(call, "price", "--weight", "w", data=write("weighted.csv", table.append_column("w", weight)))
     assert predicted(call).equals(predicted(call, run="twice"))
+
+
+@pytest.mark.parametrize("target", ["price", "grade"])
+def test_scores_count_rows_by_their_weight(call: Call, target: str) -> None:
+    table, weight = houses(rows=40), np.arange(40) % 3 + 1
+    weighted = write("weighted.csv", table.append_column("w", pa.array(weight)))
+    copies = write("copies.csv", table.take(np.repeat(np.arange(40), weight)))
+    fit(call, target, "--weight", "w", data=weighted)
+    found = {
+        name: json.loads(call("evaluate", "run", *words, "--json").out)
+        for name, words in {
+            "kept": [weighted],
+            "named": [weighted, "--weight", "w"],
+            "copies": [copies],
+            "other": [write("other.csv", table.append_column("v", pa.array(weight / 7.0))), "--weight", "v"],
+            "once": [write("once.csv", table)],
+        }.items()
+    }
+    scores = {  # but that which is estimated from draws of each row, where noise is not normal
+        name: {key: one["value"] for key, one in told["scores"].items() if key != "crps"}
+        for name, told in found.items()
+    }
+    assert found["kept"]["rows"] == found["copies"]["rows"] == weight.sum()
+    assert scores["kept"] == scores["named"] == pytest.approx(scores["copies"], rel=1e-9)
+    assert scores["other"] == pytest.approx(scores["copies"], rel=1e-9)
+    assert scores["once"] != pytest.approx(scores["copies"], rel=1e-3)
+    own = {one.name: one.rows for one in runs.evaluations("run")}
+    assert own["training rows"] == weight.sum()
+    refused(call("evaluate", "run", "once.csv", "--weight", "w"), "'w'")
 
 
 def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:

@@ -106,6 +106,11 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _run_argument(evaluate)
     _data_arguments(evaluate)
     _unseen_argument(evaluate)
+    evaluate.add_argument(
+        "--weight",
+        metavar="COLUMN",
+        help="column that says how often each row counts (default: that of the fit, if it is there)",
+    )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     _explain_parser(names, commands["explain"])
     sample = _command(names, "sample", commands["sample"], "draw rows from a density", "RUN [--rows N] [--out FILE]")

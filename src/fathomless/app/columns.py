@@ -25,6 +25,7 @@ __all__ = [
     "roles",
     "target_kinds",
     "task_of",
+    "weights",
 ]
 
 _NAMING = re.compile(  # how columns are called that name rows
@@ -95,7 +96,7 @@ def divide(
         )
     whole = frame
     frame, notes = answered(frame, targets) if targets else (frame, [])
-    counts = None if weight is None else _counts(frame[weight], weight)
+    counts = None if weight is None else weights(frame[weight], weight)
     if counts is not None and not counts.all():
         notes.append(f"{_rows(int((counts == 0.0).sum()), 'of the weight 0')} left out")
         frame, counts = frame.filter(counts > 0.0), counts[counts > 0.0]
@@ -269,7 +270,14 @@ def _numbers(column: Any, name: str) -> Array:
     return np.asarray(found, dtype=np.float64)
 
 
-def _counts(column: Any, name: str) -> Array:
+def weights(column: Any, name: str) -> Array:
+    """Read how often each row counts, (N,).
+
+    Raises
+    ------
+    DataError
+        For what is no finite number, 0 or more, and if no row counts.
+    """
     found = _numbers(column, name)
     bad = ~(np.isfinite(found) & (found >= 0.0))
     if bad.any():

@@ -85,7 +85,7 @@ def examine(
     if training is not None:
         rows = training.rows if rows is None else rows
         if classes is None and training.confusion is not None:
-            classes = dict(zip(training.labels, training.confusion.sum(1).tolist(), strict=True))
+            classes = dict(zip(training.labels, np.rint(training.confusion.sum(1)).astype(int).tolist(), strict=True))
     given = estimator.get_params(deep=False)
     case = Case(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
     family = family_of(estimator)
@@ -310,6 +310,7 @@ def _class_calibration(found: Evaluation) -> tuple[float, str] | None:
     """Compare the calibration error with what sampling alone gives where each bin is right."""
     confidence, accuracy, count = (found.calibration[key] for key in ("confidence", "accuracy", "count"))
     share = count / found.rows
+    count = np.rint(count).astype(np.int64)  # weights need not be whole
     hits = np.random.default_rng(0).binomial(count, np.clip(confidence, 0.0, 1.0), (_SIMULATIONS, len(count)))
     chance = np.abs(hits / count - confidence) @ share
     error = found.scores["ece"].value
@@ -381,8 +382,11 @@ def _calibrated_otherwise(reference: Evaluation, found: Evaluation) -> bool:
 
 def _for_calibration(case: Case, found: Evaluation) -> str:
     reference = _reference(case, found)
-    comparable = reference is not None and reference.rows >= _COMPARABLE
-    if comparable and (_loss(reference, found) or _calibrated_otherwise(reference, found)):
+    if (
+        reference is not None
+        and reference.rows >= _COMPARABLE
+        and (_loss(reference, found) or _calibrated_otherwise(reference, found))
+    ):
         return _OTHER_KIND
     if not case.trained and "sweeps" in case.given:
         return f"Raise {case.now('sweeps')}, and see whether the chains agree; or collect more rows."

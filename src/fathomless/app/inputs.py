@@ -79,6 +79,8 @@ class Input:
         How its columns write numbers and dates, where that is not plain.
     names : sequence of str, or None
         What the rows are called.
+    weight : ndarray of float, shape (N,), or None
+        How often each row counts.
     groups : ndarray of int, shape (N,), or None
         Number of the group that each row belongs to.
     train : callable
@@ -99,6 +101,7 @@ class Input:
     remarks: tuple[str, ...] = ()
     notation: Mapping[str, str] = field(default_factory=dict)
     names: Sequence[str] | None = None
+    weight: npt.NDArray[np.float64] | None = None
     groups: npt.NDArray[np.int64] | None = None
 
 
@@ -135,6 +138,7 @@ def _whole(request: FitRequest) -> Input:
         remarks=remarks,
         notation=table.notation,
         names=parts.names,
+        weight=parts.weight,
         groups=parts.groups,
         train=lambda estimator: cast(Supervised, estimator).fit(
             parts.X, y, sample_weight=parts.weight, groups=parts.groups
@@ -161,6 +165,7 @@ def _of_density(request: FitRequest) -> Input:
         task="density",
         notes=(*parts.notes, *_told(table.notation)),
         notation=table.notation,
+        weight=parts.weight,
         train=lambda estimator: cast(Density, estimator).fit(parts.X, sample_weight=parts.weight),
         take=lambda rows: (parts.X.take(rows), None),
     )

@@ -18,7 +18,7 @@ from commands import Call
 from fathomless.app import manifests, runs
 from fathomless.data import files as tables
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from housing import N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
+from housing import QUICK, N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
 
 # fits are short on purpose
 pytestmark = [
@@ -160,6 +160,28 @@ def test_weights_count_as_repetitions(call: Call) -> None:
     fit(call, data=write("twice.csv", twice), out="twice")
     fit(call, "price", "--weight", "w", data=write("weighted.csv", table.append_column("w", weight)))
     assert predicted(call).equals(predicted(call, run="twice"))
+
+
+def test_columns_that_name_the_rows_are_left_out_of_streams_as_of_tables(call: Call) -> None:
+    table = houses().select(["id", "size", "rooms", "price"]).append_column("serial", pa.array(range(N)))
+    table = table.append_column("nr", pa.array([7 * i for i in range(N)]))
+    pa.parquet.write_table(table, "houses.parquet", row_group_size=40)
+    words = ["--target", "price", *QUICK, "--members", "1"]
+    seen = []
+    for place, more in (("whole", []), ("streamed", ["--stream"])):
+        said = call("fit", "houses.parquet", "--out", place, *words, *more)
+        assert said.code == 0, said.err
+        manifest = manifests.read_manifest(place)
+        assert manifest is not None
+        seen.append((manifest.columns, [text for text in manifest.notes if "name the rows" in text]))
+    assert seen[0] == seen[1]
+    assert "id" not in seen[1][0]
+    said = call("fit", "houses.parquet", "--out", "kept", *words, "--stream", "--keep", "id", "--max-levels", "200")
+    assert said.code == 0, said.err
+    assert "id" in manifests.read_manifest("kept").columns
+    refused(
+        call("fit", "houses.parquet", "--out", "x", *words, "--stream", "--keep", "idd"), "there is no column 'idd'"
+    )
 
 
 @pytest.mark.parametrize("target", ["price", "grade"])

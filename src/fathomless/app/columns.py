@@ -21,6 +21,7 @@ __all__ = [
     "answers",
     "divide",
     "features",
+    "identifiers",
     "kinds",
     "roles",
     "target_kinds",
@@ -105,15 +106,9 @@ def divide(
     if empty:
         notes.append(f"left out, since they hold no value: {some(empty)}")
         X = X.drop_columns(empty)
-    naming = [name for name in X.column_names if name not in keep and _names_rows(name, X[name])]
-    if naming:
-        notes.append(f"left out, since they seem to only name the rows (--keep COLUMN keeps one): {some(naming)}")
-        X = X.drop_columns(naming)
-    if counting := [name for name in X.column_names if name not in keep and _numbers_rows(whole[name])]:
-        notes.append(
-            "used to predict, though its whole numbers all differ and lie so close that they may only number the rows "
-            f"(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): {some(counting)}"
-        )
+    naming, told = identifiers(X, keep, whole)
+    notes += told
+    X = X.drop_columns(naming)
     from fathomless.data.csv import nearly_numbers
 
     for name in (*targets, *X.column_names):
@@ -129,6 +124,36 @@ def divide(
     names = None if name is None else tuple(map(str, frame[name].to_pylist()))
     of_row = None if groups is None else _groups(frame[groups], groups)
     return Parts(X, frame.select(list(targets)), counts, tuple(notes), names, of_row)
+
+
+def identifiers(X: "pa.Table", keep: Sequence[str], whole: "pa.Table") -> tuple[list[str], list[str]]:
+    """Find columns that only name the rows, and say so; whole numbers that may only number them are told alone.
+
+    Parameters
+    ----------
+    X : pyarrow.Table
+        Columns that predict, of all rows or of some.
+    keep : sequence of str
+        Columns that are meant to predict.
+    whole : pyarrow.Table
+        The same columns with the rows that are left out, among which numbers are counted.
+
+    Returns
+    -------
+    naming, notes
+        The names of those to leave out, and notes for the reader.
+    """
+    notes = []
+    naming = [name for name in X.column_names if name not in keep and _names_rows(name, X[name])]
+    if naming:
+        notes.append(f"left out, since they seem to only name the rows (--keep COLUMN keeps one): {some(naming)}")
+    others = [name for name in X.column_names if name not in (*naming, *keep)]
+    if counting := [name for name in others if _numbers_rows(whole[name])]:
+        notes.append(
+            "used to predict, though its whole numbers all differ and lie so close that they may only number the rows "
+            f"(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): {some(counting)}"
+        )
+    return naming, notes
 
 
 def roles(

@@ -22,6 +22,7 @@ from fathomless.system.errors import DataError
 __all__ = ["FitRequest", "Input", "read"]
 
 _ENOUGH = 100  # distinct values of a target, to see whether they are classes
+_SEARCHED = 65536  # rows of a stream in which columns that name the rows are looked for
 _COPIES = 5  # of all values, that reading, encoding and splitting a table in memory take
 
 
@@ -208,6 +209,10 @@ def _streamed(request: FitRequest, why: str) -> Input:
     names = streams.files(request.data)
     have = tables.groups(names[0]).schema.names
     left = columns.roles(have, request.targets, key=request.key, drop=request.drop)
+    columns.present(have, request.keep)
+    some = _first_rows(names[0], [name for name in have if name not in (*request.targets, *left)])
+    naming, notes = columns.identifiers(some, request.keep, some)
+    left += naming
     source = streams.parquet(names, request.targets, drop=left)
     others = [*left, *source.columns[1:]]
     task, remarks = _task(request, lambda: _values(names, request.targets, others))
@@ -222,11 +227,23 @@ def _streamed(request: FitRequest, why: str) -> Input:
         rows=source.rows,
         columns=source.columns,
         task=task,
-        notes=(),
+        notes=tuple(notes),
         remarks=(f"read in {len(source.sizes):,} parts and not at once, {why}", *remarks),
         train=lambda estimator: cast(Supervised, estimator).fit_stream(source),
         take=source.take,
     )
+
+
+def _first_rows(name: str, wanted: Sequence[str]) -> Any:
+    """Return the first rows of a Parquet file, enough to see which columns are other in every row."""
+    file, found, rows = tables.groups(name), [], 0
+    for group in range(len(file.sizes)):
+        for piece in file.read(group, wanted):
+            found.append(piece)
+            rows += len(piece)
+            if rows >= _SEARCHED:
+                return columns.joined(found)
+    return columns.joined(found) if found else file.schema.empty_table().select(list(wanted))
 
 
 def _too_large(request: FitRequest) -> str | None:

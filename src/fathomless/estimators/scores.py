@@ -60,7 +60,8 @@ def row_weights(weight: Any, rows: int) -> Floats | None:
     if (found == np.rint(found)).all() and found.sum() < _WHOLE:
         return found
     found = found / found.max()
-    return found * ((found > 0.0).sum() / found.sum())
+    scaled: Floats = found * ((found > 0.0).sum() / found.sum())
+    return scaled
 
 
 def counted(counts: Array) -> Array:

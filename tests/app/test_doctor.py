@@ -20,8 +20,9 @@ from fathomless.app.doctor import examine
 from fathomless.data import readers
 from fathomless.data.frames import frame
 from fathomless.data.targets import TargetScale
-from fathomless.estimators.evaluation import Evaluation, Score, evaluate
+from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
+from fathomless.estimators.scores import Score
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian

@@ -27,7 +27,8 @@ from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.targets import fit_labels, fit_target
 from fathomless.estimators.base import Predictor
-from fathomless.estimators.evaluation import Score, evaluate
+from fathomless.estimators.evaluation import evaluate
+from fathomless.estimators.scores import Score
 from fathomless.experiments.parts import run_parts
 from fathomless.families import registry
 from fathomless.posterior.metrics import standard_error

@@ -12,8 +12,9 @@ import torch
 from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.evaluation import Evaluation, Score
+from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.scores import Score
 from fathomless.families.registry import family_of
 from fathomless.posterior import student
 from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise

@@ -28,7 +28,7 @@ from fathomless.posterior.split import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 
-__all__ = ["Evaluation", "Score", "evaluate"]
+__all__ = ["Evaluation", "evaluate"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]

@@ -69,6 +69,12 @@ FITTING: dict[str, tuple[list[str], str]] = {
     ),
     "text as weight": (["houses.csv", "--target", "price", "--weight", "colour"], "column 'colour' holds string such"),
     "negative weight": (["houses.csv", "--target", "price", "--weight", "size"], "column 'size' says how often each"),
+    "no such groups": (["houses.csv", "--target", "price", "--groups", "w"], "there is no column 'w'. The columns are"),
+    "target is groups": (["houses.csv", "--target", "price", "--groups", "price"], "'price' was given two roles"),
+    "groups of one network": (
+        ["houses.csv", "--target", "price", "--groups", "colour", "--members", "1"],
+        "groups were given, and this UnboundedDepthRegressor trains one network",
+    ),
     "long delimiter": (["houses.csv", "--target", "price", "--delimiter", "ab"], "delimiter is 'ab'; allowed are"),
     "no device": (["houses.csv", "--target", "price", "--device", "gpu9"], "'cpu' always works"),
     "no cuda": (["houses.csv", "--target", "price", "--device", "cuda:99"], "'cpu' always works"),
@@ -104,12 +110,14 @@ def test_what_cannot_be_fitted_is_refused_in_one_line(call: Call, what: str) -> 
         ),
         ({"w": [0] * N}, "column 'w' says how often each row counts and is 0 in all 90 rows"),
         ({"w": [None] + [1] * (N - 1)}, "column 'w' says how often each row counts and has None in 1 of 90 rows"),
+        ({"g": [None] + [1] * (N - 1)}, "column 'g' says which rows belong together and has no value in 1 of 90 rows"),
+        ({"g": ["x"] * N}, "column 'g' says which rows belong together and holds one value alone"),
     ],
     ids=lambda v: next(iter(v)) if isinstance(v, dict) else v[:20],
 )
 def test_tables_that_cannot_be_fitted_are_refused(call: Call, changes: dict[str, Any], message: str) -> None:
     write("bad.csv", houses(**changes))
-    words = ["--weight", "w"] if "w" in changes else []
+    words = ["--weight", "w"] if "w" in changes else ["--groups", "g"] if "g" in changes else []
     refused(call("fit", "bad.csv", "--target", "price", "--out", "run", *QUICK, "--quiet", *words), message)
 
 

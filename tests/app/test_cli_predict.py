@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import json
 import os
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import pyarrow.parquet
 import pytest
 
 from commands import Call
-from fathomless.app import manifests
+from fathomless.app import manifests, runs
 from fathomless.data import files as tables
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from housing import N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
+from housing import QUICK, N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
 
 # fits are short on purpose
 pytestmark = [
@@ -159,6 +160,76 @@ def test_weights_count_as_repetitions(call: Call) -> None:
     fit(call, data=write("twice.csv", twice), out="twice")
     fit(call, "price", "--weight", "w", data=write("weighted.csv", table.append_column("w", weight)))
     assert predicted(call).equals(predicted(call, run="twice"))
+
+
+def test_columns_that_name_the_rows_are_left_out_of_streams_as_of_tables(call: Call) -> None:
+    table = houses().select(["id", "size", "rooms", "price"]).append_column("serial", pa.array(range(N)))
+    table = table.append_column("nr", pa.array([7 * i for i in range(N)]))
+    pa.parquet.write_table(table, "houses.parquet", row_group_size=40)
+    words = ["--target", "price", *QUICK, "--members", "1"]
+    seen = []
+    for place, more in (("whole", []), ("streamed", ["--stream"])):
+        said = call("fit", "houses.parquet", "--out", place, *words, *more)
+        assert said.code == 0, said.err
+        manifest = manifests.read_manifest(place)
+        assert manifest is not None
+        seen.append((manifest.columns, [text for text in manifest.notes if "name the rows" in text]))
+    assert seen[0] == seen[1]
+    assert "id" not in seen[1][0]
+    said = call("fit", "houses.parquet", "--out", "kept", *words, "--stream", "--keep", "id", "--max-levels", "200")
+    assert said.code == 0, said.err
+    assert "id" in manifests.read_manifest("kept").columns
+    refused(
+        call("fit", "houses.parquet", "--out", "x", *words, "--stream", "--keep", "idd"), "there is no column 'idd'"
+    )
+
+
+@pytest.mark.parametrize("target", ["price", "grade"])
+def test_scores_count_rows_by_their_weight(call: Call, target: str) -> None:
+    table, weight = houses(rows=40), np.arange(40) % 3 + 1
+    weighted = write("weighted.csv", table.append_column("w", pa.array(weight)))
+    copies = write("copies.csv", table.take(np.repeat(np.arange(40), weight)))
+    fit(call, target, "--weight", "w", data=weighted)
+    found = {
+        name: json.loads(call("evaluate", "run", *words, "--json").out)
+        for name, words in {
+            "kept": [weighted],
+            "named": [weighted, "--weight", "w"],
+            "copies": [copies],
+            "other": [write("other.csv", table.append_column("v", pa.array(weight / 7.0))), "--weight", "v"],
+            "once": [write("once.csv", table)],
+        }.items()
+    }
+    scores = {  # but that which is estimated from draws of each row, where noise is not normal
+        name: {key: one["value"] for key, one in told["scores"].items() if key != "crps"}
+        for name, told in found.items()
+    }
+    assert found["kept"]["rows"] == found["copies"]["rows"] == weight.sum()
+    assert scores["kept"] == scores["named"] == pytest.approx(scores["copies"], rel=1e-9)
+    assert scores["other"] == pytest.approx(scores["copies"], rel=1e-9)
+    assert scores["once"] != pytest.approx(scores["copies"], rel=1e-3)
+    own = {one.name: one.rows for one in runs.evaluations("run")}
+    assert own["training rows"] == weight.sum()
+    refused(call("evaluate", "run", "once.csv", "--weight", "w"), "'w'")
+
+
+def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
+    group = [f"p{i // 6}" for i in range(N)]
+    write("grouped.csv", houses(patient=group))
+    fit(call, "price", "--groups", "patient", "--members", "3", data="grouped.csv")
+    estimator, manifest = manifests.fitted("run")
+    assert manifest is not None
+    assert manifest.groups == "patient"
+    assert "patient" not in manifest.columns
+    fold = estimator.fold_
+    assert fold is not None
+    for name in set(group):
+        own = fold[:, [i for i, other in enumerate(group) if other == name]]
+        assert (own == own[:, :1]).all()
+    assert "patient" not in call("predict", "run", "grouped.csv").err
+    assert call("evaluate", "run", "grouped.csv").code == 0
+    said = call("fit", "grouped.csv", "--target", "price", "--out", "run", "--resume", "--members", "3")
+    refused(said, "--groups (here None, there patient)")
 
 
 def test_a_row_of_the_weight_zero_is_as_if_it_were_not_there(call: Call) -> None:

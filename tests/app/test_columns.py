@@ -60,7 +60,7 @@ def test_a_column_may_be_dropped_twice() -> None:
     ids=str,
 )
 def test_a_column_with_two_roles_is_refused(roles: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="column 'price' was given two roles; a column is a target, a key, a weight or"):
+    with pytest.raises(DataError, match="column 'price' was given two roles; a column is a target, a key, a weight, a"):
         columns.divide(frame(), **roles)
 
 
@@ -156,7 +156,7 @@ def test_what_is_called_like_a_name_of_rows_and_differs_in_all_is_left_out(name:
         assert columns.divide(table, ["y"], keep=[name]).X.column_names == [name, "x"]
     for values in ([7, 3, 5, 1, 7], y):
         assert columns.divide(pa.table({name: values, "y": y}), ["y"]).notes == ()
-    with pytest.raises(DataError, match="is to be kept, and is a target, a key, a weight or dropped as well"):
+    with pytest.raises(DataError, match="is to be kept, and is a target, a key, a weight, a group or dropped as well"):
         columns.divide(table, ["y"], drop=[name], keep=[name])
     with pytest.raises(DataError, match="there is no column 'absent'"):
         columns.divide(table, ["y"], keep=["absent"])

@@ -32,6 +32,22 @@ def of(found: Comparison, name: str) -> Compared:
     return next(method for method in found.methods if method.name == name)
 
 
+def test_groups_of_rows_share_a_fold(tmp_path: Path) -> None:
+    """A target that is a noise of its group alone: rows of a known group would give it away."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(20), 6)
+    X, y = rng.normal(size=(20, 2))[group], rng.normal(size=20)[group]
+    found, leaked = (
+        compare(X + 1e-3 * rng.normal(size=X.shape), y, task="regression", methods=["boosting"], folds=4, groups=groups)
+        for groups in (group, None)
+    )
+    scores = [of(one, "boosting").scores["r2"].value for one in (found, leaked)]
+    assert scores[0] < 0.2
+    assert scores[1] > 0.5
+    few = compare(X, y, task="regression", methods=["constant"], folds=5, groups=group % 3)
+    assert few.folds == 3
+
+
 def test_ranks_are_those_of_arithmetic_by_hand() -> None:
     X, y = table()
     found = compare(X, y, task="regression", methods=FEW, folds=3, seed=4)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from scipy import stats
 from sklearn import datasets as bundled
 
 from fathomless.app import doctor
@@ -18,8 +20,9 @@ from fathomless.app.doctor import examine
 from fathomless.data import readers
 from fathomless.data.frames import frame
 from fathomless.data.targets import TargetScale
-from fathomless.estimators.evaluation import Evaluation, Score, evaluate
+from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
+from fathomless.estimators.scores import Score
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
@@ -478,6 +481,84 @@ def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error:
     assert "Overfitted" not in {
         finding.title for finding in examine(estimator, [scored("held-out rows", value, error)])
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "rows", "alarmed"),
+    [
+        (-0.55, 400, False),  # as the unseen rows, and far behind the training rows
+        (-0.70, 400, False),  # behind, and keeps most of the gain
+        (-0.90, 400, True),
+        (-0.90, 19, False),  # too few unseen rows to compare with
+    ],
+)
+def test_a_file_is_compared_with_unseen_rows_and_not_with_those_of_the_training(
+    value: float, rows: int, alarmed: bool
+) -> None:
+    estimator = regressor(epochs=120).fit(*line(80))
+    kinds: list[tuple[str, ...]] = [(), ("no", "yes")]  # numbers and classes
+    for unseen, labels in itertools.product(("held-out rows", "out-of-fold rows"), kinds):
+        kind = {"labels": labels, "calibration": {}, "arrays": {"noise": np.ones((9, 1))}}
+        training, known, new = (
+            dataclasses.replace(scored(name, score, 0.02), **kind)
+            for name, score in (("training rows", 0.2), (unseen, -0.5), ("new.csv", value))
+        )
+        found = examine(estimator, [dataclasses.replace(known, rows=rows), new], training=training)
+        titles = [finding.title for finding in found]
+        assert ("The rows of new.csv are unlike those of the training" in titles) == alarmed
+        assert titles.count("Overfitted") == 1  # of the unseen rows
+        alone = {finding.title: finding for finding in examine(estimator, [new], training=training)}
+        assert "training rows gain 1.2 nats each, and new.csv" in alone["Overfitted"].detail
+
+
+def test_errors_of_few_rows_count_by_student_s_law() -> None:
+    one, other = scored("held-out rows", 0.0, 0.0), scored("new.csv", 0.0, 0.0)
+    few, many = dataclasses.replace(one, rows=8), dataclasses.replace(other, rows=10**6)
+    error, errors = doctor._difference_error((few, 0.1), (many, 1e-4))
+    assert error == pytest.approx(0.1, rel=1e-3)
+    assert errors == pytest.approx(stats.t.isf(stats.norm.sf(3.0), 7), rel=1e-3)
+    assert doctor._difference_error((many, 0.1), (many, 0.1))[1] == pytest.approx(3.0, rel=1e-4)
+    assert doctor._difference_error((one, None), (other, None)) == (0.0, 3.0)
+
+
+@pytest.mark.parametrize(("same", "told"), [(True, False), (False, True)])
+def test_a_calibration_that_unseen_rows_share_is_not_put_down_to_the_rows(same: bool, told: bool) -> None:
+    estimator, rng = regressor(epochs=120).fit(*line(80)), np.random.default_rng(0)
+    narrow = rng.beta(0.5, 0.5, (600, 1))
+    p = np.full(600, 0.75)
+    for given, known in (
+        (predicted(narrow), predicted(rng.beta(0.5, 0.5, (400, 1)) if same else rng.random((400, 1)))),
+        (classified(p, rng.random(600) < 0.6), classified(p[:400], rng.random(400) < (0.6 if same else 0.75))),
+    ):
+        new, unseen = (
+            dataclasses.replace(
+                one,
+                name=name,
+                scores=one.scores | scored(name, -0.5, 0.1).scores,
+                baseline=scored(name, 0.0, 0.1).baseline,
+                arrays={"noise": np.ones((9, 1))},
+            )
+            for name, one in (("new.csv", given), ("out-of-fold rows", known))
+        )
+        found = {finding.title: finding for finding in examine(estimator, [unseen, new])}
+        assert ("See how they differ" in found["Not calibrated on new.csv"].remedy) == told
+
+
+@pytest.mark.parametrize(("seed", "classes"), [(6, True), (12, False)])
+def test_rows_of_the_same_law_are_not_called_unlike_those_of_the_training(seed: int, classes: bool) -> None:
+    """Networks learn much of these 60 rows by heart: training rows alone are far better than any others."""
+
+    def table(n: int, seed: int) -> tuple[Array, Array]:
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-2, 2, (n, 3))
+        f = np.sin(1.5 * X[:, 0]) + 0.5 * X[:, 1]
+        return X, (rng.random(n) < 1 / (1 + np.exp(-3 * f))).astype(int) if classes else f + 0.3 * rng.standard_t(
+            3, size=n
+        )
+
+    kind = UnboundedDepthClassifier if classes else UnboundedDepthRegressor
+    findings = looked_over(kind(random_state=seed, width=16, epochs=150), *table(60, seed), table(2000, 10_000 + seed))
+    assert "The rows of new.csv are unlike those of the training" not in findings
 
 
 @pytest.mark.parametrize(

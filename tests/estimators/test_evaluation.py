@@ -17,7 +17,8 @@ from sklearn import metrics as oracle
 
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators import evaluation
-from fathomless.estimators.evaluation import Evaluation, Score, evaluate
+from fathomless.estimators.evaluation import Evaluation, evaluate
+from fathomless.estimators.scores import Score
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive

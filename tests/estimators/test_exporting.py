@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import special
+from scipy import special, stats
 
 from battery.cases import CASES, Case, fitted
 from fathomless import (
@@ -23,7 +23,7 @@ from fathomless import (
     UnboundedDepthRegressor,
 )
 from fathomless.estimators import exporting
-from fathomless.posterior.mixtures import StudentT
+from fathomless.posterior.mixtures import Mixture, Normal, StudentT
 from fathomless.system.errors import DataError
 from fathomless.system.tracing import program
 
@@ -121,10 +121,46 @@ def test_quantiles_of_every_law(likelihood: str) -> None:
 @given(st.floats(2.01, 300.0), st.floats(-60.0, 60.0))
 def test_students_distribution_function(df: float, z: float) -> None:
     law = StudentT(torch.zeros(1), torch.ones(1), torch.tensor([df]))
-    found = exporting._below(law, torch.tensor([z], dtype=torch.float64)).item()
+    found = exporting._below(law, torch.tensor([z], dtype=torch.float64), None).item()
     assert found == pytest.approx(float(special.stdtr(df, z)), abs=3e-6)
     ratio = exporting._gamma_ratio(torch.tensor(0.5 * df, dtype=torch.float64)).item()
     assert ratio == pytest.approx(float(special.poch(0.5 * df, 0.5)), rel=1e-11)
+
+
+def test_a_table_of_students_law_is_exact_for_several_degrees_of_freedom_at_once() -> None:
+    df = torch.tensor([2.05, 4.0, 200.0, 4.0], dtype=torch.float64).view(2, 1, 2)
+    z = torch.linspace(-60.0, 60.0, 4001, dtype=torch.float64).view(1, -1, 1).expand(2, -1, 2)
+    table, every = exporting._StudentTable(df), df.expand_as(z)
+    np.testing.assert_allclose(table.below(z), special.stdtr(every.numpy(), z.numpy()), atol=1e-10)
+    np.testing.assert_allclose(table.density(z), stats.t(every.numpy()).pdf(z.numpy()), rtol=1e-11)
+    ends = torch.tensor([-1e300, 0.0, 1e300], dtype=torch.float64).view(1, 3, 1).expand(2, 3, 2)
+    np.testing.assert_allclose(table.below(ends)[0, :, 0], [0.0, 0.5, 1.0], atol=1e-15)
+
+
+def test_laws_whose_degrees_of_freedom_depend_on_the_row_have_no_table() -> None:
+    df = torch.tensor([[[3.0], [4.0]]])
+    assert exporting._table(StudentT(torch.zeros(1, 2, 1), torch.ones(1, 2, 1), df)) is None
+    assert exporting._table(Normal(torch.zeros(1, 2, 1), torch.ones(1, 2, 1))) is None
+
+
+@pytest.mark.parametrize("table", [True, False])
+def test_quantiles_of_distant_modes_are_those_of_the_mixture(table: bool) -> None:
+    levels, weight = [0.001, 0.3, 0.5, 0.9, 0.999], torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    law = StudentT(
+        torch.tensor([-300.0, 0.0, 5.0]).view(3, 1, 1), torch.tensor([1.0, 0.01, 40.0]).view(3, 1, 1), torch.tensor(4.0)
+    )
+    found = exporting._quantiles(weight.view(3, 1, 1), law, levels, exporting._table(law) if table else None)
+    below = Mixture(weight.log(), law).cdf(found)
+    np.testing.assert_allclose(below.flatten(), levels, atol=1e-6)
+
+
+def test_a_program_of_students_noise_is_not_much_longer_than_of_normal_noise() -> None:
+    X = np.random.default_rng(1).normal(size=(60, 2))
+    nodes = [
+        len(MeanFieldNetworkRegressor(likelihood=law, **QUICK).fit(X, X[:, 0]).to_module().graph.nodes)
+        for law in ("gaussian", "student_t")
+    ]
+    assert nodes[1] < 2 * nodes[0]
 
 
 def test_a_file_for_onnx_runtime(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ OWNERS = {
     },
     "narwhals": {"posterior.distributions", "data.cells", "data.frames", "estimators.preparation", "estimators.tasks"},
     "scipy": {
-        "posterior.mixtures",
+        "posterior.student",
         "posterior.metrics",
         "inference.mcmc.diagnostics",
         "inference.mcmc.joint",

@@ -146,3 +146,13 @@ def test_a_chain_that_fails_stops_and_the_others_go_on() -> None:
     Fragile.share = 1.0
     with pytest.raises(DivergenceError, match=r"all 3 chains failed; the first: chain 0, sweep 61: the log density"):
         run_chains(Fragile(), Plan(chains=3, sweeps=100, states=5), seed=0)
+
+
+@pytest.mark.parametrize(("sweeps", "burn_in", "states"), [(4000, 0.5, 250), (60, 0.5, 30), (60, 0.0, 60), (1, 0.0, 1)])
+def test_states_follow_the_sweeps_unless_they_are_given(sweeps, burn_in, states):
+    assert Plan.of(2, sweeps, burn_in, "auto", usual=250).states == states
+    assert Plan.of(2, sweeps, burn_in, 1, usual=250).states == 1
+    with pytest.raises(DataError, match="at most as many states"):
+        Plan.of(2, sweeps, burn_in, sweeps + 1, usual=250)
+    with pytest.raises(DataError, match="states"):
+        Plan.of(2, sweeps, burn_in, "many", usual=250)

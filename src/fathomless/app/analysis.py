@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Predictor
-from fathomless.estimators.evaluation import Evaluation, Score, evaluate
+from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.explaining import Dependence, Importance, dependence, importance, row_groups
+from fathomless.estimators.scores import Score
 from fathomless.plots.page import number
 from fathomless.posterior.distributions import ClassPredictive
 from fathomless.system import io

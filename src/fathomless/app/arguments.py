@@ -107,6 +107,11 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _run_argument(evaluate)
     _data_arguments(evaluate)
     _unseen_argument(evaluate)
+    evaluate.add_argument(
+        "--weight",
+        metavar="COLUMN",
+        help="column that says how often each row counts (default: that of the fit, if it is there)",
+    )
     evaluate.add_argument("--json", action="store_true", help="print JSON")
     _explain_parser(names, commands["explain"])
     sample = _command(names, "sample", commands["sample"], "draw rows from a density", "RUN [--rows N] [--out FILE]")
@@ -244,6 +249,7 @@ def _compare_parser(names: Any, run: Command) -> None:
     _target_arguments(parser)
     _keep_argument(parser)
     parser.add_argument("--key", metavar="COLUMN", help="column that names the rows: not used to predict")
+    _groups_argument(parser)
     parser.add_argument(
         "--methods",
         type=_filled,
@@ -365,8 +371,17 @@ def form(given: argparse.Namespace) -> dict[str, Any]:
     return {name: vars(given)[name] for name in ("delimiter", "decimal", "dates", "header", "encoding")}
 
 
+def _groups_argument(table: Any) -> None:
+    table.add_argument(
+        "--groups",
+        metavar="COLUMN",
+        help="column that says which rows belong together: they share a fold; not used to predict",
+    )
+
+
 def _row_arguments(table: Any) -> None:
     _keep_argument(table)
+    _groups_argument(table)
     table.add_argument("--weight", metavar="COLUMN", help="column that says how often each row counts")
     table.add_argument(
         "--stream",

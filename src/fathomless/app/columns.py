@@ -21,10 +21,12 @@ __all__ = [
     "answers",
     "divide",
     "features",
+    "identifiers",
     "kinds",
     "roles",
     "target_kinds",
     "task_of",
+    "weights",
 ]
 
 _NAMING = re.compile(  # how columns are called that name rows
@@ -50,6 +52,8 @@ class Parts:
         Columns that are predicted, without gaps; none of a density.
     weight : ndarray of float64, shape (N,), or None
         How often each row counts.
+    groups : ndarray of int, shape (N,), or None
+        Number of the group that each row belongs to.
     notes : tuple of str
         What was left out, and what perhaps should be, for the reader.
     names : tuple of str, or None
@@ -61,6 +65,7 @@ class Parts:
     weight: Array | None
     notes: tuple[str, ...]
     names: tuple[str, ...] | None = None
+    groups: Array | None = None
 
 
 def divide(
@@ -69,6 +74,7 @@ def divide(
     *,
     key: str | None = None,
     weight: str | None = None,
+    groups: str | None = None,
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
 ) -> Parts:
@@ -83,13 +89,15 @@ def divide(
     DataError
         For columns that are not there or have two roles, and if nothing is left.
     """
-    left = roles(frame.column_names, targets, key=key, weight=weight, drop=drop)
+    left = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, drop=drop)
     present(frame.column_names, keep)
     if both := [name for name in keep if name in (*targets, *left)]:
-        raise DataError(f"column {both[0]!r} is to be kept, and is a target, a key, a weight or dropped as well")
+        raise DataError(
+            f"column {both[0]!r} is to be kept, and is a target, a key, a weight, a group or dropped as well"
+        )
     whole = frame
     frame, notes = answered(frame, targets) if targets else (frame, [])
-    counts = None if weight is None else _counts(frame[weight], weight)
+    counts = None if weight is None else weights(frame[weight], weight)
     if counts is not None and not counts.all():
         notes.append(f"{_rows(int((counts == 0.0).sum()), 'of the weight 0')} left out")
         frame, counts = frame.filter(counts > 0.0), counts[counts > 0.0]
@@ -98,15 +106,9 @@ def divide(
     if empty:
         notes.append(f"left out, since they hold no value: {some(empty)}")
         X = X.drop_columns(empty)
-    naming = [name for name in X.column_names if name not in keep and _names_rows(name, X[name])]
-    if naming:
-        notes.append(f"left out, since they seem to only name the rows (--keep COLUMN keeps one): {some(naming)}")
-        X = X.drop_columns(naming)
-    if counting := [name for name in X.column_names if name not in keep and _numbers_rows(whole[name])]:
-        notes.append(
-            "used to predict, though its whole numbers all differ and lie so close that they may only number the rows "
-            f"(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): {some(counting)}"
-        )
+    naming, told = identifiers(X, keep, whole)
+    notes += told
+    X = X.drop_columns(naming)
     from fathomless.data.csv import nearly_numbers
 
     for name in (*targets, *X.column_names):
@@ -120,7 +122,38 @@ def divide(
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
     name = key or next(iter(naming), None)
     names = None if name is None else tuple(map(str, frame[name].to_pylist()))
-    return Parts(X, frame.select(list(targets)), counts, tuple(notes), names)
+    of_row = None if groups is None else _groups(frame[groups], groups)
+    return Parts(X, frame.select(list(targets)), counts, tuple(notes), names, of_row)
+
+
+def identifiers(X: "pa.Table", keep: Sequence[str], whole: "pa.Table") -> tuple[list[str], list[str]]:
+    """Find columns that only name the rows, and say so; whole numbers that may only number them are told alone.
+
+    Parameters
+    ----------
+    X : pyarrow.Table
+        Columns that predict, of all rows or of some.
+    keep : sequence of str
+        Columns that are meant to predict.
+    whole : pyarrow.Table
+        The same columns with the rows that are left out, among which numbers are counted.
+
+    Returns
+    -------
+    naming, notes
+        The names of those to leave out, and notes for the reader.
+    """
+    notes = []
+    naming = [name for name in X.column_names if name not in keep and _names_rows(name, X[name])]
+    if naming:
+        notes.append(f"left out, since they seem to only name the rows (--keep COLUMN keeps one): {some(naming)}")
+    others = [name for name in X.column_names if name not in (*naming, *keep)]
+    if counting := [name for name in others if _numbers_rows(whole[name])]:
+        notes.append(
+            "used to predict, though its whole numbers all differ and lie so close that they may only number the rows "
+            f"(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): {some(counting)}"
+        )
+    return naming, notes
 
 
 def roles(
@@ -129,6 +162,7 @@ def roles(
     *,
     key: str | None = None,
     weight: str | None = None,
+    groups: str | None = None,
     drop: Sequence[str] = (),
 ) -> list[str]:
     """Return the columns that neither predict nor are predicted.
@@ -138,7 +172,7 @@ def roles(
     DataError
         For columns that are not there or have two roles.
     """
-    left = [*dict.fromkeys(drop), *(name for name in (key, weight) if name is not None)]
+    left = [*dict.fromkeys(drop), *(name for name in (key, weight, groups) if name is not None)]
     for name in targets:
         if name not in have and "," in name and all(part.strip() in have for part in name.split(",")):
             raise DataError(
@@ -148,7 +182,9 @@ def roles(
     present(have, [*targets, *left])
     twice = sorted({name for name in (*targets, *left) if [*targets, *left].count(name) > 1})
     if twice:
-        raise DataError(f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight or dropped")
+        raise DataError(
+            f"column {twice[0]!r} was given two roles; a column is a target, a key, a weight, a group or dropped"
+        )
     return left
 
 
@@ -259,7 +295,14 @@ def _numbers(column: Any, name: str) -> Array:
     return np.asarray(found, dtype=np.float64)
 
 
-def _counts(column: Any, name: str) -> Array:
+def weights(column: Any, name: str) -> Array:
+    """Read how often each row counts, (N,).
+
+    Raises
+    ------
+    DataError
+        For what is no finite number, 0 or more, and if no row counts.
+    """
     found = _numbers(column, name)
     bad = ~(np.isfinite(found) & (found >= 0.0))
     if bad.any():
@@ -269,6 +312,22 @@ def _counts(column: Any, name: str) -> Array:
         )
     if not found.any():
         raise DataError(f"column {name!r} says how often each row counts and is 0 in all {len(found):,} rows")
+    return found
+
+
+def _groups(column: Any, name: str) -> Array:
+    """Return the number of the group of each row, (N,)."""
+    gaps = column.is_null(nan_is_null=True).to_numpy()
+    if gaps.any():
+        raise DataError(
+            f"column {name!r} says which rows belong together and has no value in {rows_of(gaps)}; fill it, or leave "
+            "these rows out"
+        )
+    found: Array = np.unique(np.array([str(value) for value in column.to_pylist()]), return_inverse=True)[1].ravel()
+    if not found.any():
+        raise DataError(
+            f"column {name!r} says which rows belong together and holds one value alone; at least two groups are needed"
+        )
     return found
 
 

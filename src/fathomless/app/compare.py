@@ -28,7 +28,8 @@ from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.repeats import repeats
 from fathomless.data.targets import fit_labels, fit_target
 from fathomless.estimators.base import Predictor
-from fathomless.estimators.evaluation import Score, evaluate
+from fathomless.estimators.evaluation import evaluate
+from fathomless.estimators.scores import Score
 from fathomless.experiments.parts import run_parts
 from fathomless.families import registry
 from fathomless.posterior.metrics import standard_error
@@ -130,6 +131,7 @@ def compare(
     folds: int = 5,
     seed: int = 0,
     jobs: int = 1,
+    groups: Any = None,
     out: str | PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
@@ -151,6 +153,8 @@ def compare(
         Of the folds and of every fit.
     jobs : int
         Processes; each works with one thread.
+    groups : array, shape (N,), optional
+        Rows of a group share a fold.
     out : path, optional
         Folder in which what is done is kept, and taken up again.
     progress : Progress, optional
@@ -182,9 +186,13 @@ def compare(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # of rows in no fold, which are told below
         together = not repeats(x, z, None, schema).observations
-        dealt = fold_rows(x, z, folds, 1, seed, together=together)[0].numpy()
+        own = None if groups is None else np.asarray(groups)
+        dealt = fold_rows(x, z, folds, 1, seed, groups=own, together=together)[0].numpy()
+    folds = int(dealt.max()) + 1  # as many as groups, if these are fewer
     digest = hashlib.sha256(np.ascontiguousarray(x).tobytes() + np.ascontiguousarray(z).tobytes()).hexdigest()
     parts = {f"{name}/{k}": partial(_part, name, task, seed, X, y, dealt, k) for name in chosen for k in range(folds)}
+    if groups is not None:
+        digest = hashlib.sha256(digest.encode() + dealt.tobytes()).hexdigest()
     settings = {"seed": seed, "folds": folds, "table": digest, "version": __version__}
     found, _ = run_parts(parts, settings=settings, out=out, progress=progress, jobs=jobs)
     each = {name: [found[f"{name}/{k}"] for k in range(folds)] for name in chosen}

@@ -44,7 +44,14 @@ def compare(given: argparse.Namespace) -> int:
     if given.task == "density":
         raise DataError("--task density was given; densities are not compared: fit them with --structure graph")
     request = inputs.FitRequest(
-        given.data, given.target, given.task, given.key, drop=given.drop, keep=given.keep, form=form(given)
+        given.data,
+        given.target,
+        given.task,
+        given.key,
+        groups=given.groups,
+        drop=given.drop,
+        keep=given.keep,
+        form=form(given),
     )
     table = inputs.read(request)
     for text in (*table.remarks, *table.notes):
@@ -60,6 +67,7 @@ def compare(given: argparse.Namespace) -> int:
             methods=[name.strip() for name in given.methods.split(",")] if given.methods else (),
             folds=given.folds,
             seed=given.seed,
+            groups=table.groups,
             jobs=given.jobs,
             out=out,
             progress=Terminal("fit") if sys.stderr is not None and sys.stderr.isatty() else Silent(),

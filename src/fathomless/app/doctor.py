@@ -7,14 +7,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import torch
 
 from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.evaluation import Evaluation, Score
+from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Case, Finding
 from fathomless.estimators.preparation import FEW_ROWS
+from fathomless.estimators.scores import Score
 from fathomless.families.registry import family_of
+from fathomless.posterior import student
 from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise
 
 __all__ = ["examine"]
@@ -24,6 +27,8 @@ _FEW_IN_CLASS = 10
 _FEW_STEPS = 100  # Adam moves a weight by at most the learning rate in each
 _FEW_SCORES = 20
 _ERRORS = 3.0  # standard errors that count as more than chance
+_BEYOND = 0.5 * math.erfc(_ERRORS / math.sqrt(2.0))  # probability beyond them
+_COMPARABLE = 20  # unseen rows below which nothing is said of other rows: they chose the noise and the epoch too
 #: Standard errors that count as more than chance of the share of rows inside intervals of a level.
 TOLERATED = {0.9: 3.0, 0.5: 3.5}
 _KOLMOGOROV = 1.95  # its distance times root N exceeds this with probability 0.001
@@ -82,7 +87,7 @@ def examine(
     if training is not None:
         rows = training.rows if rows is None else rows
         if classes is None and training.confusion is not None:
-            classes = dict(zip(training.labels, training.confusion.sum(1).tolist(), strict=True))
+            classes = dict(zip(training.labels, np.rint(training.confusion.sum(1)).astype(int).tolist(), strict=True))
     given = estimator.get_params(deep=False)
     case = Case(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
     family = family_of(estimator)
@@ -255,30 +260,62 @@ def _behind_linear(case: Case) -> Iterator[Finding]:
 
 
 def _overfitted(case: Case) -> Iterator[Finding]:
-    if case.training is None:
-        return
-    kept = case.training.scores["log_likelihood"]
-    learned = kept.value - case.training.baseline["log_likelihood"].value
+    """Compare unseen rows with those of the training, where they have no better comparison."""
     for found in case.evaluations:
-        ours = found.scores["log_likelihood"]
-        gained = ours.value - found.baseline["log_likelihood"].value
-        error = math.hypot(kept.error or 0.0, ours.error or 0.0)
-        lost = min(learned - gained, kept.value - ours.value)
-        if lost <= max(_ERRORS * error, _LARGE * len(found.targets), 0.5 * learned):
+        if case.training is None or _reference(case, found) is not None:
             continue
-        alike = _of_the_same_kind(case, found)
-        yield Finding(
-            "problem",
-            "Overfitted" if alike else f"The rows of {found.name} are unlike those of the training",
-            f"Over a constant prediction, training rows gain {learned:.2g} nats each, and {found.name} {gained:.2g}; "
-            f"the standard error of the difference is {error:.2g}.",
-            _sentence(_against_overfitting(case)) if alike else _OTHER_KIND,
-        )
+        if (loss := _loss(case.training, found)) is not None:
+            yield Finding("problem", "Overfitted", f"{loss}.", _sentence(_against_overfitting(case)))
 
 
-def _of_the_same_kind(case: Case, found: Evaluation) -> bool:
-    """Whether rows must be taken for the same kind as those of the training, for want of a comparison."""
-    return found.name in _UNSEEN or all(other.name not in _UNSEEN for other in case.evaluations)
+def _unlike(case: Case) -> Iterator[Finding]:
+    """Compare the rows of a file with those that the networks did not see while they were fitted."""
+    for found in case.evaluations:
+        reference = _reference(case, found)
+        if reference is None or reference.rows < _COMPARABLE:
+            continue
+        if (loss := _loss(reference, found)) is not None:
+            title = f"The rows of {found.name} are unlike those of the training"
+            yield Finding("problem", title, f"{loss}.", _OTHER_KIND)
+
+
+def _reference(case: Case, found: Evaluation) -> Evaluation | None:
+    """Return rows of the training that were held out or out of fold, as a comparison for those of a file.
+
+    Training rows serve badly: whatever a fit gains on them by overfitting would be put down to the file.
+    """
+    unseen = [other for other in case.evaluations if other.name in _UNSEEN]
+    return unseen[0] if unseen and found.name not in _UNSEEN else None
+
+
+def _loss(reference: Evaluation, found: Evaluation) -> str | None:
+    """Say by how much rows are predicted worse than others, if it is much and beyond chance."""
+    theirs, ours = (rows.scores["log_likelihood"] for rows in (reference, found))
+    learned, gained = (
+        rows.scores["log_likelihood"].value - rows.baseline["log_likelihood"].value for rows in (reference, found)
+    )
+    lost = min(learned - gained, theirs.value - ours.value)
+    error, errors = _difference_error((reference, theirs.error), (found, ours.error))
+    if lost <= max(errors * error, _LARGE * len(found.targets), 0.5 * learned):
+        return None
+    return (
+        f"Over a constant prediction, {reference.name} gain {learned:.2g} nats each, and {found.name} {gained:.2g}; "
+        f"the standard error of the difference is {error:.2g}"
+    )
+
+
+def _difference_error(*parts: tuple[Evaluation, float | None]) -> tuple[float, float]:
+    """Return the standard error of a difference of means, and how many of them count as more than chance.
+
+    These are three where both means are of many rows. The error of a mean of few rows is uncertain itself. Then it is
+    the quantile of Student's law with the degrees of freedom of Welch and Satterthwaite.
+    """
+    squares = [(error or 0.0) ** 2 for _, error in parts]
+    rest = sum(square**2 / max(rows.rows - 1, 1) for square, (rows, _) in zip(squares, parts, strict=True))
+    if rest == 0.0:
+        return math.sqrt(sum(squares)), _ERRORS
+    beyond, df = (torch.tensor(value, dtype=torch.float64) for value in (_BEYOND, sum(squares) ** 2 / rest))
+    return math.sqrt(sum(squares)), -float(student.icdf(beyond, df))
 
 
 def _against_overfitting(case: Case) -> str:
@@ -318,6 +355,7 @@ def _class_calibration(found: Evaluation) -> tuple[float, str] | None:
     """Compare the calibration error with what sampling alone gives where each bin is right."""
     confidence, accuracy, count = (found.calibration[key] for key in ("confidence", "accuracy", "count"))
     share = count / found.rows
+    count = np.rint(count).astype(np.int64)  # weights need not be whole
     hits = np.random.default_rng(0).binomial(count, np.clip(confidence, 0.0, 1.0), (_SIMULATIONS, len(count)))
     chance = np.abs(hits / count - confidence) @ share
     error = found.scores["ece"].value
@@ -361,8 +399,39 @@ def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
     return (size, f"{'; '.join(details)}.") if details else None
 
 
+def _calibrated_otherwise(reference: Evaluation, found: Evaluation) -> bool:
+    """Whether the calibration of rows differs from that of others by more than chance."""
+    each = 1.0 / reference.rows + 1.0 / found.rows
+    if found.labels:
+        gaps, hits = [], 0.0
+        for rows in (reference, found):
+            confidence, accuracy, count = (rows.calibration[key] for key in ("confidence", "accuracy", "count"))
+            gaps.append(float((accuracy - confidence) @ count) / rows.rows)
+            hits += float(accuracy @ count)
+        share = hits / (reference.rows + found.rows)
+        return abs(gaps[1] - gaps[0]) > _ERRORS * math.sqrt(share * (1.0 - share) * each) + _MATERIAL
+    levels = found.calibration["levels"]
+    for level, errors in TOLERATED.items():
+        shares = [
+            np.array([np.interp(level, levels, column) for column in rows.calibration["coverage"].T])
+            for rows in (reference, found)
+        ]
+        middle = sum(rows.rows * share for rows, share in zip((reference, found), shares, strict=True)) / (
+            reference.rows + found.rows
+        )
+        if (np.abs(shares[1] - shares[0]) > errors * np.sqrt(middle * (1.0 - middle) * each) + _MATERIAL).any():
+            return True
+    steps = [np.cumsum(rows.calibration["pit"], axis=0) / rows.rows for rows in (reference, found)]
+    return bool(np.abs(steps[1] - steps[0]).max() > _KOLMOGOROV * math.sqrt(each) + _MATERIAL)
+
+
 def _for_calibration(case: Case, found: Evaluation) -> str:
-    if not _of_the_same_kind(case, found):
+    reference = _reference(case, found)
+    if (
+        reference is not None
+        and reference.rows >= _COMPARABLE
+        and (_loss(reference, found) or _calibrated_otherwise(reference, found))
+    ):
         return _OTHER_KIND
     if not case.trained and "sweeps" in case.given:
         return f"Raise {case.now('sweeps')}, and see whether the chains agree; or collect more rows."
@@ -421,6 +490,7 @@ _RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _no_better_than_constant,
     _behind_linear,
     _overfitted,
+    _unlike,
     _miscalibrated,
     _noise_at_its_floor,
     _few_rows,

@@ -20,7 +20,7 @@ def explain(given: argparse.Namespace) -> int:
     from fathomless.estimators.explaining import dependence, importance
     from fathomless.plots.page import number
 
-    estimator, manifest, X, y = known_rows(given)
+    estimator, manifest, X, y, _ = known_rows(given)
     if not isinstance(estimator, Predictor):
         raise DataError(f"{given.folder} is a density, which predicts no target; explain is of runs that do")
     present([column.name for column in estimator.schema_.columns], given.column or ())

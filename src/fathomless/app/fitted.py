@@ -52,7 +52,7 @@ def predict(given: argparse.Namespace) -> int:
     with writer(given.out) as write:
         for piece in tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest)):
             if unused is None:
-                used = {column.name for column in estimator.schema_.columns} | {key}
+                used = {column.name for column in estimator.schema_.columns} | {key, manifest and manifest.groups}
                 unused = [name for name in piece.column_names if estimator.schema_.named and name not in used]
                 if given.key:
                     columns.present(piece.column_names, [given.key])
@@ -100,11 +100,11 @@ def evaluate(given: argparse.Namespace) -> int:
     """Score a run on rows with known answers, say what they show, and keep the scores."""
     from fathomless.app import runs
 
-    estimator, manifest, X, y = known_rows(given)
+    estimator, manifest, X, y, weight = known_rows(given, given.weight)
     name = "standard input" if given.data == "-" else Path(given.data).name
     if name in runs.OWN:  # and not in their place
         name = f"./{name}"
-    found = runs.scored(estimator, X, y, name=name, targets=manifest.targets)
+    found = runs.scored(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight)
     findings = runs.shown_by(given.folder, estimator, manifest.rows, found)
     runs.keep_evaluation(given.folder, found)
     if given.json:
@@ -123,8 +123,10 @@ def evaluate(given: argparse.Namespace) -> int:
     return 0
 
 
-def known_rows(given: argparse.Namespace) -> "tuple[Any, RunManifest, Any, Any]":
-    """Return the estimator of a run, what was asked of it, and rows with known answers, as it takes them.
+def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[Any, RunManifest, Any, Any, Any]":
+    """Return the estimator of a run, what was asked of it, rows with known answers, and how often each counts, or None.
+
+    The column of weights is that of the fit, where the table has it, unless another one is named.
 
     Raises
     ------
@@ -147,15 +149,19 @@ def known_rows(given: argparse.Namespace) -> "tuple[Any, RunManifest, Any, Any]"
         estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
     targets = () if isinstance(estimator, Density) else manifest.targets
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
+    if weight is not None:
+        kinds |= {weight: "numeric"}
     pieces = tables.batches(given.data, kinds, **_notation(given, manifest))
     frame, notes = columns.joined(pieces), list[str]()
     if targets:
         frame, notes = columns.answered(frame, targets)
     for text in notes:
         note(text)
+    name = weight or manifest.weight
+    counts = columns.weights(frame[name], name) if name is not None and name in frame.column_names else None
     X = columns.features(frame, estimator.schema_)
     task = "regression" if labels is None else "classification"
-    return estimator, manifest, X, columns.answers(frame.select(targets), task) if targets else None
+    return estimator, manifest, X, columns.answers(frame.select(targets), task) if targets else None, counts
 
 
 def sample(given: argparse.Namespace) -> int:
@@ -213,6 +219,8 @@ def export(given: argparse.Namespace) -> int:
     about = (
         {"targets": list(manifest.targets), "notation": dict(manifest.notation), "scores": scores} if manifest else {}
     )
+    if given.format == "onnx":
+        note(f"writing {out}; the conversion to ONNX takes up to a minute")
     found = estimator.export(out, given.level or [0.05, 0.5, 0.95], **about)
     show(found.path)
     note(f"{found.bytes:,} bytes; differs from the run by {found.difference:.1e} at most on rows that were made up")

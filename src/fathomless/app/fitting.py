@@ -84,7 +84,9 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
         fit.signals.training = False
         if group.rank:
             return 0
-        evaluation, findings = runs.finish(out, fit.manifest, estimator, fit.table.take, fit.table.names)
+        evaluation, findings = runs.finish(
+            out, fit.manifest, estimator, fit.table.take, fit.table.names, fit.table.weight
+        )
     if given.log_json:
         show_json(
             event="finished",
@@ -151,6 +153,7 @@ class _Fit:
             options=self.options,
             key=given.key,
             weight=given.weight,
+            groups=given.groups,
             notes=(*table.remarks, *table.notes),
             notation=table.notation,
         )

@@ -22,6 +22,7 @@ from fathomless.system.errors import DataError
 __all__ = ["FitRequest", "Input", "read"]
 
 _ENOUGH = 100  # distinct values of a target, to see whether they are classes
+_SEARCHED = 65536  # rows of a stream in which columns that name the rows are looked for
 _COPIES = 5  # of all values, that reading, encoding and splitting a table in memory take
 
 
@@ -37,8 +38,8 @@ class FitRequest:
         Columns that are predicted.
     task : str
         "classification", "regression", "density" (then there are no targets), or "auto".
-    key, weight : str or None
-        Columns that name the rows, and that say how often each counts.
+    key, weight, groups : str or None
+        Columns that name the rows, that say how often each counts, and which of them belong together.
     drop, keep : sequence of str
         Columns to leave out, and to keep though they seem to name the rows.
     form : mapping of str to object
@@ -52,6 +53,7 @@ class FitRequest:
     task: str = "auto"
     key: str | None = None
     weight: str | None = None
+    groups: str | None = None
     drop: Sequence[str] = ()
     keep: Sequence[str] = ()
     form: Mapping[str, Any] = field(default_factory=dict)
@@ -78,6 +80,10 @@ class Input:
         How its columns write numbers and dates, where that is not plain.
     names : sequence of str, or None
         What the rows are called.
+    weight : ndarray of float, shape (N,), or None
+        How often each row counts.
+    groups : ndarray of int, shape (N,), or None
+        Number of the group that each row belongs to.
     train : callable
         Fits an estimator to it.
     take : callable
@@ -96,6 +102,8 @@ class Input:
     remarks: tuple[str, ...] = ()
     notation: Mapping[str, str] = field(default_factory=dict)
     names: Sequence[str] | None = None
+    weight: npt.NDArray[np.float64] | None = None
+    groups: npt.NDArray[np.int64] | None = None
 
 
 def read(request: FitRequest) -> Input:
@@ -131,7 +139,11 @@ def _whole(request: FitRequest) -> Input:
         remarks=remarks,
         notation=table.notation,
         names=parts.names,
-        train=lambda estimator: cast(Supervised, estimator).fit(parts.X, y, sample_weight=parts.weight),
+        weight=parts.weight,
+        groups=parts.groups,
+        train=lambda estimator: cast(Supervised, estimator).fit(
+            parts.X, y, sample_weight=parts.weight, groups=parts.groups
+        ),
         take=lambda rows: (parts.X.take(rows), y[rows]),
     )
 
@@ -140,6 +152,8 @@ def _of_density(request: FitRequest) -> Input:
     """Look at a table of which no column is predicted."""
     if request.targets:
         raise DataError(f"--target {request.targets[0]} was given, and a density has no target; leave it out")
+    if request.groups is not None:
+        raise DataError(f"--groups {request.groups} was given, and a density deals no folds; leave it out")
     if request.stream:
         raise DataError("--stream was given, and a density needs all rows at once; leave it out")
     table, parts = _divided(request)
@@ -152,6 +166,7 @@ def _of_density(request: FitRequest) -> Input:
         task="density",
         notes=(*parts.notes, *_told(table.notation)),
         notation=table.notation,
+        weight=parts.weight,
         train=lambda estimator: cast(Density, estimator).fit(parts.X, sample_weight=parts.weight),
         take=lambda rows: (parts.X.take(rows), None),
     )
@@ -160,7 +175,13 @@ def _of_density(request: FitRequest) -> Input:
 def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
     table = tables.read(request.data, **request.form)
     parts = columns.divide(
-        table.frame, request.targets, key=request.key, weight=request.weight, drop=request.drop, keep=request.keep
+        table.frame,
+        request.targets,
+        key=request.key,
+        weight=request.weight,
+        groups=request.groups,
+        drop=request.drop,
+        keep=request.keep,
     )
     return table, parts
 
@@ -181,9 +202,17 @@ def _streamed(request: FitRequest, why: str) -> Input:
         raise DataError(
             f"--weight {request.weight} was given, and a stream has no weights; leave it out, or repeat rows"
         )
+    if request.groups is not None:
+        raise DataError(
+            f"--groups {request.groups} was given, and a stream trains one network without folds; leave it out"
+        )
     names = streams.files(request.data)
     have = tables.groups(names[0]).schema.names
     left = columns.roles(have, request.targets, key=request.key, drop=request.drop)
+    columns.present(have, request.keep)
+    some = _first_rows(names[0], [name for name in have if name not in (*request.targets, *left)])
+    naming, notes = columns.identifiers(some, request.keep, some)
+    left += naming
     source = streams.parquet(names, request.targets, drop=left)
     others = [*left, *source.columns[1:]]
     task, remarks = _task(request, lambda: _values(names, request.targets, others))
@@ -198,18 +227,30 @@ def _streamed(request: FitRequest, why: str) -> Input:
         rows=source.rows,
         columns=source.columns,
         task=task,
-        notes=(),
+        notes=tuple(notes),
         remarks=(f"read in {len(source.sizes):,} parts and not at once, {why}", *remarks),
         train=lambda estimator: cast(Supervised, estimator).fit_stream(source),
         take=source.take,
     )
 
 
+def _first_rows(name: str, wanted: Sequence[str]) -> Any:
+    """Return the first rows of a Parquet file, enough to see which columns are other in every row."""
+    file, found, rows = tables.groups(name), [], 0
+    for group in range(len(file.sizes)):
+        for piece in file.read(group, wanted):
+            found.append(piece)
+            rows += len(piece)
+            if rows >= _SEARCHED:
+                return columns.joined(found)
+    return columns.joined(found) if found else file.schema.empty_table().select(list(wanted))
+
+
 def _too_large(request: FitRequest) -> str | None:
     """Say why a table must be streamed, if it must and can be."""
     if Path(request.data).is_dir():
         return "since it is a folder"
-    if request.data == "-" or request.weight is not None:
+    if request.data == "-" or request.weight is not None or request.groups is not None:
         return None
     try:
         file, free = tables.groups(request.data), memory.available()

@@ -8,8 +8,9 @@ import numpy as np
 
 from fathomless import plots
 from fathomless.app.analysis import Analysis, Peers
-from fathomless.estimators.evaluation import Evaluation, Score
+from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.explaining import Dependence
+from fathomless.estimators.scores import Score
 from fathomless.plots.page import Figure, TextTable, counted, listed, measured, number, percent, picture
 
 __all__ = ["Insights", "insights"]

@@ -43,8 +43,8 @@ class RunManifest:
         Rows with a target, and the columns that predict it.
     targets : tuple of str
         Columns that are predicted.
-    key, weight : str or None
-        Columns that name the rows and that say how often each counts.
+    key, weight, groups : str or None
+        Columns that name the rows, that say how often each counts, and which of them belong together.
     seed, threads : int
         The same seed, data, machine and number of threads give the same bytes.
     notes : tuple of str
@@ -68,6 +68,7 @@ class RunManifest:
     options: Mapping[str, Any] = field(default_factory=dict)
     key: str | None = None
     weight: str | None = None
+    groups: str | None = None
     notes: tuple[str, ...] = ()
     notation: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(
@@ -81,7 +82,13 @@ class RunManifest:
 
     def differences(self, other: "RunManifest") -> list[str]:
         """Return what makes this run another one than `other`, in the words of the command line."""
-        flags = {"seed": "--seed", "weight": "--weight", "threads": "--threads", "targets": "--target"}
+        flags = {
+            "seed": "--seed",
+            "weight": "--weight",
+            "groups": "--groups",
+            "threads": "--threads",
+            "targets": "--target",
+        }
         named = {"sha256": "the data", "columns": "the columns", "estimator": "the task or the structure"}
         unlike = [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
         told = {flag: (getattr(self, name), getattr(other, name)) for name, flag in flags.items()}
@@ -117,7 +124,7 @@ class RunManifest:
             If it was altered so that it is none.
         """
         if isinstance(found, dict):
-            found = {"notation": {}, **found}  # older runs have none
+            found = {"notation": {}, "groups": None, **found}  # older runs have none
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
             raise FileError(f"{path} is not what fathomless wrote there; restore it from a backup or fit again")
         texts = ("command", "columns", "targets", "notes")
@@ -126,7 +133,7 @@ class RunManifest:
             all(isinstance(found[name], str) for name in ("estimator", "source", "sha256"))
             and all(isinstance(found[name], list) and all(isinstance(v, str) for v in found[name]) for name in texts)
             and all(type(found[name]) is int and found[name] >= 0 for name in whole)
-            and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight"))
+            and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight", "groups"))
             and all(isinstance(found[name], dict) for name in ("options", "versions", "notation"))
             and all(isinstance(value, str) for name in ("versions", "notation") for value in found[name].values())
             and 1 <= found["threads"] <= 1024

@@ -76,7 +76,7 @@ def _predicted(first: Evaluation, t: int, target: str) -> list[Figure]:
 
 
 def _confusion(first: Evaluation) -> Predictions:
-    counts = cast(npt.NDArray[np.int64], first.confusion)
+    counts = np.rint(cast(Floats, first.confusion)).astype(np.int64)  # weights need not be whole
     size, right, rows, named = len(first.labels), counts.diagonal(), counts.sum(1), counts.sum(0)
     wrong = counts - np.diag(right)
     order = [divmod(int(i), size) for i in np.argsort(-wrong, axis=None, kind="stable")[:3]]

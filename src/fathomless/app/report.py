@@ -24,9 +24,10 @@ from fathomless.app.outcomes import TARGETS, by_target, predictions
 from fathomless.data.schema import Column
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.evaluation import Evaluation, Score
+from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.options import described, options_of
+from fathomless.estimators.scores import Score
 from fathomless.families.baselines.model import Dropout
 from fathomless.families.registry import family_of
 from fathomless.nn.layers import BayesianLayer

@@ -158,6 +158,7 @@ def finish(
     estimator: Estimator,
     take: Callable[[Ints], tuple[Any, Any]],
     keys: Sequence[str] | None = None,
+    weight: npt.NDArray[np.float64] | None = None,
 ) -> tuple[Evaluation, tuple[Finding, ...]]:
     """Save the fitted estimator with its history, its scores on unseen rows and the report; end the run.
 
@@ -167,6 +168,8 @@ def finish(
         Returns X and y of some of the ``manifest.rows`` rows that the estimator was fitted to, by their numbers.
     keys : sequence of str, optional
         What these rows are called.
+    weight : ndarray, shape (N,), optional
+        How often each of them counts in the scores.
 
     Returns
     -------
@@ -179,17 +182,21 @@ def finish(
     trained = np.arange(0, count, max(1, count // _COMPARED))  # among those that were not held out
     if fold is None:
         trained += np.searchsorted(held - np.arange(len(held)), trained, "right")  # among all
-    training = scored(estimator, *take(trained), name="training rows", targets=manifest.targets)
+
+    def judged(rows: Ints, **named: Any) -> Evaluation:
+        counts = None if weight is None else weight[rows]
+        return scored(estimator, *take(rows), targets=manifest.targets, sample_weight=counts, **named)
+
+    training = judged(trained, name="training rows")
     main, looked, rest = training, trained, np.zeros(0, np.int64)
     if fold is not None:
         seen = np.flatnonzero((fold >= 0).all(0))
         seen = seen[:: max(1, len(seen) // (5 * _COMPARED))]
-        names = manifest.targets
-        main = scored(estimator, *take(seen), name="out-of-fold rows", targets=names, fold=fold[:, seen])
+        main = judged(seen, name="out-of-fold rows", fold=fold[:, seen])
         looked, rest = seen, np.arange(manifest.rows)
     elif len(held):
         looked, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
-        main = scored(estimator, *take(held), name="held-out rows", targets=manifest.targets)
+        main = judged(held, name="held-out rows")
     estimator.save(folder)
     io.write_text(folder / ASKED, manifest.to_json())
     write_history(folder, estimator.history_)

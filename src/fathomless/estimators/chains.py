@@ -103,20 +103,24 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             raise DataError(
                 f"device={self.device!r} was given; chains run on the processor: 'cpu' and 'auto' are allowed"
             )
-        plan = Plan(self.chains, self.sweeps, self.burn_in, self.states, self.n_jobs)
+        plan = self._plan(self.sweeps)
         x, y = _counted(prepared.train, fold_in(prepared.seed, "order"))
         callbacks, resume = list(self.callbacks or ()), None
         if self.checkpoint is not None:
             rows, facts = (prepared.train, prepared.valid), {**self._lasting(), "seed": prepared.seed}
-            name = saving.fingerprint(*rows, (), replace(plan, jobs=1), facts, without=("sweeps",))
+            alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
+            name = saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
             resume = keeper.found()
             callbacks.append(keeper)
         planned = [self.sweeps] if resume is None else resume[1]["planned"]
-        sampler = self._sampler(prepared, x, y, replace(plan, sweeps=planned[0]))
+        sampler = self._sampler(prepared, x, y, self._plan(planned[0]))
         seed, display = fold_in(prepared.seed, "chains"), self._display(self._unit())
         run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
         return self._weighed(prepared, x, y, run)
+
+    def _plan(self, sweeps: int) -> Plan:
+        return Plan.of(self.chains, sweeps, self.burn_in, self.states, usual=250, jobs=self.n_jobs)
 
     def _weighed(self, prepared: Prepared, x: Array, y: Array, run: Chains[Any]) -> Fitted:
         """Weigh chains, and make a model of them."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fathomless.data.frames import read_target
-from fathomless.estimators.evaluation import Evaluation, Score
+from fathomless.estimators.evaluation import Evaluation
+from fathomless.estimators.scores import average, mean, row_weights
 from fathomless.estimators.tasks import Density
 from fathomless.system.errors import DataError
 
@@ -16,7 +17,9 @@ __all__ = ["evaluate_density"]
 _RIDGE = 1e-9  # of the covariance of the normal law, relative to its diagonal
 
 
-def evaluate_density(estimator: Density, X: Any, *, name: str, targets: Sequence[str]) -> Evaluation:
+def evaluate_density(
+    estimator: Density, X: Any, *, name: str, targets: Sequence[str], sample_weight: Any = None
+) -> Evaluation:
     """Score a fitted density.
 
     Parameters
@@ -29,6 +32,8 @@ def evaluate_density(estimator: Density, X: Any, *, name: str, targets: Sequence
         What these rows are called.
     targets : sequence of T str
         Names of the columns.
+    sample_weight : array, shape (N,), optional
+        How often each row counts, as in :func:`~fathomless.estimators.evaluation.evaluate`.
 
     Returns
     -------
@@ -42,19 +47,19 @@ def evaluate_density(estimator: Density, X: Any, *, name: str, targets: Sequence
         If no row has a density.
     """
     values = read_target(X).reshape(len(X), -1)
-    log_density = estimator.score_samples(X)
+    log_density, weight = estimator.score_samples(X), row_weights(sample_weight, len(X))
     inside = np.isfinite(log_density)
+    if weight is not None:
+        kept = weight > 0.0
+        values, log_density, inside, weight = values[kept], log_density[kept], inside[kept], weight[kept]
     if not inside.any():
         raise DataError(f"none of the {len(X)} rows has a density: all are outside of the support; give other rows")
-    scores = [
-        Score(float(each.mean()), float(each.std(ddof=1)) / math.sqrt(len(each)) if len(each) > 1 else None)
-        for each in (log_density[inside], _normal(values)[inside])
-    ]
-    ours, theirs = ({"log_likelihood": score} for score in scores)
+    counts = None if weight is None else weight[inside]
+    ours, theirs = ({"log_likelihood": mean(each[inside], counts)} for each in (log_density, _normal(values, weight)))
     return Evaluation(
         name=name,
         task="density",
-        rows=int(inside.sum()),
+        rows=int(inside.sum()) if counts is None else max(1, round(float(counts.sum()))),
         scores=ours,
         baseline=theirs,
         labels=(),
@@ -65,10 +70,10 @@ def evaluate_density(estimator: Density, X: Any, *, name: str, targets: Sequence
     )
 
 
-def _normal(values: Any) -> Any:
+def _normal(values: Any, weight: Any) -> Any:
     """Return the log density of rows under a normal law with their own moments, (N,)."""
-    apart = values - values.mean(0)
-    covariance = apart.T @ apart / len(values)
+    apart = values - average(values, weight)
+    covariance = apart.T @ apart / len(values) if weight is None else (weight * apart.T) @ apart / weight.sum()
     covariance = covariance + np.diag(_RIDGE * np.maximum(np.diag(covariance), 1e-300))
     z = np.linalg.solve(np.linalg.cholesky(covariance), apart.T)
     _, log_det = np.linalg.slogdet(covariance)

@@ -1,7 +1,7 @@
 r"""How good a fitted estimator is on rows whose answers are known: scores with errors, calibration, rows for pictures.
 
 Every score is a mean over rows, or a smooth function of such means. Its standard error is that of the mean of its
-influence values :math:`\psi_i` (the delta method), :math:`\mathrm{sd}(\psi) / \sqrt N`; rows count as independent.
+influence values, see :mod:`~fathomless.estimators.scores`; rows count as independent.
 """
 
 import math
@@ -16,10 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.data.frames import read_labels, read_target
+from fathomless.data.frames import read_labels, read_target, take
 from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
 from fathomless.estimators.base import Predictor
+from fathomless.estimators.scores import Score, auroc, average, counted, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
 from fathomless.posterior.mixtures import Mixture, Normal
@@ -27,7 +28,7 @@ from fathomless.posterior.split import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 
-__all__ = ["Evaluation", "Score", "evaluate"]
+__all__ = ["Evaluation", "evaluate"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -35,7 +36,6 @@ Ints = npt.NDArray[np.int64]
 
 _CHUNK = 16384  # rows predicted at once
 _SHOWN = 2000  # rows kept for pictures
-_BINS = 15  # of the reliability diagram
 _PIT_BINS = 20
 _LEVELS = np.arange(1, 20) / 20.0  # of central intervals
 _PAIRED = 32  # components up to which the exact score of a Gaussian mixture, quadratic in them, is the faster one
@@ -50,22 +50,6 @@ _SCORES = {
 }
 
 
-@dataclass(frozen=True)
-class Score:
-    """A score and its standard error over rows.
-
-    Attributes
-    ----------
-    value : float
-        The score.
-    error : float or None
-        Its standard error; None where there is none (one row, or the expected calibration error).
-    """
-
-    value: float
-    error: float | None
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     r"""What :func:`evaluate` found.
@@ -77,7 +61,7 @@ class Evaluation:
     task : str
         "classification", "regression" or "density".
     rows : int
-        How many rows the scores are of.
+        How many rows the scores are of; a row that counts more than once is as many.
     scores : mapping of str to Score
         Regression: log_likelihood (joint log density, nats per row in the units of y), rmse, mae, r2, crps,
         coverage_50, coverage_90, coverage_95 (share of rows inside the central interval); all but the first are
@@ -157,7 +141,14 @@ class Evaluation:
 
 
 def evaluate(
-    estimator: Predictor, X: Any, y: Any, *, name: str, targets: Sequence[str] = ("y",), fold: Any = None
+    estimator: Predictor,
+    X: Any,
+    y: Any,
+    *,
+    name: str,
+    targets: Sequence[str] = ("y",),
+    fold: Any = None,
+    sample_weight: Any = None,
 ) -> Evaluation:
     """Score a fitted estimator on rows whose answers are known, 16,384 of them at a time.
 
@@ -168,7 +159,7 @@ def evaluate(
     X : array or data frame, shape (N, C)
         As for ``estimator.predict``.
     y : array, series or frame, shape (N,) or (N, T)
-        Class labels, or numbers; none missing. All rows count alike.
+        Class labels, or numbers; none missing.
     name : str
         What these rows are called.
     targets : sequence of str, length T
@@ -176,6 +167,9 @@ def evaluate(
     fold : array of int, shape (R, N), optional
         Predict each row by the networks that were kept from its fold, see
         :meth:`~fathomless.estimators.fitted.FittedPredictor.predict_dist`.
+    sample_weight : array, shape (N,), optional
+        How often each row counts; once by default. A row of weight k is k equal rows in every score, error and count,
+        and a row of weight 0 none. Weights that are not all whole are scaled so that their sum is the number of rows.
 
     Returns
     -------
@@ -210,7 +204,8 @@ def evaluate(
         case ClassLabels() as known:
             codes = _codes(known, y, targets)
             _check_lengths(X, codes, 1, targets)
-            return _classification(estimator, known, X, codes, name, tuple(targets), fold)
+            X, codes, fold, weight = _counting(X, codes, fold, sample_weight)
+            return _classification(estimator, known, X, codes, name, tuple(targets), fold, weight)
         case Indicators():
             raise DataError(
                 "scores are of one class for each row; of several labels at once score each column of predict_proba, "
@@ -222,8 +217,22 @@ def evaluate(
             if matrix.shape[1] != len(known.mean):
                 raise DataError(f"y has {matrix.shape[1]} columns; the estimator was fitted to {len(known.mean)}")
             _check_lengths(X, matrix, len(known.mean), targets)
+            X, matrix, fold, weight = _counting(X, matrix, fold, sample_weight)
             with np.errstate(over="ignore", invalid="ignore"):  # a score that is not finite is refused
-                return _regression(estimator, known, X, matrix, name, tuple(targets), fold)
+                return _regression(estimator, known, X, matrix, name, tuple(targets), fold, weight)
+
+
+def _counting(X: Any, y: Array, fold: Any, weight: Any) -> tuple[Any, Array, Any, Floats | None]:
+    """Return the rows that count, and how often."""
+    found = row_weights(weight, len(y))
+    if found is None or found.all():
+        return X, y, fold, found
+    kept = np.flatnonzero(found)
+    return take(X, kept), y[kept], None if fold is None else np.asarray(fold)[:, kept], found[kept]
+
+
+def _rows(y: Array, weight: Floats | None) -> int:
+    return len(y) if weight is None else round(float(weight.sum()))
 
 
 def _codes(known: ClassLabels, y: Any, targets: Sequence[str]) -> Ints:
@@ -279,16 +288,24 @@ class _ClassRows:
         return _ClassRows(log_p, probs.max(1), probs.argmax(1), distance, odds)
 
     @staticmethod
-    def constant(y: Ints, classes: int) -> "_ClassRows":
+    def constant(y: Ints, classes: int, weight: Floats | None) -> "_ClassRows":
         """Look at the class frequencies of these rows, given to every row."""
         with np.errstate(divide="ignore"):  # a class that does not occur
-            frequency = np.log(np.bincount(y, minlength=classes) / len(y))
+            counts = np.bincount(y, weight, minlength=classes)
+            frequency = np.log(counts / counts.sum())
         of_class = _ClassRows.of(np.broadcast_to(frequency, (classes, classes)), np.arange(classes))
         return _ClassRows(**{key: values[y] for key, values in vars(of_class).items()})
 
 
 def _classification(
-    estimator: Predictor, known: ClassLabels, X: Any, y: Ints, name: str, targets: tuple[str, ...], fold: Any
+    estimator: Predictor,
+    known: ClassLabels,
+    X: Any,
+    y: Ints,
+    name: str,
+    targets: tuple[str, ...],
+    fold: Any,
+    weight: Floats | None,
 ) -> Evaluation:
     found, pictures = [], []
     for part, p, picked in _chunks(estimator, X, len(y), fold):
@@ -298,18 +315,18 @@ def _classification(
             pictures.append(_picture_of_classes(replace(p, log_p=p.log_p[:, picked]), y[part][picked]))
     rows = _ClassRows(**_joined([vars(part) for part in found]))
     classes = len(known.labels)
-    confidence, accuracy, count = _reliability(rows.top, rows.guess == y)
+    confidence, accuracy, count = reliability(rows.top, rows.guess == y, weight)
     return Evaluation(
         name=name,
         task="classification",
-        rows=len(y),
-        scores=_class_scores(rows, y, classes),
-        baseline=_class_scores(_ClassRows.constant(y, classes), y, classes),
+        rows=_rows(y, weight),
+        scores=_class_scores(rows, y, classes, weight),
+        baseline=_class_scores(_ClassRows.constant(y, classes, weight), y, classes, weight),
         labels=tuple(map(str, known.labels)),
         targets=targets,
         arrays=_joined(pictures),
         calibration={"confidence": confidence, "accuracy": accuracy, "count": count},
-        confusion=np.bincount(y * classes + rows.guess, minlength=classes**2).reshape(classes, classes),
+        confusion=counted(np.bincount(y * classes + rows.guess, weight, classes**2)).reshape(classes, classes),
     )
 
 
@@ -330,43 +347,18 @@ def _parts(parts: Uncertainty) -> dict[str, Tensor]:
     return shown if parts.spread is None else {**shown, **parts.spread._asdict()}
 
 
-def _class_scores(rows: _ClassRows, y: Ints, classes: int) -> dict[str, Score]:
+def _class_scores(rows: _ClassRows, y: Ints, classes: int, weight: Floats | None) -> dict[str, Score]:
     hit = rows.guess == y
-    confidence, accuracy, count = _reliability(rows.top, hit)
+    confidence, accuracy, count = reliability(rows.top, hit, weight)
     scores = {
-        "log_likelihood": _mean(rows.log_p),
-        "accuracy": _mean(hit.astype(np.float64)),
-        "brier": _mean(rows.distance),
-        "ece": Score(float(np.sum(count * np.abs(confidence - accuracy)) / len(y)), None),
+        "log_likelihood": mean(rows.log_p, weight),
+        "accuracy": mean(hit.astype(np.float64), weight),
+        "brier": mean(rows.distance, weight),
+        "ece": Score(float(np.sum(count * np.abs(confidence - accuracy)) / count.sum()), None),
     }
     if classes == 2 and 0 < y.sum() < len(y):
-        scores["auroc"] = _auroc(rows.odds[y == 1], rows.odds[y == 0])
+        scores["auroc"] = auroc(rows.odds, y == 1, weight)
     return _finite(scores)
-
-
-def _reliability(top: Floats, hit: Array) -> tuple[Floats, Floats, Ints]:
-    """Confidence, accuracy and rows of each bin that holds rows, as :func:`metrics.reliability` without all classes."""
-    which = np.clip(np.ceil(top * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
-    count = np.bincount(which, minlength=_BINS)
-    held = count > 0
-    confidence, hits = (np.bincount(which, weights, _BINS)[held] / count[held] for weights in (top, hit))
-    return confidence, hits, count[held]
-
-
-def _auroc(positive: Floats, negative: Floats) -> Score:
-    """Area under the ROC curve; the share of the other class that each row beats gives its error."""
-    value = metrics.auroc(positive, negative)
-    if min(len(positive), len(negative)) < 2:
-        return Score(value, None)
-    beaten = metrics.standard_error(_share_below(positive, negative))
-    beating = metrics.standard_error(_share_below(negative, positive))
-    return Score(value, math.hypot(beaten, beating))
-
-
-def _share_below(values: Floats, others: Floats) -> Floats:
-    """Share of the others below each value; ties count one half."""
-    order = np.sort(others)
-    return (np.searchsorted(order, values, "left") + np.searchsorted(order, values, "right")) / (2.0 * len(order))
 
 
 # ---------------------------------------------------------------------------------------------- regression
@@ -383,7 +375,14 @@ class _NumberRows:
 
 
 def _regression(
-    estimator: Predictor, known: TargetScale, X: Any, y: Floats, name: str, targets: tuple[str, ...], fold: Any
+    estimator: Predictor,
+    known: TargetScale,
+    X: Any,
+    y: Floats,
+    name: str,
+    targets: tuple[str, ...],
+    fold: Any,
+    weight: Floats | None,
 ) -> Evaluation:
     generator = torch.Generator().manual_seed(0)
     found, pictures = [], []
@@ -393,22 +392,22 @@ def _regression(
         if len(picked):
             pictures.append(_picture_of_numbers(_some_rows(p, picked), y[part][picked]))
     rows = _NumberRows(**_joined([vars(part) for part in found]))
-    distance = np.sort(np.abs(rows.pit - 0.5), axis=0)  # an interval of level a holds y if this is at most a / 2
-    inside = [np.searchsorted(column, 0.5 * _LEVELS, "right") for column in distance.T]
+    distance = np.abs(rows.pit - 0.5)  # an interval of level a holds y if this is at most a / 2
+    inside = [[average(column <= 0.5 * level, weight) for level in _LEVELS] for column in distance.T]
     bins = np.minimum((rows.pit * _PIT_BINS).astype(np.int64), _PIT_BINS - 1)
     return Evaluation(
         name=name,
         task="regression",
-        rows=len(y),
-        scores=_number_scores(rows, y),
-        baseline=_number_scores(_constant(y, known), y),
+        rows=_rows(y, weight),
+        scores=_number_scores(rows, y, weight),
+        baseline=_number_scores(_constant(y, known, weight), y, weight),
         labels=(),
         targets=targets,
         arrays=_joined(pictures),
         calibration={
-            "pit": np.stack([np.bincount(column, minlength=_PIT_BINS) for column in bins.T], 1),
+            "pit": counted(np.stack([np.bincount(column, weight, _PIT_BINS) for column in bins.T], 1)),
             "levels": _LEVELS.copy(),
-            "coverage": np.stack(inside, 1) / len(y),
+            "coverage": np.array(inside).T,
         },
         confusion=None,
     )
@@ -450,50 +449,41 @@ def _picture_of_numbers(p: ContinuousPredictive, y: Floats) -> dict[str, Array]:
     return {"y": y, **{key: value.numpy().reshape(y.shape) for key, value in shown.items()}}
 
 
-def _constant(y: Floats, known: TargetScale) -> _NumberRows:
+def _constant(y: Floats, known: TargetScale, weight: Floats | None) -> _NumberRows:
     """Look at the normal law with the mean and standard deviation of these rows."""
-    mean = np.broadcast_to(y.mean(0), y.shape)
-    spread = np.maximum(y.std(0), _LEAST_SPREAD * np.array(known.scale))  # a constant target has none
+    centre = average(y, weight)
+    mean = np.broadcast_to(centre, y.shape)
+    own = y.std(0) if weight is None else np.sqrt(average(np.square(y - centre), weight))
+    spread = np.maximum(own, _LEAST_SPREAD * np.array(known.scale))  # a constant target has none
     std = np.broadcast_to(spread, y.shape)
     normal, truth = Normal(torch.tensor(mean), torch.tensor(std)), torch.tensor(y)
     log_density = normal.log_prob(truth).sum(1).numpy()
     return _NumberRows(mean, log_density, metrics.crps_gaussian(y, mean, std), normal.cdf(truth).numpy())
 
 
-def _number_scores(rows: _NumberRows, y: Floats) -> dict[str, Score]:
+def _number_scores(rows: _NumberRows, y: Floats, weight: Floats | None) -> dict[str, Score]:
     square = np.square(y - rows.mean)  # (N, T)
-    root = np.sqrt(square.mean(0))  # (T,)
+    root = np.sqrt(average(square, weight))  # (T,)
     slope = np.divide(0.5, root, out=np.zeros_like(root), where=root > 0.0)
     scores = {
-        "log_likelihood": _mean(rows.log_density),
-        "rmse": _score(root, slope * (square - square.mean(0))),
-        "mae": _mean(np.sqrt(square)),
-        "r2": _r2(square, y),
-        "crps": _mean(rows.crps),
+        "log_likelihood": mean(rows.log_density, weight),
+        "rmse": score(root, slope * (square - average(square, weight)), weight),
+        "mae": mean(np.sqrt(square), weight),
+        "r2": _r2(square, y, weight),
+        "crps": mean(rows.crps, weight),
     }
     for key, level in _COVERAGES.items():
-        scores[key] = _mean((np.abs(rows.pit - 0.5) <= 0.5 * level).astype(np.float64))
+        scores[key] = mean((np.abs(rows.pit - 0.5) <= 0.5 * level).astype(np.float64), weight)
     return _finite(scores)
 
 
-def _r2(square: Floats, y: Floats) -> Score:
+def _r2(square: Floats, y: Floats, weight: Floats | None) -> Score:
     """One minus a ratio of means; for a constant target 1 if every error is 0, else 0."""
-    spread = np.square(y - y.mean(0))  # (N, T)
+    spread = np.square(y - average(y, weight))  # (N, T)
     varies = y.max(0) > y.min(0)  # (T,)
-    scale = np.where(varies, spread.mean(0), 1.0)
-    ratio = np.where(varies, square.mean(0) / scale, square.any(0))
-    return _score(1.0 - ratio, np.where(varies, ratio * spread - square, 0.0) / scale)
-
-
-def _score(value: Floats, influence: Floats) -> Score:
-    """Average over targets; the error is that of the mean of the influence values, (N, T)."""
-    rows = influence.reshape(len(influence), -1).mean(1)
-    estimable = len(rows) > 1 and np.isfinite(rows).all()
-    return Score(float(value.mean()), metrics.standard_error(rows) if estimable else None)
-
-
-def _mean(values: Floats) -> Score:
-    return _score(values, values)
+    scale = np.where(varies, average(spread, weight), 1.0)
+    ratio = np.where(varies, average(square, weight) / scale, square.any(0))
+    return score(1.0 - ratio, np.where(varies, ratio * spread - square, 0.0) / scale, weight)
 
 
 # ---------------------------------------------------------------------------------------- what both share
@@ -504,10 +494,10 @@ def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _finite(scores: dict[str, Score]) -> dict[str, Score]:
-    for key, score in scores.items():
-        if not math.isfinite(score.value) or not math.isfinite(score.error or 0.0):
+    for key, one in scores.items():
+        if not math.isfinite(one.value) or not math.isfinite(one.error or 0.0):
             raise DataError(
-                f"the score {key} is {score.value}: y holds values so far from every prediction that it leaves double "
+                f"the score {key} is {one.value}: y holds values so far from every prediction that it leaves double "
                 "precision; check the units of y"
             )
     return scores
@@ -548,16 +538,21 @@ def _scores_from(meta: Mapping[str, Any], group: str) -> dict[str, Score]:
     allowed = _SCORES[meta["task"]]
     if tuple(scores) not in (allowed, tuple(key for key in allowed if key != "auroc")):
         raise DataError(f"its {group} are {list(scores)}; expected are {list(allowed)}")
-    for score in scores.values():
-        if type(score.value) is not float or type(score.error) not in (float, type(None)) or (score.error or 0.0) < 0.0:
-            raise DataError(f"its {group} hold {score.value} with the error {score.error}")
+    for one in scores.values():
+        if type(one.value) is not float or type(one.error) not in (float, type(None)) or (one.error or 0.0) < 0.0:
+            raise DataError(f"its {group} hold {one.value} with the error {one.error}")
     return scores
 
 
 def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     """Check names, data types, shapes and ranges, so that whoever draws an evaluation can trust it."""
-    found = {key: (array.dtype.name, array.shape) for key, array in arrays.items()}
-    shown, classes, targets = min(meta["rows"], _SHOWN), len(meta["labels"]), len(meta["targets"])
+    count = ("calibration/count", "calibration/pit", "confusion")  # not whole where weights are not
+    found = {
+        key: ("int64" if key in count and array.dtype == np.float64 else array.dtype.name, array.shape)
+        for key, array in arrays.items()
+    }
+    shown = min(meta["rows"], _SHOWN, len(arrays.get("arrays/y", ())))  # fewer if rows count more than once
+    classes, targets = len(meta["labels"]), len(meta["targets"])
     divided = ("between", "within") if "arrays/between" in found else ()  # where draws are a sample
     doubt = ("networks",) if "arrays/networks" in found else ("weights", "structure")
     expected: dict[str, tuple[str, tuple[int, ...]]]
@@ -591,7 +586,7 @@ def _check_arrays(meta: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
     broken = [key for key, array in arrays.items() if not np.isfinite(array).all()]
     if broken:
         raise DataError(f"its {broken[0]} holds values that are not finite")
-    if any(count.min() < 0 or count.sum() != meta["rows"] for count in counts):
+    if any(count.min() < 0 or abs(count.sum() / meta["rows"] - 1.0) > 1e-9 for count in counts):
         raise DataError(f"its counts do not add up to its {meta['rows']} rows")
     if classes and not 0 <= arrays["arrays/y"].min() <= arrays["arrays/y"].max() < classes:
         raise DataError(f"its arrays/y holds classes beyond the {classes} labels")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.evaluation import Evaluation, Score
+from fathomless.estimators.evaluation import Evaluation
+from fathomless.estimators.scores import Score
 from fathomless.inference.training import automatic_epochs, automatic_structure_rate
 
 __all__ = ["Case", "Finding"]

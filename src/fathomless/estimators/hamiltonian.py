@@ -151,7 +151,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
     ) -> Sampled:
         """Run the chains of one structure."""
         rows = cast(Rows, prepared.train)
-        x, plan = rows.x.to(self._moving(prepared)), Plan(chains, self.sweeps, 0.5, self.states)
+        x, plan = rows.x.to(self._moving(prepared)), Plan.of(chains, self.sweeps, 0.5, self.states, usual=30)
         likelihood = likelihood.to(x.dtype).requires_grad_(False)
         y = rows.y.to(x.dtype) if rows.y.is_floating_point() else rows.y
         observed = observation(likelihood, y, rows.weight)

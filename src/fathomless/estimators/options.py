@@ -238,8 +238,8 @@ class ChainOptions:
         Sweeps of each chain, those of the burn-in among them.
     burn_in : float
         Share of the sweeps before the first state that is kept, 0 <= burn_in < 1.
-    states : int
-        States that are kept of each chain, evenly spaced.
+    states : int or "auto"
+        States that are kept of each chain, evenly spaced. "auto" is 250, or all after the burn-in if these are fewer.
     chains_by : {"selected", "all", "stacked"}
         How chains are weighed. "selected" takes those whose log-likelihood of the training rows is within 0.08 nats per
         row of the best one (0.04 for each column of a density that has more than two), and weighs them alike; "all"
@@ -256,7 +256,7 @@ class ChainOptions:
     chains: int = option(12, "whole", least=1)
     sweeps: int = option(4000, "whole", least=1)
     burn_in: float = option(0.5, "real", least=0)
-    states: int = option(250, "whole", least=1)
+    states: "int | str" = option("auto", "whole", "auto", least=1)
     chains_by: str = option("selected", "choice", names=("selected", "all", "stacked"))
     validation_fraction: float = option(0.0, "real", least=0)
     n_jobs: int = option(1, "whole", -1, least=1)
@@ -275,8 +275,8 @@ class HamiltonianOptions:
         Trajectories of each chain, the first half of them to burn in.
     leapfrogs : int
         Steps of a trajectory.
-    states : int
-        Networks that are kept of each chain, evenly spaced.
+    states : int or "auto"
+        Networks that are kept of each chain, evenly spaced. "auto" is 30, or all after the burn-in if these are fewer.
     structure_weights : {"fit", "stacking"}
         Weigh structures as the fit has, by networks that have not seen the rows, or by leave-one-out densities of the
         sampled ones.
@@ -285,7 +285,7 @@ class HamiltonianOptions:
     chains: int = option(8, "whole", least=2)
     sweeps: int = option(400, "whole", least=16)
     leapfrogs: int = option(100, "whole", least=1)
-    states: int = option(30, "whole", least=1)
+    states: "int | str" = option("auto", "whole", "auto", least=1)
     structure_weights: str = option("stacking", "choice", names=("fit", "stacking"))
 
 

@@ -23,7 +23,7 @@ from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
 from fathomless.inference.training import Training
 from fathomless.posterior.capabilities import SideBySide, lacks
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import Ensemble, check_apart
 from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
 from fathomless.posterior.model import Model
@@ -305,6 +305,7 @@ def _as_one(
 ) -> tuple[Fitted, Held]:
     """Fit networks side by side."""
     models = [model for model, _ in starts]
+    check_apart(models)
     first = models[0]
     if not isinstance(first, SideBySide):
         raise lacks(first, SideBySide, f"training {len(models)} networks as one", "set members=1")

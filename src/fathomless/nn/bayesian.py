@@ -76,6 +76,10 @@ class BayesianSlot(nn.Module):
 def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
     """Return a copy of a network in which linear maps and convolutions are Bayesian.
 
+    A linear map inside :class:`torch.nn.MultiheadAttention` stays as it is, since that module never calls the map but
+    reads its weights. The fast path that :class:`torch.nn.TransformerEncoderLayer` takes in evaluation reads weights
+    too; it is switched off where these are Bayesian.
+
     Parameters
     ----------
     module : nn.Module
@@ -103,9 +107,11 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
     for name, parameter in whole.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name.removeprefix("0."))
     for name, part in list(whole.named_modules()):
-        if isinstance(part, nn.Linear | nn.modules.conv._ConvNd):
+        owner, _, leaf = name.rpartition(".")
+        if isinstance(part, nn.Linear | nn.modules.conv._ConvNd) and not isinstance(
+            whole.get_submodule(owner), nn.MultiheadAttention
+        ):
             new = make(name.removeprefix("0."), part)
-            owner, _, leaf = name.rpartition(".")
             if new is not None:
                 _once(part, places)
                 setattr(whole.get_submodule(owner), leaf, BayesianSlot(new) if isinstance(new, BayesianLayer) else new)
@@ -114,7 +120,19 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
             f"no layer of the {type(module).__name__} was made Bayesian; linear maps and convolutions can be, those "
             "for which `make` returns a layer"
         )
+    for part in whole.modules():
+        _without_fast_path(part)
     return Bayesian(whole[0])
+
+
+def _without_fast_path(part: nn.Module) -> None:
+    """Let a transformer call the layers inside, and not read their weights, if any of them is Bayesian."""
+    if not any(isinstance(inner, BayesianSlot) for inner in part.modules()):
+        return
+    if isinstance(part, nn.TransformerEncoderLayer):
+        part.activation_relu_or_gelu = 0  # of no other use; the activation itself stays
+    elif isinstance(part, nn.TransformerEncoder):
+        part.enable_nested_tensor = part.use_nested_tensor = False
 
 
 def _once(part: nn.Module, places: dict[int, list[str]]) -> None:

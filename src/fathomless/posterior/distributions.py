@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows
+from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows, safe_unit
 from fathomless.posterior.split import Groups, Spread, Uncertainty, divided, spread, standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError
@@ -236,7 +236,8 @@ class ContinuousPredictive(Predictive):
         exact; what a single draw would vary by cannot be told, and is 0 too. All rows share the draws: their errors
         move together, and a mean over many rows need not have a smaller one.
         """
-        return self._shown(self._error(self.component.mean))
+        unit = safe_unit(self.mixture.variance, self.mixture.std)
+        return self._shown(unit * self._error(self.component.mean / unit))
 
     def cdf(self, y: Values) -> Tensor:
         """Probability that the target lies below y, for each column by itself; y broadcasts to the rows."""

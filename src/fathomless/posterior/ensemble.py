@@ -16,7 +16,28 @@ from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system.errors import DataError
 
-__all__ = ["Ensemble", "members_of"]
+__all__ = ["Ensemble", "check_apart", "members_of"]
+
+
+def check_apart(members: Sequence[Model]) -> None:
+    """Check that no parameter belongs to two networks, which could then not be trained apart.
+
+    Raises
+    ------
+    DataError
+        If one does, with its names.
+    """
+    owners: dict[int, tuple[int, str]] = {}
+    for number, member in enumerate(members):
+        for name, parameter in member.named_parameters():
+            if not parameter.numel():
+                continue
+            other, known = owners.setdefault(parameter.data_ptr(), (number, name))
+            if other != number:
+                raise DataError(
+                    f"networks {other} and {number} share one parameter, {known} and {name}; each network needs "
+                    "modules of its own: let the architecture build new ones in every call, or use copy.deepcopy"
+                )
 
 
 def members_of(model: Model) -> list[Model]:
@@ -37,7 +58,8 @@ class Ensemble(Resizable):
     Raises
     ------
     DataError
-        For no members, members of several classes, or weights that are not one positive number for each.
+        For no members, members of several classes or with parameters in common, or weights that are not one positive
+        number for each.
 
     Examples
     --------
@@ -62,6 +84,7 @@ class Ensemble(Resizable):
             raise DataError(
                 f"weights={weights} were given for {len(members)} members; one positive number for each is needed"
             )
+        check_apart(members)
         self.members = nn.ModuleList(members)
         self.register_buffer("log_weight", (weight / weight.sum()).log().to(members[0].device))
 

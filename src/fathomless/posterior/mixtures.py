@@ -7,8 +7,8 @@ float64 on the CPU, with gradients (through a sample to the component that was d
 
 .. math:: p_s(y) = \frac{1}{\sigma_s}\, g\!\left(\frac{y - \mu_s}{\sigma_s}\right), \qquad g(-z) = g(z).
 
-The log density of g is written here and nowhere else: :mod:`fathomless.posterior.likelihoods` trains with it, in any
-dtype, on any device and with gradients.
+The log density of g is written here (Student's in :mod:`fathomless.posterior.student`) and nowhere else:
+:mod:`fathomless.posterior.likelihoods` trains with it, in any dtype, on any device and with gradients.
 """
 
 import math
@@ -23,14 +23,27 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fathomless.posterior import student
+from fathomless.posterior.roots import with_derivatives
 from fathomless.system.errors import DataError
 
-__all__ = ["Classes", "Component", "Indicators", "Laplace", "Mixture", "Normal", "StudentT", "concatenate_rows"]
+__all__ = [
+    "Classes",
+    "Component",
+    "Indicators",
+    "Laplace",
+    "Mixture",
+    "Normal",
+    "StudentT",
+    "concatenate_rows",
+    "safe_unit",
+]
 
 Values = npt.ArrayLike | Tensor
 C = TypeVar("C", bound="Component")
 
 _ITERATIONS = 250  # enough to bisect from a bracket of 1e30 to the last bit of 1e-30
+_SMALL = 1e-280  # variance below which terms of its sum may have underflowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +247,7 @@ class StudentT(Component):
     @staticmethod
     def energy(z: Tensor, df: float | Tensor) -> Tensor:
         """(df + 1) / 2 log(1 + z² / df)."""
-        return 0.5 * (df + 1.0) * torch.log1p(z.square() / df)
+        return student.energy(z, df)
 
     @staticmethod
     def log_constant(df: float | Tensor) -> float | Tensor:
@@ -243,21 +256,15 @@ class StudentT(Component):
         A float is taken in Python's double precision. Neighbouring values of lgamma cancel badly in float32: give a
         tensor in the best precision there is.
         """
-        of: Any = math if isinstance(df, float) else torch
-        constant: float | Tensor = of.lgamma(0.5 * (df + 1.0)) - of.lgamma(0.5 * df) - 0.5 * of.log(df * math.pi)
-        return constant
+        return student.log_constant(df)
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
-        p: Tensor = _StudentCDF.apply(z, self.df)
-        return p
+        return student.cdf(z, self.df)
 
     def standard_icdf(self, p: Tensor) -> Tensor:
         """Quantile of z."""
-        from scipy import special  # here, since few need it
-
-        z = torch.as_tensor(special.stdtrit(self.df.detach().numpy(), p.detach().numpy()))
-        return torch.where(p <= 0, -math.inf, torch.where(p >= 1, math.inf, z))
+        return student.icdf(p, self.df)
 
     def standard_variance(self) -> Tensor:
         """Variance df / (df - 2), NaN where df is not above 2."""
@@ -390,14 +397,22 @@ class Mixture:
 
     @property
     def variance(self) -> Tensor:
-        """Variance by the law of total variance, shape (*batch), in squared units of y."""
+        """Variance by the law of total variance, shape (*batch), in squared units of y.
+
+        It is 0 where it is below the smallest float; :attr:`std` is right there.
+        """
         spread = (self.component.mean - self.mean).square()
         return self._average(self.component.variance + spread)
 
     @property
     def std(self) -> Tensor:
         """Standard deviation, shape (*batch)."""
-        return self.variance.sqrt()
+        variance = self.variance
+        away = (self.component.mean - self.mean).abs()
+        unit = safe_unit(variance, torch.maximum(self.component.scale, away).amax(0))
+        if (unit == 1.0).all():
+            return variance.sqrt()
+        return unit * self.affine(-self.mean / unit, 1.0 / unit).variance.sqrt()
 
     def log_prob(self, y: Values) -> Tensor:
         """Log density at y, shape (..., *batch)."""
@@ -433,7 +448,9 @@ class Mixture:
         Notes
         -----
         Exact to rounding in p. Where the density is almost zero between modes, y itself is as
-        ill-conditioned as 1 / density says. Its first and second derivatives are those of the equation F(y) = p.
+        ill-conditioned as 1 / density says. Its first and second derivatives are those of the equation F(y) = p. Those
+        in centres and scales are right also where the density underflows. The others are quotients by the density. A
+        density below 1e-304 counts as 1e-304 there, since the quotient would overflow.
         """
         asked = self._at(p)  # (..., 1, *batch)
         if not ((asked >= 0) & (asked <= 1)).all():
@@ -497,20 +514,12 @@ class Mixture:
         return y.expand(shape).unsqueeze(self._draw_axis)
 
     def _quantile(self, p: Tensor) -> Tensor:
-        """Solve F(y) = p; from (..., 1, *batch) to (..., *batch).
-
-        Two steps y ← y + (p − F(y)) / density follow where gradients are wanted. Each doubles the order to which the
-        root is right as a function of p and parameters: the first gives dy = (dp − dF) / density. At the root they add
-        nothing.
-        """
+        """Solve F(y) = p; from (..., 1, *batch) to (..., *batch)."""
         y = self._solve(p)
-        parameters = (p, self.log_weight, *(getattr(self.component, part.name) for part in fields(self.component)))
-        if not torch.is_grad_enabled() or not any(given.requires_grad for given in parameters):
+        parts = [getattr(self.component, part.name) for part in fields(self.component)]
+        if not torch.is_grad_enabled() or not any(given.requires_grad for given in (p, self.log_weight, *parts)):
             return y
-        for _ in range(2):
-            rest = p.squeeze(self._draw_axis) - self.cdf(y)
-            y = y + (rest - rest.detach()) / self.log_prob(y).exp()  # the value stays as it is
-        return y
+        return with_derivatives(y, p, self.log_weight, type(self.component), parts)
 
     @torch.no_grad()
     def _solve(self, p: Tensor) -> Tensor:
@@ -543,29 +552,14 @@ class Mixture:
         return y
 
 
-class _StudentCDF(torch.autograd.Function):
-    """Student's distribution function by SciPy; its derivative in the degrees of freedom is a central difference."""
+def safe_unit(variance: Tensor, size: Tensor) -> Tensor:
+    """Return a unit for each element in which squares neither underflow nor overflow: 1 where they do not.
 
-    @staticmethod
-    def forward(z: Tensor, df: Tensor) -> Tensor:
-        from scipy import special  # here, since few need it
-
-        return torch.as_tensor(special.stdtr(df.detach().numpy(), z.detach().numpy()))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        z, df = ctx.saved_tensors
-        of_z = grad * (StudentT.log_constant(df) - StudentT.energy(z, df)).exp()
-        of_df = None
-        if ctx.needs_input_grad[1]:
-            step = 1e-4 * df
-            high, low = (_StudentCDF.apply(z, df + sign * step) for sign in (1.0, -1.0))
-            of_df = grad * (high - low) / (2.0 * step)
-        return of_z, of_df
+    Others are powers of two next to `size`, a length, so that a change of units keeps every bit.
+    """
+    exponent = torch.frexp(size.detach()).exponent.clamp(-1000, 1000)
+    fits = (variance > _SMALL) & variance.isfinite()
+    return torch.where(fits, 1.0, torch.ldexp(torch.ones_like(size.detach()), exponent))
 
 
 def concatenate_rows(components: Sequence[C]) -> C:

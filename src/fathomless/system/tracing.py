@@ -116,18 +116,22 @@ def _folded(written: fx.GraphModule) -> fx.GraphModule:
                     known.discard(one)
                     pending += [*one.all_input_nodes, *one.users]
     values: dict[fx.Node, Any] = {}
+    copies: dict[int, Tensor] = {}  # of tensors that several steps use
     for node in written.graph.nodes:
         if node not in known:
             continue
         if node.op == "get_attr":
-            values[node] = getattr(written, node.target).detach().clone()
+            constant = getattr(written, node.target)
+            values[node] = copies.setdefault(id(constant), constant.detach().clone())
         else:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*args, **kwargs)
+    names: dict[int, str] = {}
     for place, (node, value) in enumerate(values.items()):
         if isinstance(value, Tensor) and any(user not in known for user in node.users):
-            name = f"constant_{place}"
-            written.register_buffer(name, value.clone(memory_format=torch.contiguous_format))
+            name = names.setdefault(id(value), f"constant_{place}")
+            if name not in written._buffers:
+                written.register_buffer(name, value.clone(memory_format=torch.contiguous_format))
             with written.graph.inserting_before(node):
                 kept = written.graph.get_attr(name)
             node.replace_all_uses_with(kept, delete_user_cb=lambda user: user not in known)

@@ -66,7 +66,7 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
         observed, rows = len(roles), len(x)
         need = 8.0 * rows * max(32, 2 * observed)
         memory.require(
-            24.0 / 8.0 * self.chains * need + 24.0 * self.chains * self.states * (observed**2 + 64),
+            24.0 / 8.0 * self.chains * need + 24.0 * self.chains * plan.states * (observed**2 + 64),
             f"{self.chains} chains on {rows:,} rows of {observed} columns",
             lambda share: f"about chains={max(1, int(share * self.chains))} fit, or {int(share * rows):,} rows",
         )

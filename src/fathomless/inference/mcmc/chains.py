@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fathomless.inference.mcmc.diagnostics import Diagnosis, diagnose
-from fathomless.system.checks import interval, whole
+from fathomless.system.checks import choice, interval, whole
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
 from fathomless.system.rng import fold_in
@@ -112,6 +112,15 @@ class Plan:
                 f"states={self.states} was given, and of sweeps={self.sweeps} {left} are left after burn_in="
                 f"{self.burn_in}; at most as many states are allowed"
             )
+
+    @classmethod
+    def of(cls, chains: int, sweeps: int, burn_in: float, states: "int | str", *, usual: int, jobs: int = 1) -> "Plan":
+        """Return a plan; of `states` "auto" is the usual number, or all after the burn-in if these are fewer."""
+        if isinstance(states, str):
+            choice("states", states, ("auto",))
+            one = cls(chains, sweeps, burn_in, 1, jobs)
+            states = min(usual, sweeps - one.first)
+        return cls(chains, sweeps, burn_in, states, jobs)
 
     @property
     def first(self) -> int:
@@ -264,7 +273,7 @@ class Chains(Generic[S]):
 
     def _lengthen(self) -> None:
         """Go on by another plan, as if it had been this one from the start: all that was done is burn-in."""
-        before, plan = replace(self.plan, sweeps=self.planned[-1]), self.plan
+        before, plan = replace(self.plan, sweeps=self.planned[-1], states=1), self.plan
         if not _contains(plan, before, self.epoch):
             most = 1000 * max(self.epoch, plan.sweeps)
             allowed = range(max(plan.sweeps, self.epoch), most)

@@ -109,7 +109,7 @@ def test_numbers_that_a_few_words_make_categories_are_named() -> None:
     parts = columns.divide(frame(area=cells), ["price"], keep=["id"])
     assert parts.notes == (
         "taken as categories, though most of its cells are numbers (correct the others, or leave them empty; --keep "
-        "COLUMN says that it is meant): 'area', for 'k.A.', '100 m²'",
+        "COLUMN says that it is meant): 'area', for 'k.A.' in row 29, '100 m²' in row 30",
     )
     few = ["1", "2", "3+"] * (N // 3)
     for meant in (

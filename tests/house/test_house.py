@@ -51,6 +51,7 @@ OWNERS = {
         "data.files",
         "data.formats",
         "data.notations",
+        "data.oddities",
         "data.streams",
         "data.writers",
         "app.columns",

@@ -150,7 +150,7 @@ def known_rows(given: argparse.Namespace) -> "tuple[Any, RunManifest, Any, Any]"
     pieces = tables.batches(given.data, kinds, **_notation(given, manifest))
     frame, notes = columns.joined(pieces), list[str]()
     if targets:
-        frame, notes = columns.answered(frame, targets)
+        frame, notes, _ = columns.answered(frame, targets)
     for text in notes:
         note(text)
     X = columns.features(frame, estimator.schema_)

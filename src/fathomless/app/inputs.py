@@ -1,8 +1,9 @@
 """What a fit command is given: a table in memory, or a stream of one that is larger than the memory."""
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from fathomless.app import columns
 from fathomless.data import files as tables
 from fathomless.data import streams
 from fathomless.data.notations import MARKS, words
+from fathomless.data.oddities import observations
 from fathomless.data.readers import fingerprint
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.tasks import Density, Supervised
@@ -158,11 +160,19 @@ def _of_density(request: FitRequest) -> Input:
 
 
 def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
-    table = tables.read(request.data, **request.form)
+    drop = [*request.drop, *(() if request.key is None else (request.key,))]
+    used = functools.partial(observations, targets=request.targets, weight=request.weight, drop=drop)
+    table = tables.read(request.data, used=used, **request.form)
     parts = columns.divide(
-        table.frame, request.targets, key=request.key, weight=request.weight, drop=request.drop, keep=request.keep
+        table.frame,
+        request.targets,
+        key=request.key,
+        weight=request.weight,
+        drop=request.drop,
+        keep=request.keep,
+        rows=table.rows,
     )
-    return table, parts
+    return table, replace(parts, notes=(*table.notes, *parts.notes))
 
 
 def _told(notation: Mapping[str, str]) -> tuple[str, ...]:

@@ -24,22 +24,26 @@ import contextlib
 import errno
 import hashlib
 import io
+import itertools
 import lzma
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from fathomless.system import memory
-from fathomless.system.errors import DataError, FathomlessError, FileError
+from fathomless.system.errors import DataError, DataWarning, FathomlessError, FileError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from fathomless.data.csv import Form, Watched
+    from fathomless.data.notations import Known
+    from fathomless.data.oddities import Used
 
 __all__ = ["Groups", "Source", "Table", "batches", "explained", "groups", "named", "read"]
 
@@ -80,6 +84,10 @@ class Table:
         Where they came from, in words.
     notation : mapping of str to str
         How columns of text write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
+    rows : sequence of int, or None
+        The numbers in the file, from 0, of the rows of `frame`; None if these are all.
+    notes : tuple of str
+        Which rows were left out, for the reader.
     """
 
     frame: "pa.Table"
@@ -87,9 +95,17 @@ class Table:
     bytes: int
     name: str
     notation: Mapping[str, str] = field(default_factory=dict)
+    rows: "Sequence[int] | None" = None
+    notes: tuple[str, ...] = ()
 
 
-def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -> Table:
+def read(
+    source: Source,
+    *,
+    columns: Sequence[str] | None = None,
+    used: "Callable[[pa.Table], Used] | None" = None,
+    **form: Any,
+) -> Table:
     """Read a whole table and find the type of every column.
 
     It is CSV or JSON lines (plain, gzip, bzip2, xz or zstd), Excel, Parquet or Feather.
@@ -100,6 +116,9 @@ def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -
         "-" is standard input; pipes are allowed.
     columns : sequence of str, optional
         The columns that are wanted, in this order; all if left out.
+    used : callable, optional
+        Given text before it has types, it says which rows are observations, see :mod:`fathomless.data.oddities`; the
+        types of columns are those of these rows, and the others are left out. Files with types are read whole.
     **form
         How CSV is written: fields of :class:`fathomless.data.csv.Form`. Of the delimiters "auto" takes the one of
         comma, semicolon, tab and bar that gives the header the most cells; the decimal mark it finds by the cells of
@@ -120,7 +139,8 @@ def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -
     guaranteed: that a Parquet file holds what was written, where the writer left out its checksums.
     """
     name = named(source)
-    from fathomless.data.csv import Form, Watched, check_names
+    from fathomless.data.csv import Form, Watched
+    from fathomless.data.headers import check_names
 
     written = Form(**form)
     if columns is not None:
@@ -130,17 +150,16 @@ def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -
         raw = Watched(file, sha.update)
         kind, content = _recognise(raw, name)
         if kind in _TYPED:
-            frame, notation = (
-                _whole(_TYPED[kind](_seekable(file, raw, content), name), columns, written, name),
-                dict[str, str](),
-            )
+            frame = _whole(_TYPED[kind](_seekable(file, raw, content), name), columns, written, name)
+            notation, rows, notes = dict[str, str](), None, tuple[str, ...]()
         else:
-            frame, notation = _inferred(_cells(content, kind, columns, written, name), written, name)
+            cells = _cells(content, kind, columns, written, name)
+            frame, notation, rows, notes = _inferred(cells, written, name, used)
             while raw.read(_CHUNK):  # what no decompressor asked for belongs to the fingerprint too
                 pass
     if not len(frame):
         raise DataError(f"{name} has column names and no rows; give a table with at least one row")
-    return Table(frame, sha.hexdigest(), raw.bytes, name, notation)
+    return Table(frame, sha.hexdigest(), raw.bytes, name, notation, rows, notes)
 
 
 def batches(
@@ -162,7 +181,8 @@ def batches(
     source, **form
         As in :func:`read`; a decimal mark of "auto" allows both, and prefers the point.
     notation : mapping of str to str, optional
-        How columns of CSV write numbers and dates, as :func:`read` has found it.
+        How columns of text wrote numbers and dates in another table, as :func:`read` has found it; columns of numbers
+        that it lacks were plain, without units and marks between thousands.
     kinds : mapping of str to {"numeric", "boolean", "category", "date"}
         What is known of some columns, which must all be there.
     rows : int
@@ -178,7 +198,13 @@ def batches(
     FileError
         As :func:`read` does.
     DataError
-        As :func:`read` does, and for a cell that is not of its kind. An error comes with the piece that it is in.
+        As :func:`read` does, and for a cell that is not of its kind, or is one number with a decimal point and another
+        with a decimal comma where nothing tells which it is. An error comes with the piece that it is in.
+
+    Warns
+    -----
+    DataWarning
+        If the table has another decimal mark than the one that `notation` is of.
 
     Notes
     -----
@@ -186,7 +212,8 @@ def batches(
     a pipe, and of JSON lines and Excel from anywhere.
     """
     name = named(source)
-    from fathomless.data.csv import COLUMN_KINDS, Form, Watched, check_present, equal_tables, trimmed, with_kinds
+    from fathomless.data.csv import COLUMN_KINDS, Form, Watched, equal_tables, trimmed, with_kinds
+    from fathomless.data.headers import check_present
 
     written = Form(**form)
     unknown = sorted(set(kinds.values()) - set(COLUMN_KINDS))
@@ -200,16 +227,58 @@ def batches(
             found = _TYPED[kind](_seekable(file, raw, content), name)
             _check_header(written, name)
             schema, pieces = found.schema, found.pieces(min(rows, 65536))
-            fitted = {column: known for column, known in kinds.items() if known != "category"}
+            fitted, delimiter = {column: known for column, known in kinds.items() if known != "category"}, ""
         else:
-            schema, pieces = _cells(content, kind, None, written, name)
+            schema, pieces, delimiter = _cells(content, kind, None, written, name)
             fitted = dict.fromkeys(schema.names, "category") | dict(kinds)
         check_present(kinds, schema.names, name)
+        pieces = iter(pieces)
+        ahead = list(itertools.islice(pieces, 1))
+        known = _known(ahead, kinds, notation, written, delimiter, name)
         start = 1
-        for table in equal_tables(schema, pieces, rows):
+        for table in equal_tables(schema, itertools.chain(ahead, pieces), rows):
             table = trimmed(table) if kind in _TYPED else table
-            yield with_kinds(table, fitted, notation or {}, written.decimal, name, start)
+            yield with_kinds(table, fitted, known, name, start)
             start += len(table)
+
+
+def _known(
+    ahead: "Sequence[pa.RecordBatch]",
+    kinds: Mapping[str, str],
+    notation: Mapping[str, str] | None,
+    form: "Form",
+    delimiter: str,
+    name: str,
+) -> "dict[str, Known]":
+    """Say how the columns of a table are to be read, by its first block and what is known of another table."""
+    import pyarrow as pa
+
+    from fathomless.data.csv import CELL, bare
+    from fathomless.data.notations import HEAD, MARKS, Known, as_before, mark_of
+
+    numeric = [column for column, kind in kinds.items() if kind == "numeric"]
+    if form.decimal != "auto":
+        given = {column: Known(form.decimal, (form.decimal,)) for column in numeric}
+        return given | {column: Known(way) for column, way in (notation or {}).items() if way not in MARKS}
+    heads = {
+        label: bare(pa.chunked_array([column.slice(0, HEAD)]))
+        for batch in ahead
+        for label, column in zip(batch.schema.names, batch.columns, strict=True)
+        if column.type in (pa.string(), pa.large_string(), CELL)
+    }
+    if notation is None:
+        mark = mark_of(heads.values(), delimiter)
+        return dict.fromkeys(numeric, Known(marks=(mark, *(other for other in MARKS if other != mark))))
+    known, moved = as_before(heads, notation, [column for column in numeric if column not in notation], delimiter)
+    if moved is not None:
+        own, other = ("points", "commas")[:: 1 if moved == "." else -1]
+        warnings.warn(
+            f"{name} is read with decimal {own}, as its columns are written, though the training had decimal {other} "
+            "(--decimal changes that)",
+            DataWarning,
+            stacklevel=4,
+        )
+    return known
 
 
 @dataclass(frozen=True)
@@ -350,37 +419,49 @@ def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watch
 
 def _cells(
     content: Any, kind: str, columns: Sequence[str] | None, form: "Form", name: str
-) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
-    """Take a file without types apart: the names of its columns, and text or cells in blocks."""
+) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
+    """Take a file without types apart: the names of its columns, text or cells in blocks, and the delimiter, if any."""
     from fathomless.data import formats
     from fathomless.data.csv import cut, recoded
 
     if kind == "sheet":
-        return formats.sheet(content.read(), columns, form.header, name)
+        return (*formats.sheet(content.read(), columns, form.header, name), "")
     text = recoded(_decompressed(content, kind, name), form.encoding, name)
     if formats.is_json(text.peek()):
         _check_header(form, name)
-        return formats.json_lines(text.read(), columns, name)
+        return (*formats.json_lines(text.read(), columns, name), "")
     return cut(text, columns, form, name)
 
 
 def _inferred(
-    cells: "tuple[pa.Schema, Iterator[pa.RecordBatch]]", form: "Form", name: str
-) -> "tuple[pa.Table, dict[str, str]]":
-    """Find the types of text and cells."""
+    cells: "tuple[pa.Schema, Iterator[pa.RecordBatch], str]",
+    form: "Form",
+    name: str,
+    used: "Callable[[pa.Table], Used] | None",
+) -> "tuple[pa.Table, dict[str, str], Sequence[int] | None, tuple[str, ...]]":
+    """Find the types of text and cells, in the rows that are used; return these rows, and notes on the others."""
     import pyarrow as pa
 
-    from fathomless.data.csv import inferred, written
-    from fathomless.data.notations import MARKS, mark_of
+    from fathomless.data.csv import bare, inferred
+    from fathomless.data.notations import HEAD, MARKS, mark_of
 
-    schema, pieces = cells
-    left = _gathered(schema, pieces, name).columns[::-1]
-    mark = mark_of(map(written, left)) if form.decimal == "auto" else form.decimal
+    schema, pieces, delimiter = cells
+    table = _gathered(schema, pieces, name)
+    rows, notes = None, tuple[str, ...]()
+    if used is not None and len(table):
+        kept = used(table)
+        notes = kept.notes
+        if not kept.rows.all():
+            table, rows = table.filter(pa.array(kept.rows)), kept.rows.nonzero()[0].tolist()
+    left = table.columns[::-1]
+    del table
+    heads = (bare(column.slice(0, HEAD)) for column in left)
+    mark = mark_of(heads, delimiter) if form.decimal == "auto" else form.decimal
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
     # the text of a column goes when its values are there
     found = [inferred(left.pop(), marks, form.dates) for _ in schema]
     told = {column: notation for column, (_, notation) in zip(schema.names, found, strict=True) if notation}
-    return pa.table([values for values, _ in found], schema.names), told
+    return pa.table([values for values, _ in found], schema.names), told, rows, notes
 
 
 def _gathered(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str) -> "pa.Table":
@@ -399,7 +480,8 @@ def _gathered(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str
 
 
 def _whole(found: "_Parquet | _Arrow", columns: Sequence[str] | None, form: "Form", name: str) -> "pa.Table":
-    from fathomless.data.csv import check_present, trimmed
+    from fathomless.data.csv import trimmed
+    from fathomless.data.headers import check_present
 
     _check_header(form, name)
     wanted = found.schema.names if columns is None else list(columns)
@@ -418,7 +500,7 @@ class _Parquet:
     def __init__(self, file: Any, name: str) -> None:
         from pyarrow import parquet
 
-        from fathomless.data.csv import check_names
+        from fathomless.data.headers import check_names
 
         self.file, self.name = parquet.ParquetFile(file, pre_buffer=False), name  # else all row groups are read ahead
         self.schema = self.file.schema_arrow
@@ -441,7 +523,7 @@ class _Arrow:
     def __init__(self, file: Any, name: str) -> None:
         from pyarrow import ipc
 
-        from fathomless.data.csv import check_names
+        from fathomless.data.headers import check_names
 
         self.file, self.name = ipc.open_file(file), name
         self.schema = self.file.schema
@@ -482,7 +564,7 @@ def explained(name: str, what: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    from fathomless.data.csv import short
+    from fathomless.data.headers import short
 
     if isinstance(error, OSError) and error.errno:
         advice = {

@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fathomless.data.csv import CELL, MISSING, check_names, check_present, named_by_place
+from fathomless.data.csv import CELL, MISSING
+from fathomless.data.headers import check_names, check_present, named_by_place
 from fathomless.system.errors import DataError, FileError
 
 __all__ = ["is_json", "json_lines", "openpyxl", "sheet"]

@@ -95,6 +95,21 @@ def test_a_unit_in_a_column_that_had_none_is_refused(tmp_path: Path, cell: str, 
         assert values(path, {"a": "."})["a"] == [45.0 if "45" in cell else 5.0]
 
 
+@pytest.mark.parametrize("cell", ["0.45", '"45"', '"45 €"', "45"])
+def test_a_number_without_the_per_cent_sign_of_the_training_is_refused(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "new"
+    train = "a,b\n64%,1\n5.5 %,2\n"
+    path.write_text(train, encoding="utf-8")
+    notation = tables.read(path).notation
+    assert notation == {"a": ".%"}
+    assert values(path, dict(notation))["a"] == [64.0, 5.5]
+    for text in (f"a,b\n7%,1\n{cell},2\n", f'{{"a": "7%", "b": 1}}\n{{"a": {cell}, "b": 2}}\n'):
+        path.write_text(text, encoding="utf-8")
+        message = r"column 'a', row 2 after the header: '.*' (has no per cent sign|is not a numb)"
+        with pytest.raises(DataError, match=message):
+            values(path, dict(notation))
+
+
 @given(
     st.lists(st.tuples(st.integers(1000, 99999), st.integers(100, 99999)), min_size=1, max_size=5),
     st.sampled_from([".", ","]),

@@ -164,7 +164,7 @@ def test_a_table_with_decimal_commas_is_read_as_it_comes(file: Write) -> None:
         "rabatt": [15, 4, None],
         "ort": ["Bonn", "Berlin", "Bonn"],
     }
-    assert found.notation == {"fläche": ",", "preis": ",", "datum": "%d.%m.%Y", "rabatt": ","}
+    assert found.notation == {"fläche": ",", "preis": ",", "datum": "%d.%m.%Y", "rabatt": ",%"}
 
 
 def test_pieces_are_read_as_the_whole_was(file: Write) -> None:

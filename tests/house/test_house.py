@@ -50,6 +50,7 @@ OWNERS = {
         "data.csv",
         "data.files",
         "data.formats",
+        "data.known",
         "data.notations",
         "data.oddities",
         "data.streams",

@@ -74,7 +74,7 @@ def divide(
     weight: str | None = None,
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
-    rows: Sequence[int] | None = None,
+    rows: Array | None = None,
 ) -> Parts:
     """Divide a table into what predicts and what is predicted.
 
@@ -95,7 +95,7 @@ def divide(
     if both := [name for name in keep if name in (*targets, *left)]:
         raise DataError(f"column {both[0]!r} is to be kept, and is a target, a key, a weight or dropped as well")
     whole = frame
-    places = np.arange(len(frame)) if rows is None else np.asarray(rows)
+    places = np.arange(len(frame)) if rows is None else rows
     frame, notes, known = answered(frame, targets) if targets else (frame, [], np.ones(len(frame), dtype=bool))
     places = places[known]
     counts = None if weight is None else _counts(frame[weight], weight)
@@ -122,12 +122,34 @@ def divide(
                 f"taken as categories, though most of its cells are {odd.what} (correct the others, or leave them "
                 f"empty; --keep COLUMN says that it is meant): {name!r}, for {_told(odd, places)}"
             )
+    looked = [name for name in (*targets, *X.column_names) if name not in keep]
+    notes += [note for name in looked if (note := _rounded(name, frame[name]))]
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
     name = key or next(iter(naming), None)
     names = None if name is None else tuple(map(str, frame[name].to_pylist()))
     return Parts(X, frame.select(list(targets)), counts, tuple(notes), names)
+
+
+def _rounded(name: str, column: Any) -> str | None:
+    """Say that whole numbers of a column have more digits than a number holds."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    from fathomless.data.oddities import long_number
+
+    if types.is_integer(column.type):
+        long = np.unique(column.drop_null().to_numpy())
+        long = long[(long > 2**53) | (long < -(2**53))].tolist()
+        if odd := next((value for value in long if value != int(float(value))), None):
+            return (
+                f"rounded to the 16 digits that a number holds: {name!r}, as {odd} (if these are names, --drop leaves "
+                "them out, and text in quotes with a letter in front makes them categories)"
+            )
+    if column.type == pa.string() and (odd := long_number(column)):
+        return f"taken as categories, since a number holds 16 digits of its whole numbers: {name!r}, as {odd}"
+    return None
 
 
 def _told(odd: "Odd", places: Array) -> str:
@@ -246,6 +268,11 @@ def answers(targets: "pa.Table", task: str) -> Array:
                 "the other, or columns of 0 and 1 together from Python"
             )
         values = targets.column(0).to_pylist()
+        if long := next((value for value in values if isinstance(value, int) and value != float(value)), None):
+            raise DataError(
+                f"target {names[0]!r} has the class {long}; whole numbers beyond 2^53 are rounded where tables are "
+                "read: write these classes as text, with a letter in front"
+            )
         families = {family(value) for value in values}
         if "unknown" in families:
             odd = next(value for value in values if family(value) == "unknown")

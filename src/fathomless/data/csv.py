@@ -29,6 +29,7 @@ from fathomless.system.errors import DataError, FileError
 
 __all__ = [
     "CELL",
+    "CODES",
     "COLUMN_KINDS",
     "MISSING",
     "Column",
@@ -54,6 +55,9 @@ Column: TypeAlias = pa.ChunkedArray
 #: A cell of a format that knows numbers: its text, and the number if it is one that text would need a notation for.
 CELL = pa.struct([("text", pa.string()), ("number", pa.float64())])
 
+#: Text that stays text, whatever it looks like.
+CODES = pa.large_string()
+
 #: Cells that are no values.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 _GAPS = ("-", "--", ".", "na", "n.a.", "N.A.", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!")
@@ -62,6 +66,7 @@ _EXPECTED: Mapping[str, str] = {
     "boolean": "true, false, 1 or 0",
     "date": "an ISO date such as 2024-12-31 or 2024-12-31 23:59:59",
 }
+_DIGITS = 300  # of a whole number; more are infinite as a number
 _BLOCK = 1 << 20  # bytes, or 32 headers, that are cut into cells at once; a longer row may be refused
 
 
@@ -176,7 +181,7 @@ class _Recoded(io.RawIOBase):
 
 
 def cut(
-    text: Any, columns: Sequence[str] | None, form: Form, name: str
+    text: Any, columns: Sequence[str] | None, form: Form, name: str, missing: Sequence[str] = MISSING
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch], str]:
     """Cut CSV into cells: the names of the columns, all as text, the rows in blocks, and the delimiter.
 
@@ -190,6 +195,8 @@ def cut(
         How it is written.
     name : str
         Of the file, for messages.
+    missing : sequence of str
+        Words that are missing if they stand without quotes.
 
     Raises
     ------
@@ -204,7 +211,7 @@ def cut(
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
     schema = pa.schema([(column, pa.string()) for column in wanted])
-    blocks = _blocks(file, [*names, *spare], wanted, delimiter, max(_BLOCK, 32 * used), name)
+    blocks = _blocks(file, [*names, *spare], wanted, delimiter, missing, max(_BLOCK, 32 * used), name)
     return schema, _without(blocks, spare, name), delimiter
 
 
@@ -221,7 +228,13 @@ def _without(blocks: Iterator[pa.RecordBatch], spare: Sequence[str], name: str) 
 
 
 def _blocks(
-    file: "io.BufferedReader[Watched]", names: list[str], wanted: list[str], delimiter: str, size: int, name: str
+    file: "io.BufferedReader[Watched]",
+    names: list[str],
+    wanted: list[str],
+    delimiter: str,
+    missing: Sequence[str],
+    size: int,
+    name: str,
 ) -> Iterator[pa.RecordBatch]:
     if not file.peek():
         return
@@ -240,7 +253,7 @@ def _blocks(
         check_utf8=False,  # was checked
         column_types=schema,
         include_columns=schema.names,
-        null_values=[before + word + after for word in MISSING for before in ("", " ") for after in ("", " ")],
+        null_values=[before + word + after for word in missing for before in ("", " ") for after in ("", " ")],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
@@ -328,7 +341,7 @@ def trimmed(table: pa.Table) -> pa.Table:
     return pa.table(found, names=table.column_names)
 
 
-def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple[Column, str]:
+def inferred(column: Column, marks: Sequence[str], dates: str = "auto", sure: bool = False) -> tuple[Column, str]:
     """Find the type of a whole column of text, and its values; and the notation they are written in, "" if plain.
 
     Parameters
@@ -339,9 +352,13 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple
         Decimal marks that are allowed, the likeliest first.
     dates : str
         As of :class:`Form`.
+    sure : bool
+        Whether the first mark is known; another one must not be found by few cells alone.
     """
     if column.type == CELL:
-        return _inferred_cells(column, marks, dates)
+        return _inferred_cells(column, marks, dates, sure)
+    if column.type == CODES:
+        return stripped(column, ("",)), ""
     ways = [*(("numeric", mark) for mark in marks), ("boolean", ""), ("date", "")]
     for cells in _readings(column):
         for kind, mark in ways:
@@ -353,21 +370,25 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple
                 return found, ""
             if (whole := _cast(cells, pa.int64())) is not None:
                 return whole, ""
-            plain = mark == "." and _cast(pc.utf8_trim_whitespace(cells), pa.float64()) is not None
-            return found, "" if plain else mark
+            if not _exact(cells):
+                return stripped(column, ("",)), ""
+            if mark == "." and _cast(pc.utf8_trim_whitespace(cells), pa.float64()) is not None:
+                return found, ""
+            if (sure and mark == marks[0]) or not notations.doubtful(cells.drop_null(), mark):
+                return found, mark + ("%" if notations.units(cells) == {"%"} else "")
     cells = stripped(column, MISSING)
     return notations.days(cells, dates=dates) or (stripped(column, ("",)), "")
 
 
-def _inferred_cells(column: Column, marks: Sequence[str], dates: str) -> tuple[Column, str]:
+def _inferred_cells(column: Column, marks: Sequence[str], dates: str, sure: bool) -> tuple[Column, str]:
     """Find the type by the text, with which numbers that need no notation go if it is one of numbers."""
     number = pc.struct_field(column, "number")
-    values, notation = inferred(written(column), marks, dates)
+    values, notation = inferred(written(column), marks, dates, sure)
     if number.null_count == len(number):
         return values, notation
     if types.is_null(values.type):
         return number, ""
-    if (types.is_integer(values.type) or types.is_floating(values.type)) and notations.units(bare(column)) <= {""}:
+    if (types.is_integer(values.type) or types.is_floating(values.type)) and not notations.with_unit(bare(column)):
         return _joined(number, values), notation
     return stripped(pc.struct_field(column, "text"), ("",)), ""
 
@@ -378,6 +399,14 @@ def written(column: Column) -> Column:
         return column
     text, number = pc.struct_field(column, "text"), pc.struct_field(column, "number")
     return pc.if_else(pc.is_valid(number), arrays.nothing(text.type), text)
+
+
+def _exact(cells: Column) -> bool:
+    """Whether whole numbers of many digits, if all cells are whole numbers, are what they are as numbers."""
+    if not pc.all(pc.match_substring_regex(cells, r"^\s*[-+]?\d+\s*$"), min_count=0).as_py():
+        return True
+    long = cells.filter(pc.greater(pc.utf8_length(cells), 15)).unique().to_pylist()
+    return all(len(cell) < _DIGITS and int(cell) == int(float(cell)) for cell in long)
 
 
 def bare(column: Column) -> Column:
@@ -416,8 +445,9 @@ def with_kinds(
 def _as_kind(column: Column, kind: str, known: notations.Known, where: str, start: int) -> Column:
     if column.type == CELL:
         if kind == "numeric":
-            values = _as_kind(written(column), kind, known, where, start)
-            return _joined(pc.struct_field(column, "number"), values)
+            text, number = pc.struct_field(column, "text"), pc.struct_field(column, "number")
+            values = _as_kind(text if known.percent else written(column), kind, known, where, start)
+            return _joined(number, values)
         column = pc.struct_field(column, "text")
     if kind == "category":
         return stripped(column, ("",))
@@ -440,7 +470,13 @@ def _known(cells: Column, kind: str, way: str, known: notations.Known) -> Column
     """Read text by what is known of its column; give nothing if a cell is of another kind, or of two values."""
     if (found := _typed(cells, kind, way)) is None or kind != "numeric":
         return found
-    if not known.units and notations.units(cells) - {"", *MISSING}:
+    if (
+        way == "." and "." not in known.doubt and not known.percent and _cast(cells, pa.float64()) is not None
+    ):  # plain, as a rule
+        return found
+    if not known.units and notations.with_unit(cells):
+        return None
+    if known.percent and notations.units(cells) - {"%"}:
         return None
     doubtful = known.doubt and pc.any(notations.ambiguous(cells, known.doubt), min_count=0).as_py()
     return None if doubtful else found
@@ -452,8 +488,10 @@ def _refusal(cell: Column, kind: str, known: notations.Known) -> str:
     if kind == "numeric":
         (mark, *others), readable = known.marks, [way for way in notations.MARKS if _typed(cell, kind, way) is not None]
         point, other = ("point", ",") if mark == "." else ("comma", ".")
-        if mark in readable and notations.units(cell) - {""} and not known.units:
+        if mark in readable and notations.with_unit(cell) and not known.units:
             return f"is not a number without a unit, as the training had it; {todo}"
+        if mark in readable and known.percent:
+            return f"has no per cent sign, which all cells of the training had; {todo}"
         if mark in readable:
             return (
                 "is one number with a decimal point and another with a decimal comma, and the rest of the table does "

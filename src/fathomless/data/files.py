@@ -3,7 +3,8 @@
 What a file is, its first bytes say: its name plays no part. In CSV
 
 - the first line holds the column names, the text is UTF-8 (a byte-order mark may stand before it), unless told
-  otherwise. A first name that is empty, as pandas writes it, is "index";
+  otherwise. A first name that is empty, as pandas writes it, is "index". A line such as sep=; may stand before the
+  names and names the delimiter; a delimiter at the end of every line makes no column;
 - empty cells and the words NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None and ? are missing, with or without a
   space on either side. In quotes these words are text in a column of text, and missing in any other, where na, n.a.,
   N.A., a lone point, one or two dashes and errors of a spreadsheet (#DIV/0!) are too. Empty cells are always missing;
@@ -16,8 +17,9 @@ What a file is, its first bytes say: its name plays no part. In CSV
 - empty lines are no rows.
 
 Cells of the first sheet of an Excel file are read as if they stood in CSV, and so are values of JSON lines, as if text
-stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text. Columns of Parquet
-and Feather keep their types; their text is stripped too, and missing where it is empty.
+stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text, and a column in
+which text is 007 is text. Whole numbers that int64 does not hold are text, unless float64 holds them exactly. Columns
+of Parquet and Feather keep their types; their text is stripped too, and missing where it is empty.
 """
 
 import contextlib
@@ -29,23 +31,23 @@ import lzma
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from fathomless.system import memory
-from fathomless.system.errors import DataError, DataWarning, FathomlessError, FileError
+from fathomless.system.errors import DataError, FathomlessError, FileError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from fathomless.data.csv import Form, Watched
-    from fathomless.data.notations import Known
     from fathomless.data.oddities import Used
 
-__all__ = ["Groups", "Source", "Table", "batches", "explained", "groups", "named", "read"]
+__all__ = ["Groups", "Source", "Table", "batches", "explained", "groups", "named", "read", "words"]
 
 #: A path, or "-" for the standard streams.
 Source: TypeAlias = str | os.PathLike[str]
@@ -84,8 +86,8 @@ class Table:
         Where they came from, in words.
     notation : mapping of str to str
         How columns of text write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
-    rows : sequence of int, or None
-        The numbers in the file, from 0, of the rows of `frame`; None if these are all.
+    used : ndarray of bool, or None
+        Which rows of the file `frame` has; None if these are all.
     notes : tuple of str
         Which rows were left out, for the reader.
     """
@@ -95,7 +97,7 @@ class Table:
     bytes: int
     name: str
     notation: Mapping[str, str] = field(default_factory=dict)
-    rows: "Sequence[int] | None" = None
+    used: "npt.NDArray[np.bool_] | None" = None
     notes: tuple[str, ...] = ()
 
 
@@ -151,15 +153,16 @@ def read(
         kind, content = _recognise(raw, name)
         if kind in _TYPED:
             frame = _whole(_TYPED[kind](_seekable(file, raw, content), name), columns, written, name)
-            notation, rows, notes = dict[str, str](), None, tuple[str, ...]()
+            notation, kept = dict[str, str](), None
         else:
             cells = _cells(content, kind, columns, written, name)
-            frame, notation, rows, notes = _inferred(cells, written, name, used)
+            frame, notation, kept = _inferred(cells, written, name, used)
             while raw.read(_CHUNK):  # what no decompressor asked for belongs to the fingerprint too
                 pass
     if not len(frame):
         raise DataError(f"{name} has column names and no rows; give a table with at least one row")
-    return Table(frame, sha.hexdigest(), raw.bytes, name, notation, rows, notes)
+    rows = None if kept is None or kept.rows.all() else kept.rows
+    return Table(frame, sha.hexdigest(), raw.bytes, name, notation, rows, kept.notes if kept else ())
 
 
 def batches(
@@ -168,6 +171,7 @@ def batches(
     *,
     rows: int = 65536,
     notation: Mapping[str, str] | None = None,
+    used: "Callable[[pa.Table], Used] | None" = None,
     **form: Any,
 ) -> "Iterator[pa.Table]":
     """Read a table piece by piece, with columns of known kinds; the memory does not grow with the number of rows.
@@ -183,6 +187,8 @@ def batches(
     notation : mapping of str to str, optional
         How columns of text wrote numbers and dates in another table, as :func:`read` has found it; columns of numbers
         that it lacks were plain, without units and marks between thousands.
+    used : callable, optional
+        As in :func:`read`; the table is read at once then. Cells of other rows need not be of their kinds.
     kinds : mapping of str to {"numeric", "boolean", "category", "date"}
         What is known of some columns, which must all be there.
     rows : int
@@ -214,6 +220,7 @@ def batches(
     name = named(source)
     from fathomless.data.csv import COLUMN_KINDS, Form, Watched, equal_tables, trimmed, with_kinds
     from fathomless.data.headers import check_present
+    from fathomless.data.known import known_of, of_used
 
     written = Form(**form)
     unknown = sorted(set(kinds.values()) - set(COLUMN_KINDS))
@@ -234,7 +241,10 @@ def batches(
         check_present(kinds, schema.names, name)
         pieces = iter(pieces)
         ahead = list(itertools.islice(pieces, 1))
-        known = _known(ahead, kinds, notation, written, delimiter, name)
+        known = known_of(ahead, kinds, notation, written, delimiter, name)
+        if used is not None and kind not in _TYPED:
+            yield of_used(_gathered(schema, itertools.chain(ahead, pieces), name), used, fitted, known, name)
+            return
         start = 1
         for table in equal_tables(schema, itertools.chain(ahead, pieces), rows):
             table = trimmed(table) if kind in _TYPED else table
@@ -242,43 +252,26 @@ def batches(
             start += len(table)
 
 
-def _known(
-    ahead: "Sequence[pa.RecordBatch]",
-    kinds: Mapping[str, str],
-    notation: Mapping[str, str] | None,
-    form: "Form",
-    delimiter: str,
-    name: str,
-) -> "dict[str, Known]":
-    """Say how the columns of a table are to be read, by its first block and what is known of another table."""
-    import pyarrow as pa
+def words(source: Source, columns: Sequence[str], rows: Sequence[int], **form: Any) -> list[str]:
+    """Return the words for missing values in some rows of CSV or Excel, whose numbers are given, from 0.
 
-    from fathomless.data.csv import CELL, bare
-    from fathomless.data.notations import HEAD, MARKS, Known, as_before, mark_of
+    Standard input has been read by then, and gives none.
+    """
+    import pyarrow.compute as pc
 
-    numeric = [column for column, kind in kinds.items() if kind == "numeric"]
-    if form.decimal != "auto":
-        given = {column: Known(form.decimal, (form.decimal,)) for column in numeric}
-        return given | {column: Known(way) for column, way in (notation or {}).items() if way not in MARKS}
-    heads = {
-        label: bare(pa.chunked_array([column.slice(0, HEAD)]))
-        for batch in ahead
-        for label, column in zip(batch.schema.names, batch.columns, strict=True)
-        if column.type in (pa.string(), pa.large_string(), CELL)
-    }
-    if notation is None:
-        mark = mark_of(heads.values(), delimiter)
-        return dict.fromkeys(numeric, Known(marks=(mark, *(other for other in MARKS if other != mark))))
-    known, moved = as_before(heads, notation, [column for column in numeric if column not in notation], delimiter)
-    if moved is not None:
-        own, other = ("points", "commas")[:: 1 if moved == "." else -1]
-        warnings.warn(
-            f"{name} is read with decimal {own}, as its columns are written, though the training had decimal {other} "
-            "(--decimal changes that)",
-            DataWarning,
-            stacklevel=4,
-        )
-    return known
+    from fathomless.data.csv import CELL, MISSING, Form, Watched, stripped
+
+    if source == "-":
+        return []
+    name, written = named(source), Form(**form)
+    with explained(name, "cannot be read"), _opened(source) as file:
+        kind, content = _recognise(Watched(file), name)
+        if kind in _TYPED:
+            return []
+        schema, pieces, _ = _cells(content, kind, columns, written, name, ("",))
+        found = _gathered(schema, pieces, name).take(rows)
+    texts = [pc.struct_field(column, "text") if column.type == CELL else column for column in found.columns]
+    return [word for column in texts for word in stripped(column, ("",)).to_pylist() if word in MISSING]
 
 
 @dataclass(frozen=True)
@@ -418,19 +411,26 @@ def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watch
 
 
 def _cells(
-    content: Any, kind: str, columns: Sequence[str] | None, form: "Form", name: str
+    content: Any,
+    kind: str,
+    columns: Sequence[str] | None,
+    form: "Form",
+    name: str,
+    missing: Sequence[str] | None = None,
 ) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
     """Take a file without types apart: the names of its columns, text or cells in blocks, and the delimiter, if any."""
     from fathomless.data import formats
-    from fathomless.data.csv import cut, recoded
+    from fathomless.data.csv import MISSING, cut, recoded
+
+    missing = MISSING if missing is None else missing
 
     if kind == "sheet":
-        return (*formats.sheet(content.read(), columns, form.header, name), "")
+        return (*formats.sheet(content.read(), columns, form.header, name, missing), "")
     text = recoded(_decompressed(content, kind, name), form.encoding, name)
     if formats.is_json(text.peek()):
         _check_header(form, name)
         return (*formats.json_lines(text.read(), columns, name), "")
-    return cut(text, columns, form, name)
+    return cut(text, columns, form, name, missing)
 
 
 def _inferred(
@@ -438,30 +438,28 @@ def _inferred(
     form: "Form",
     name: str,
     used: "Callable[[pa.Table], Used] | None",
-) -> "tuple[pa.Table, dict[str, str], Sequence[int] | None, tuple[str, ...]]":
-    """Find the types of text and cells, in the rows that are used; return these rows, and notes on the others."""
+) -> "tuple[pa.Table, dict[str, str], Used | None]":
+    """Find the types of text and cells, in the rows that are used."""
     import pyarrow as pa
 
     from fathomless.data.csv import bare, inferred
-    from fathomless.data.notations import HEAD, MARKS, mark_of
+    from fathomless.data.notations import HEAD, MARKS, leaning, mark_of
 
     schema, pieces, delimiter = cells
     table = _gathered(schema, pieces, name)
-    rows, notes = None, tuple[str, ...]()
-    if used is not None and len(table):
-        kept = used(table)
-        notes = kept.notes
-        if not kept.rows.all():
-            table, rows = table.filter(pa.array(kept.rows)), kept.rows.nonzero()[0].tolist()
+    kept = used(table) if used is not None and len(table) else None
+    if kept is not None and not kept.rows.all():
+        table = table.filter(pa.array(kept.rows))
     left = table.columns[::-1]
     del table
-    heads = (bare(column.slice(0, HEAD)) for column in left)
+    heads = [bare(column.slice(0, HEAD)) for column in left]
     mark = mark_of(heads, delimiter) if form.decimal == "auto" else form.decimal
+    sure = form.decimal != "auto" or any(leaning(head) == mark for head in heads)
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
     # the text of a column goes when its values are there
-    found = [inferred(left.pop(), marks, form.dates) for _ in schema]
+    found = [inferred(left.pop(), marks, form.dates, sure) for _ in schema]
     told = {column: notation for column, (_, notation) in zip(schema.names, found, strict=True) if notation}
-    return pa.table([values for values, _ in found], schema.names), told, rows, notes
+    return pa.table([values for values, _ in found], schema.names), told, kept
 
 
 def _gathered(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str) -> "pa.Table":

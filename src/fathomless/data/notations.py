@@ -2,7 +2,7 @@ r"""How text writes numbers and dates: decimal commas, marks between thousands, 
 
 A notation is plain text. Of numbers it is their decimal mark, "." or ",": between thousands stand the other mark, a
 space or an apostrophe, in groups of three digits, and before or after a number a currency or a per cent sign, which are
-left out. Of dates it is a format of :func:`time.strptime`.
+left out; a per cent sign follows the mark, ".%". Of dates it is a format of :func:`time.strptime`.
 
 Cells decide. A number can be read by one mark, or by both (1.234): then the others of its table tell, and if they do
 not, the delimiter does: of a file cut by semicolons 1,234 is a number with a decimal comma. Dates with
@@ -28,11 +28,15 @@ __all__ = [
     "ambiguous",
     "as_before",
     "days",
+    "doubtful",
+    "is_numeric",
+    "leaning",
     "mark_of",
     "matching",
     "numbers",
     "unit_of",
     "units",
+    "with_unit",
     "words",
 ]
 
@@ -45,6 +49,7 @@ AMBIGUOUS = "ambiguous dates"
 
 #: Cells of a column that tell how its table writes numbers.
 HEAD = 1000
+_FEW = 0.05  # of the cells of a column, which do not settle its decimal mark
 _MOST = 0.8  # of these cells, which must be numbers
 _SPACES = "  \u2009\u202f'’"
 _UNIT = r"(?:[€$£¥%‰]|EUR|USD|GBP|CHF|JPY)"
@@ -81,12 +86,20 @@ class Known:
         Whether currencies and per cent signs are allowed.
     doubt : str
         Marks that may not stand in a number of more than one value, such as 1,234.
+    percent : bool
+        Whether all numbers must have a per cent sign.
     """
 
     notation: str = "auto"
     marks: tuple[str, ...] = MARKS
     units: bool = True
     doubt: str = ""
+    percent: bool = False
+
+
+def is_numeric(notation: str) -> bool:
+    """Whether a notation is one of numbers, and not of dates."""
+    return notation in MARKS or notation in [mark + "%" for mark in MARKS]
 
 
 def numbers(cells: Column, mark: str) -> Column | None:
@@ -159,7 +172,7 @@ def mark_of(columns: Iterable[Column], delimiter: str = "") -> str:
     Where no column tells, the delimiter does: "," if it is a semicolon, and numbers have commas and no points.
     """
     heads = _heads(columns)
-    if found := {_leaning(head) for head in heads} - {None}:
+    if found := {leaning(head) for head in heads} - {None}:
         return "," if found == {","} else "."
     commas = delimiter == ";" and any(_any(ambiguous(head, ",")) for head in heads)
     return "," if commas and not any(_any(ambiguous(head, ".")) for head in heads) else "."
@@ -194,24 +207,25 @@ def as_before(
     it does not tell, the first table. Numbers of two values are doubtful where the table contradicts itself; and, if it
     does not tell, commas in a column that had none, and any whose delimiter is the decimal mark, or speaks against it.
     """
-    before = dict.fromkeys(plain, ".") | {name: way for name, way in known.items() if way in MARKS}
+    before = dict.fromkeys(plain, ".") | {name: way[0] for name, way in known.items() if is_numeric(way)}
     common = next(iter(before.values()), None) if len(set(before.values())) == 1 else None
-    leaning = {name: _leaning(head) for name, head in zip(columns, _heads(columns.values()), strict=True)}
-    told = {name: (way, before.get(name, common)) for name, way in leaning.items() if way}
-    same = any(way == own for way, own in told.values())
-    other = {way for way, own in told.values() if own not in (way, None)}
+    own = {name: leaning(head) for name, head in zip(columns, _heads(columns.values()), strict=True)}
+    told = {name: (way, before.get(name, common)) for name, way in own.items() if way}
+    same = any(way == old for way, old in told.values())
+    other = {way for way, old in told.values() if old not in (way, None)}
     moved = next(iter(other)) if other and not same and len({way for way, _ in told.values()}) == 1 else None
-    found = {name: Known(way) for name, way in known.items() if way not in MARKS}
+    found = {name: Known(way) for name, way in known.items() if not is_numeric(way)}
     for name, mark in before.items():
         way, explicit = moved or mark, name in known
         doubt = ""
         if other and moved is None:
-            doubt = "" if leaning.get(name) else ".,"
-            way = way if explicit else leaning.get(name) or way
+            doubt = "" if own.get(name) else ".,"
+            way = way if explicit else own.get(name) or way
         elif not told:
             doubt = "," if not explicit or (mark == "." and delimiter == ";") else ""
             doubt += "." if mark == delimiter == "," and len(columns) > 1 else ""
-        found[name] = Known(way if explicit or moved else "auto", (way,), explicit, doubt)
+        percent = known.get(name, "").endswith("%")
+        found[name] = Known(way if explicit or moved else "auto", (way,), explicit, doubt, percent)
     return found, moved
 
 
@@ -219,11 +233,27 @@ def _heads(columns: Iterable[Column]) -> list[Column]:
     return [pc.utf8_trim_whitespace(column.slice(0, HEAD)).drop_null() for column in columns]
 
 
-def _leaning(head: Column) -> str | None:
+def doubtful(cells: Column, mark: str) -> bool:
+    """Whether hardly a cell needs a decimal mark, by which most others have marks between thousands: 1.234, 5.678, 1,5.
+
+    It is likelier that they are few cells of another notation, and that all others have the other decimal mark.
+    """
+    other = MARKS[1 - MARKS.index(mark)]
+    needing = _count(pc.and_(matching(cells, mark), pc.invert(matching(cells, other))))
+    return 0 < needing <= max(1.0, _FEW * len(cells)) and _count(ambiguous(cells, other)) > 0.5 * len(cells)
+
+
+def leaning(head: Column) -> str | None:
     """Return the decimal mark that reads most cells of a column, and more than the other mark."""
-    read = {mark: pc.sum(matching(head, mark), min_count=0).as_py() for mark in MARKS}
+    head = pc.utf8_trim_whitespace(head).drop_null()
+    read = {mark: _count(matching(head, mark)) for mark in MARKS}
     best = max(MARKS, key=lambda mark: read[mark])
-    return best if read[best] > _MOST * len(head) and len(set(read.values())) > 1 else None
+    told = read[best] > _MOST * len(head) and len(set(read.values())) > 1
+    return best if told and not doubtful(head, best) else None
+
+
+def _count(found: Column) -> int:
+    return int(pc.sum(found, min_count=0).as_py())
 
 
 def _any(found: Column) -> bool:
@@ -232,8 +262,8 @@ def _any(found: Column) -> bool:
 
 def words(notation: str) -> str:
     """Say a notation."""
-    if notation in MARKS:
-        return f"numbers with {'decimal commas, ' if notation == ',' else ''}marks between thousands or units"
+    if is_numeric(notation):
+        return f"numbers with {'decimal commas, ' if notation[0] == ',' else ''}marks between thousands or units"
     if notation == AMBIGUOUS:
         return "text, since no cell tells whether its dates begin with the day or the month"
     return f"dates of the form {notation}"
@@ -248,6 +278,11 @@ def _exist(cells: Column, found: Column, form: str) -> Column:
 
 def _like_days(cells: Column) -> Column:
     return pc.match_substring_regex(cells, "|".join(f"(?:{pattern})" for pattern in _DAYS))
+
+
+def with_unit(cells: Column) -> bool:
+    """Whether a cell has a currency or a per cent sign."""
+    return _any(pc.match_substring_regex(cells, _UNIT))
 
 
 def unit_of(cells: Column) -> Column:

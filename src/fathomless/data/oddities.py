@@ -18,7 +18,7 @@ from fathomless.data import notations
 from fathomless.data.csv import CELL, Column, bare, stripped
 from fathomless.data.headers import short
 
-__all__ = ["Odd", "Used", "left_out", "observations", "odd_cells"]
+__all__ = ["Odd", "Used", "left_out", "long_number", "observations", "odd_cells"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -89,6 +89,9 @@ def odd_cells(column: Column) -> Odd | None:
     """
     if not (types.is_string(column.type) or types.is_large_string(column.type)):
         return None
+    some = column.take(pa.array(range(0, len(column), 1 + len(column) // _HEAD), pa.int64()))
+    if not _sum(_measured(bare(some))) > 0.5 * _sum(pc.is_valid(bare(some))):  # text, as a rule
+        return None
     cells = bare(column)
     present = len(cells) - cells.null_count
     for what, like, ways in (("numbers", _like_numbers, _ways_of_numbers), ("dates", _like_dates, _ways_of_dates)):
@@ -99,13 +102,21 @@ def odd_cells(column: Column) -> Odd | None:
         odd = pc.and_(pc.is_valid(cells), pc.invert(pc.fill_null(read, False)))
         count = _sum(odd)
         rare = count <= max(1.0, _RARE * present)
-        if count and (rare or what == "dates" or len(cells.filter(like(cells)).unique()) > _LEVELS):
+        if count and (rare or alike == present or what == "dates" or len(cells.filter(like(cells)).unique()) > _LEVELS):
             rows = np.flatnonzero(odd.to_numpy())
             firsts: dict[str, int] = {}
             for row, cell in zip(rows.tolist(), cells.filter(odd).to_pylist(), strict=True):
                 firsts.setdefault(cell, row)
             return Odd(what, tuple(firsts.items()))
     return None
+
+
+def long_number(column: Column) -> str | None:
+    """Return a whole number of more than 15 digits from a column of text that has nothing but whole numbers."""
+    if not pc.all(pc.match_substring_regex(column, r"^[-+]?\d+$"), min_count=0).as_py():
+        return None
+    long = column.filter(pc.greater(pc.utf8_length(column), 15)).drop_null()
+    return None if not len(long) else str(long[0].as_py())
 
 
 def _sum(found: Column) -> int:
@@ -125,7 +136,8 @@ def _ways_of_numbers(cells: Column) -> Iterable[Column]:
     like = pc.and_(_like_numbers(cells), pc.is_valid(cells))
     counts = pc.value_counts(unit.filter(like))
     frequent = counts.field("values").filter(pc.greater(counts.field("counts"), len(cells) // 20)).to_pylist()
-    for mark, one in itertools.product(notations.MARKS, frequent or [""]):
+    marks = [mark for mark in notations.MARKS if not notations.doubtful(cells.drop_null(), mark)]
+    for mark, one in itertools.product(marks, frequent or [""]):
         yield pc.and_(pc.and_(notations.matching(cells, mark), like), pc.equal(unit, one))
 
 

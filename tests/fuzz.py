@@ -1,6 +1,11 @@
 """Give the command line damaged model folders, tables and options: it ends with exit code 0 or 2, and without a trace.
 
 python tests/fuzz.py --models 10000 --tables 10000 --options 1000
+
+``messes`` knows what is right: tables with footers, units, totals, notations, odd cells and sentinels are read as the
+clean table is, or refused, or a note names what was done.
+
+python tests/fuzz.py --messes 2000
 """
 
 import argparse
@@ -17,19 +22,23 @@ import struct
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+import openpyxl
 import pyarrow.csv
 import pyarrow.parquet
 import torch
 
 from fathomless import UnboundedDepthRegressor
+from fathomless.app import inputs
 from fathomless.app.cli import main
+from fathomless.data import files as tables
+from fathomless.system.errors import DataError
 
 SECONDS = 60  # that one case may take
 NASTY: list[Any] = [
@@ -43,6 +52,11 @@ CELLS = [
     *("true", "yes", "a", "unseen", "2024-02-30", "2024-02-29", "2024-01-01T00:00:00Z", "9" * 400, "A" * 9000),
     *('"', '""', 'a"b', "'", ";", "\t", "|", "é", "🜂", "\x00", "\r", "=1+1", "<b>"),
 ]
+UNITS = ["s", "°C", "%", "m", "kg", "[-]", "mm/h", "", "1"]
+FOOTERS = ["Source: statistics office", "* estimated", "n/a", "Exported by a program", "(c) 2024", "Total"]
+SENTINELS = ["-999", "-9999", "1e6", "9.97e36", "99999", "-1"]
+ODD = ["unknown", "<5", "5%", "$5", "1,00,000", "x", "5 kg", "2024-02-30", "k.A.", "1.234,5"]
+READ_AS = re.compile(r"read as numbers with")
 
 
 # ------------------------------------------------------------------------------------------------- running
@@ -180,6 +194,8 @@ def damage_model(folder: Path, random: Random) -> None:
 def damaged_table(text: str, random: Random) -> bytes:
     """Damage a CSV table: its cells, lines, header or bytes; or write it in another format and damage that."""
     lines = [line.split(",") for line in text.splitlines()]
+    if random.random() < 0.3:
+        lines = messy_lines(lines, random)
     for _ in range(random.choice([0, 1, 1, 3, 20])):
         row = random.choice(lines)
         match random.randrange(8):
@@ -214,6 +230,26 @@ def damaged_table(text: str, random: Random) -> bytes:
     return data
 
 
+def messy_lines(lines: list[list[str]], random: Random) -> list[list[str]]:
+    """Write a table as people do: with units, a footer, a total, a sentinel, decimal commas, or commas at the end."""
+    width = len(lines[0])
+    match random.randrange(6):
+        case 0:
+            return [lines[0], random.choices(UNITS, k=width), *lines[1:]]
+        case 1:
+            place = random.randrange(width)
+            return [*lines, [random.choice(FOOTERS) if i == place else "" for i in range(width)]]
+        case 2:
+            return [*lines, ["Total", *(str(random.randrange(10**6)) for _ in range(width - 1))]]
+        case 3:
+            place, sentinel = random.randrange(width), random.choice(SENTINELS)
+            rows = [[*row[:place], sentinel, *row[place + 1 :]] if random.random() < 0.1 else row for row in lines[1:]]
+            return [lines[0], *rows]
+        case 4:
+            return [lines[0], *([f'"{cell.replace(".", ",")}"' for cell in row] for row in lines[1:])]
+    return [[*row, ""] for row in lines]
+
+
 def damaged_parquet(data: bytes, random: Random) -> bytes:
     """Write CSV as Parquet, if it can be read, and damage some."""
     try:
@@ -235,6 +271,140 @@ def damaged_options(random: Random) -> list[str]:
         values += [*option.metadata["names"], "auto", "none", str(option.default)]
         words += [flag] if option.metadata["kind"] == "flag" else [flag, random.choice(values)]
     return words
+
+
+# ------------------------------------------------------------------------------------------------- messes
+
+
+@dataclass(frozen=True)
+class Mess:
+    """A table of numbers and dates with its target, as text and as the numbers that this means."""
+
+    cells: list[list[str]]
+    values: list[list[float]]
+    mark: str
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return [f"c{i}" for i in range(len(self.cells[0]) - 1)] + ["y"]
+
+
+def clean_mess(random: Random, mark: str) -> Mess:
+    """Draw a table whose columns have 0 to 4 decimals, one of them at least in each row."""
+    digits = [random.choice([0, 1, 2, 3, 3, 4]) for _ in range(random.randrange(1, 5))]
+    digits.append(random.choice([1, 2, 4]))
+    size = [random.choice([1, 10, 500, 10**5]) for _ in digits]
+    rows = random.choice([12, 40, 130])
+    values = [[round(random.uniform(-n, n), d) for n, d in zip(size, digits, strict=True)] for _ in range(rows)]
+    cells = [[f"{v:.{d}f}".replace(".", mark) for v, d in zip(row, digits, strict=True)] for row in values]
+    return Mess(cells, values, mark)
+
+
+def write_mess(path: Path, names: list[str], cells: list[list[str]], random: Random, mark: str) -> None:
+    """Write cells as CSV with some delimiter, as JSON lines of text, or as a sheet of text."""
+    form = random.choice(["csv", "csv", "csv", "jsonl", "xlsx"])
+    if form == "jsonl":
+        rows = [{k: v for k, v in zip(names, row, strict=True) if v or random.random() < 0.5} for row in cells]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif form == "xlsx":
+        book = openpyxl.Workbook()
+        for line in (names, *cells):
+            book.active.append(line)
+        book.save(path)
+    else:
+        delimiter = random.choice([",", ";", "\t", "|"] if mark == "." else [",", ";", ";", "\t"])
+        lines = [[f'"{c}"' if delimiter in c or random.random() < 0.1 else c for c in row] for row in (names, *cells)]
+        end = random.choice(["", "", delimiter])
+        hint = f"sep={delimiter}\n" if random.random() < 0.2 else ""
+        path.write_text(hint + "".join(delimiter.join(row) + end + "\n" for row in lines), encoding="utf-8")
+
+
+def mess_fault(home: Path, random: Random) -> str | None:
+    """Read one messy table as ``fit`` does and another as ``predict`` does; return what is wrong in silence."""
+    mess = clean_mess(random, random.choice([".", ","]))
+    cells, odd, width = [list(row) for row in mess.cells], None, len(mess.names)
+    if random.random() < 0.4:
+        place, column = random.randrange(len(cells)), random.randrange(width)
+        odd = (mess.names[column], random.choice([*ODD, "1,5" if mess.mark == "." else "1.5"]), place)
+        cells[place][column] = odd[1]
+    above, below = 0, random.randrange(3)
+    for _ in range(below):
+        place = random.randrange(width)
+        cells.append([random.choice(FOOTERS) if i == place else "" for i in range(width)])
+    if random.random() < 0.3 and width > 1:
+        words = random.sample([unit for unit in UNITS if unit not in ("", "1")], 2)
+        units = [*words, *random.choices(UNITS, k=width - 2)]
+        cells.insert(0, random.sample(units, width))
+        above = 1
+    path = home / "mess"
+    write_mess(path, mess.names, cells, random, mess.mark)
+    found = inputs.read(inputs.FitRequest(str(path), ["y"], task="auto"))
+    X, y = found.take(np.arange(found.rows))
+    told = " ".join(found.notes)
+    truth = np.array(mess.values)
+    for name in mess.names:
+        column = np.array(y if name == "y" else X[name].to_pylist() if name in X.column_names else [], dtype=object)
+        own = truth[:, mess.names.index(name)]
+        if odd is not None and odd[0] == name:
+            named = name in told and odd[1] in told and f"row {odd[2] + above + 1}" in told
+            if not named and not (name == "y" and "without a target" in told) and not READ_AS.search(told):
+                return f"{name} with {odd[1]!r} in row {odd[2] + above + 1} is not told: {found.notes}"
+            continue
+        lost = odd is not None and odd[0] == "y" and len(column) == len(own) - 1
+        own = np.delete(own, odd[2]) if lost and odd is not None else own
+        if len(column) != len(own) or not all(isinstance(v, int | float) for v in column.tolist()):
+            return f"{name} is no column of numbers, or has other rows: {column[:5]}, {found.notes}"
+        told_mark = "(--decimal changes that)" in told and ambiguous(mess)
+        if not np.array_equal(column.astype(float), own) and not told_mark:
+            return f"{name} has other values: {column[:5]} for {own[:5]}, {found.notes}"
+    return None if odd is not None else mess_fault_at_prediction(home, mess, found.notation, random)
+
+
+def ambiguous(mess: Mess) -> bool:
+    """Whether a table can be read with both decimal marks: all cells have three decimals or none."""
+    return all(re.fullmatch(r"-?\d+|-?[1-9]\d{0,2}[.,]\d{3}", cell) for row in mess.cells for cell in row)
+
+
+def mess_fault_at_prediction(home: Path, mess: Mess, notation: Mapping[str, str], random: Random) -> str | None:
+    """Read another table of the same columns in the same or the other notation: it is read rightly, or refused."""
+    mark = random.choice([".", ","])
+    swap = str.maketrans({mess.mark: mark})
+    rows = random.sample(range(len(mess.cells)), random.choice([1, 2, 10]))
+    cells = [[cell.translate(swap) for cell in mess.cells[i]] for i in rows]
+    path = home / "mess"
+    write_mess(path, mess.names, cells, random, mark)
+    try:
+        pieces = list(tables.batches(path, dict.fromkeys(mess.names, "numeric"), rows=4, notation=notation))
+    except DataError as error:
+        return (
+            None
+            if re.search(r"is one number with a decimal|with a decimal (point|comma) \(", str(error))
+            else str(error)
+        )
+    whole = pyarrow.concat_tables(pieces)
+    for i, name in enumerate(mess.names):
+        found, own = np.array(whole[name].to_pylist(), dtype=float), np.array([mess.values[j][i] for j in rows])
+        if not np.array_equal(found, own):
+            return f"prediction reads {name} as {found[:5]} for {own[:5]}, with {notation}, of {mark}"
+    return None
+
+
+def messes(count: int, seed: int, home: Path) -> dict[str, Any]:
+    """Read so many messy tables; return how many were refused, and the first that were wrong in silence."""
+    refused, faults, reasons = 0, list[str](), collections.Counter[str]()
+    for number in range(count):
+        try:
+            fault = mess_fault(home, Random(f"messes {seed} {number}"))
+        except DataError as error:
+            fault, refused = None, refused + 1
+            reasons[re.sub(r"[\d'\"].*", "", str(error).rpartition("header: ")[2])[:60]] += 1
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+        if fault is not None:
+            faults.append(f"messes {seed} {number}: {fault}")
+            print(faults[-1][:600], flush=True)
+    return {"cases": count, "refused": refused, "wrong": len(faults), "faults": faults[:20], "reasons": dict(reasons)}
 
 
 # ------------------------------------------------------------------------------------------------- campaigns
@@ -335,7 +505,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for kind in CAMPAIGNS:
+    for kind in (*CAMPAIGNS, "messes"):
         parser.add_argument(f"--{kind}", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the cases that end wrong")
@@ -348,4 +518,9 @@ if __name__ == "__main__":
                 result = campaign(kind, getattr(given, kind), given.seed, Path(place), runs, given.keep)
             print(f"{kind}: {json.dumps(result)}", flush=True)
             failed += result["wrong"]
+    if given.messes:
+        with tempfile.TemporaryDirectory() as place:
+            result = messes(given.messes, given.seed, Path(place))
+        print(f"messes: {json.dumps(result)}", flush=True)
+        failed += result["wrong"]
     sys.exit(failed > 0)

@@ -148,6 +148,11 @@ def test_damaged_input_ends_in_an_answer_or_one_line(
     assert found["codes"].get(0, 0) > 0
 
 
+def test_messy_tables_are_read_as_clean_ones_or_a_note_says_so(tmp_path: Path) -> None:
+    found = fuzz.messes(60, seed=1, home=tmp_path)
+    assert not found["faults"], json.dumps(found, indent=1)
+
+
 def test_the_fuzzer_can_find_faults(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> str:
         raise KeyError("a fault of ours")

@@ -345,6 +345,7 @@ def test_drawn_weights_are_the_same_in_every_piece(call: Call, monkeypatch: pyte
 # ------------------------------------------------------------------------------------------------- formats
 
 
+@pytest.mark.filterwarnings("ignore:.*with decimal commas:fathomless.system.errors.DataWarning")
 def test_the_format_of_a_table_does_not_matter(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Path("houses.csv").read_bytes()
     table = tables.read("houses.csv").frame

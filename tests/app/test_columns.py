@@ -109,7 +109,7 @@ def test_numbers_that_a_few_words_make_categories_are_named() -> None:
     parts = columns.divide(frame(area=cells), ["price"], keep=["id"])
     assert parts.notes == (
         "taken as categories, though most of its cells are numbers (correct the others, or leave them empty; --keep "
-        "COLUMN says that it is meant): 'area', for 'k.A.', '100 m²'",
+        "COLUMN says that it is meant): 'area', for 'k.A.' in row 29, '100 m²' in row 30",
     )
     few = ["1", "2", "3+"] * (N // 3)
     for meant in (
@@ -193,14 +193,15 @@ COUNTS = [
 @pytest.mark.parametrize("values", COUNTS, ids=lambda v: f"{v[0]} {v[1]}")
 def test_whole_numbers_that_only_number_the_rows_predict_and_are_noted(values: Any) -> None:
     table = frame(kundennr=values)
-    (note,) = columns.divide(table, ["price"], drop=["id"]).notes
+    note, *more = columns.divide(table, ["price"], drop=["id"]).notes
     assert note.startswith("used to predict, though its whole numbers all differ")
+    assert [one[:7] for one in more] == ["rounded"] * int(max(values) > 2**53)
     assert note.endswith("(--drop or --key COLUMN leaves one out, --keep COLUMN says that it is meant): 'kundennr'")
     assert columns.divide(table, ["price"], drop=["id"]).X.column_names == ["size", "kundennr"]
     for choice in ({"drop": ["id", "kundennr"]}, {"drop": ["id"], "keep": ["kundennr"]}):
         assert columns.divide(table, ["price"], **choice).notes == ()
     gaps = frame(kundennr=values, price=[None, None, *range(N - 2)])  # rows that are left out make no gaps
-    assert len(columns.divide(gaps, ["price"], drop=["id"]).notes) == 2
+    assert len(columns.divide(gaps, ["price"], drop=["id"]).notes) == 2 + len(more)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from fathomless.system.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fathomless.data.oddities import Odd
+
 __all__ = [
     "Parts",
     "answered",
@@ -35,6 +37,7 @@ _NAMING = re.compile(  # how columns are called that name rows
 )
 _LEAST_TEXT = 20  # rows, from which text that is another one in each is no category
 _TIES = 7.0  # expected pairs of equal values; above, a measure is without any in less than one table of a thousand
+_ODD = 10  # odd cells that a note names
 _CLASSES = 10  # whole numbers with at most so many distinct values are classes
 
 Array = npt.NDArray[Any]
@@ -77,18 +80,22 @@ def divide(
     groups: str | None = None,
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
+    rows: Array | None = None,
 ) -> Parts:
     """Divide a table into what predicts and what is predicted.
 
     Rows without a target or of the weight 0, columns without any value, and those that only name the rows, unless they
     are kept, are left out, and the notes say so. Whole numbers that seem to only number the rows predict,
-    since they may be the time, and a note names them.
+    since they may be the time, and a note names them. Another names the cells that keep a column of text from being
+    one of numbers or dates, with their rows; `rows` are the numbers of the rows in their file, from 0.
 
     Raises
     ------
     DataError
         For columns that are not there or have two roles, and if nothing is left.
     """
+    from fathomless.data.oddities import left_out, odd_cells
+
     left = roles(frame.column_names, targets, key=key, weight=weight, groups=groups, drop=drop)
     present(frame.column_names, keep)
     if both := [name for name in keep if name in (*targets, *left)]:
@@ -96,11 +103,13 @@ def divide(
             f"column {both[0]!r} is to be kept, and is a target, a key, a weight, a group or dropped as well"
         )
     whole = frame
-    frame, notes = answered(frame, targets) if targets else (frame, [])
+    places = np.arange(len(frame)) if rows is None else rows
+    frame, notes, known = answered(frame, targets) if targets else (frame, [], np.ones(len(frame), dtype=bool))
+    places = places[known]
     counts = None if weight is None else weights(frame[weight], weight)
     if counts is not None and not counts.all():
-        notes.append(f"{_rows(int((counts == 0.0).sum()), 'of the weight 0')} left out")
-        frame, counts = frame.filter(counts > 0.0), counts[counts > 0.0]
+        notes.append(left_out(int((counts == 0.0).sum()), "of the weight 0"))
+        frame, places, counts = frame.filter(counts > 0.0), places[counts > 0.0], counts[counts > 0.0]
     X = frame.drop_columns([*targets, *left])
     empty = [name for name in X.column_names if X[name].null_count == len(X)]
     if empty:
@@ -109,14 +118,14 @@ def divide(
     naming, told = identifiers(X, keep, whole)
     notes += told
     X = X.drop_columns(naming)
-    from fathomless.data.csv import nearly_numbers
-
     for name in (*targets, *X.column_names):
-        if name not in keep and (odd := nearly_numbers(frame[name])):
+        if name not in keep and (odd := odd_cells(frame[name])):
             notes.append(
-                f"taken as categories, though most of its cells are numbers (correct the others, or leave them empty; "
-                f"--keep COLUMN says that it is meant): {name!r}, for {some(odd)}"
+                f"taken as categories, though most of its cells are {odd.what} (correct the others, or leave them "
+                f"empty; --keep COLUMN says that it is meant): {name!r}, for {_told(odd, places)}"
             )
+    looked = [name for name in (*targets, *X.column_names) if name not in keep]
+    notes += [note for name in looked if (note := _rounded(name, frame[name]))]
     if not X.num_columns:
         what = f"to predict {some(targets)} from" if targets else "to model"
         raise DataError(f"no column is left {what}; the table has {some(frame.column_names)}")
@@ -156,6 +165,34 @@ def identifiers(X: "pa.Table", keep: Sequence[str], whole: "pa.Table") -> tuple[
     return naming, notes
 
 
+def _rounded(name: str, column: Any) -> str | None:
+    """Say that whole numbers of a column have more digits than a number holds."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    from fathomless.data.oddities import long_number
+
+    if types.is_integer(column.type):
+        long = np.unique(column.drop_null().to_numpy())
+        long = long[(long > 2**53) | (long < -(2**53))].tolist()
+        if odd := next((value for value in long if value != int(float(value))), None):
+            return (
+                f"rounded to the 16 digits that a number holds: {name!r}, as {odd} (if these are names, --drop leaves "
+                "them out, and text in quotes with a letter in front makes them categories)"
+            )
+    if column.type == pa.string() and (odd := long_number(column)):
+        return f"taken as categories, since a number holds 16 digits of its whole numbers: {name!r}, as {odd}"
+    return None
+
+
+def _told(odd: "Odd", places: Array) -> str:
+    """Say what is odd, and in which rows of the file."""
+    from fathomless.data.headers import short
+
+    said = ", ".join(f"{short(cell)} in row {places[row] + 1}" for cell, row in odd.cells[:_ODD])
+    return said if len(odd.cells) <= _ODD else f"{said}, ... ({len(odd.cells):,} in all)"
+
+
 def roles(
     have: Sequence[str],
     targets: Sequence[str],
@@ -188,14 +225,16 @@ def roles(
     return left
 
 
-def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", list[str]]:
-    """Return the rows whose targets are all known, and a note on the others.
+def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", list[str], Array]:
+    """Return the rows whose targets are all known, a note on the others, and which rows these are.
 
     Raises
     ------
     DataError
         If there is none.
     """
+    from fathomless.data.oddities import left_out
+
     gaps = np.zeros(len(frame), dtype=bool)
     for name in targets:
         gaps |= frame[name].is_null(nan_is_null=True).to_numpy()
@@ -204,8 +243,8 @@ def answered(frame: "pa.Table", targets: Sequence[str]) -> tuple["pa.Table", lis
             raise DataError("the table has column names and no rows; at least one row is needed")
         raise DataError(f"target {some(targets)} has no value in any of the {len(frame):,} rows; choose another column")
     if not gaps.any():
-        return frame, []
-    return frame.filter(~gaps), [f"{_rows(int(gaps.sum()), 'without a target')} left out"]
+        return frame, [], ~gaps
+    return frame.filter(~gaps), [left_out(int(gaps.sum()), "without a target")], ~gaps
 
 
 def present(have: Sequence[str], wanted: Iterable[str]) -> None:
@@ -220,7 +259,7 @@ def present(have: Sequence[str], wanted: Iterable[str]) -> None:
         if name not in have:
             near = [other for other in have if other.casefold() == name.casefold()] or get_close_matches(name, have)
             meant = f"; did you mean {near[0]!r}?" if near else "."
-            from fathomless.data.csv import headless
+            from fathomless.data.headers import headless
 
             raise DataError(f"there is no column {name!r}{meant} The columns are {some(have)}{headless(have)}")
 
@@ -265,6 +304,11 @@ def answers(targets: "pa.Table", task: str) -> Array:
                 "the other, or columns of 0 and 1 together from Python"
             )
         values = targets.column(0).to_pylist()
+        if long := next((value for value in values if isinstance(value, int) and value != float(value)), None):
+            raise DataError(
+                f"target {names[0]!r} has the class {long}; whole numbers beyond 2^53 are rounded where tables are "
+                "read: write these classes as text, with a letter in front"
+            )
         families = {family(value) for value in values}
         if "unknown" in families:
             odd = next(value for value in values if family(value) == "unknown")
@@ -335,14 +379,14 @@ def _names_rows(name: str, column: Any) -> bool:
     """Whether text is another one in nearly every row, or a column is called like a name and differs in all."""
     import pyarrow.types as types
 
-    from fathomless.data.csv import nearly_numbers
+    from fathomless.data.oddities import odd_cells
 
     text = "string" in str(column.type)
     if not (text or types.is_integer(column.type)):
         return False
     distinct = len(column.unique())
     differs = (len(column) > 100 and distinct > 0.9 * len(column)) or distinct == len(column) >= _LEAST_TEXT
-    if text and differs and not nearly_numbers(column):
+    if text and differs and not odd_cells(column):
         return True
     return bool(_NAMING.search(name)) and distinct == len(column) > 1
 
@@ -363,10 +407,6 @@ def _numbers_rows(column: Any) -> bool:
     steps = np.diff(values.astype(np.uint64))  # modulo 2^64, and so right for negative numbers too
     width = (int(values[-1]) - int(values[0])) // int(np.gcd.reduce(steps)) + 1
     return n * (n - 1) / (2 * width) > _TIES
-
-
-def _rows(count: int, which: str) -> str:
-    return f"1 row {which} was" if count == 1 else f"{count:,} rows {which} were"
 
 
 # ------------------------------------------------------------------------------------------------ prediction

@@ -91,8 +91,10 @@ def _uncollected() -> Iterator[None]:
 
 def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict[str, Any]:
     """Return how a table is to be read: as the one that was fitted, unless a decimal mark is given."""
+    from fathomless.data.notations import is_numeric
+
     known = manifest.notation.items() if manifest else ()
-    kept = {column: way for column, way in known if given.decimal == "auto" or "%" in way}
+    kept = {column: way for column, way in known if given.decimal == "auto" or not is_numeric(way)}
     return {**form(given), "notation": kept}
 
 
@@ -137,6 +139,7 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
 
     from fathomless.app import columns, runs
     from fathomless.data import files as tables
+    from fathomless.data.oddities import Used, observations
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.tasks import Density
 
@@ -151,11 +154,18 @@ def known_rows(given: argparse.Namespace, weight: str | None = None) -> "tuple[A
     kinds = {**columns.kinds(estimator.schema_), **columns.target_kinds(targets, labels)}
     if weight is not None:
         kinds |= {weight: "numeric"}
-    pieces = tables.batches(given.data, kinds, **_notation(given, manifest))
+    left = list[str]()
+
+    def used(table: Any) -> Used:
+        found = observations(table, targets, None, [name for name in table.column_names if name not in kinds])
+        left.extend(found.notes)
+        return found
+
+    pieces = tables.batches(given.data, kinds, used=used, **_notation(given, manifest))
     frame, notes = columns.joined(pieces), list[str]()
     if targets:
-        frame, notes = columns.answered(frame, targets)
-    for text in notes:
+        frame, notes, _ = columns.answered(frame, targets)
+    for text in (*left, *notes):
         note(text)
     name = weight or manifest.weight
     counts = columns.weights(frame[name], name) if name is not None and name in frame.column_names else None

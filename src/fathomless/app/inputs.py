@@ -1,8 +1,10 @@
 """What a fit command is given: a table in memory, or a stream of one that is larger than the memory."""
 
+import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +14,8 @@ import numpy.typing as npt
 from fathomless.app import columns
 from fathomless.data import files as tables
 from fathomless.data import streams
-from fathomless.data.notations import MARKS, words
+from fathomless.data.notations import is_numeric, words
+from fathomless.data.oddities import observations
 from fathomless.data.readers import fingerprint
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.tasks import Density, Supervised
@@ -173,7 +176,9 @@ def _of_density(request: FitRequest) -> Input:
 
 
 def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
-    table = tables.read(request.data, **request.form)
+    drop = [*request.drop, *(name for name in (request.key, request.groups) if name is not None)]
+    used = functools.partial(observations, targets=request.targets, weight=request.weight, drop=drop)
+    table = tables.read(request.data, used=used, **request.form)
     parts = columns.divide(
         table.frame,
         request.targets,
@@ -182,18 +187,31 @@ def _divided(request: FitRequest) -> tuple[tables.Table, columns.Parts]:
         groups=request.groups,
         drop=request.drop,
         keep=request.keep,
+        rows=None if table.used is None else table.used.nonzero()[0],
     )
-    return table, parts
+    return table, replace(parts, notes=(*table.notes, *_words(request, table, parts), *parts.notes))
+
+
+def _words(request: FitRequest, table: tables.Table, parts: columns.Parts) -> tuple[str, ...]:
+    """Say which words stand where classes are missing: None may be one."""
+    if table.used is None or "string" not in str([column.type for column in parts.targets.columns]):
+        return ()
+    left = (~table.used).nonzero()[0].tolist()
+    found = Counter(tables.words(request.data, request.targets, left, **request.form))
+    return tuple(
+        f"target {', '.join(request.targets)}: {count:,} of the rows left out hold the word {word!r}, which is "
+        "taken as missing; if it is a class, put it in quotes, or give it another name"
+        for word, count in found.most_common()
+    )
 
 
 def _told(notation: Mapping[str, str]) -> tuple[str, ...]:
     """Say which columns are not written plainly."""
-    named = {
-        way: [column for column, own in notation.items() if own == way] for way in dict.fromkeys(notation.values())
-    }
+    named: dict[tuple[str, str], list[str]] = {}
+    for column, way in notation.items():
+        named.setdefault((words(way), "--decimal" if is_numeric(way) else "--dates"), []).append(column)
     return tuple(
-        f"read as {words(way)} ({'--decimal' if way in MARKS else '--dates'} changes that): {', '.join(names)}"
-        for way, names in named.items()
+        f"read as {what} ({option} changes that): {', '.join(names)}" for (what, option), names in named.items()
     )
 
 

@@ -10,42 +10,37 @@ reading agree.
 import bisect
 import codecs
 import contextlib
-import csv
 import io
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 from pyarrow import types
 
-from fathomless.data import arrays, notations
+from fathomless.data import arrays, headers, notations
+from fathomless.data.headers import check_present, short
 from fathomless.system.errors import DataError, FileError
 
 __all__ = [
     "CELL",
+    "CODES",
     "COLUMN_KINDS",
     "MISSING",
     "Column",
     "Form",
     "Watched",
-    "check_names",
-    "check_present",
+    "bare",
     "cut",
     "equal_tables",
-    "headless",
     "inferred",
-    "named_by_place",
-    "nearly_numbers",
     "recoded",
-    "short",
-    "some",
+    "stripped",
     "trimmed",
     "with_kinds",
     "written",
@@ -60,6 +55,9 @@ Column: TypeAlias = pa.ChunkedArray
 #: A cell of a format that knows numbers: its text, and the number if it is one that text would need a notation for.
 CELL = pa.struct([("text", pa.string()), ("number", pa.float64())])
 
+#: Text that stays text, whatever it looks like.
+CODES = pa.large_string()
+
 #: Cells that are no values.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None", "?")
 _GAPS = ("-", "--", ".", "na", "n.a.", "N.A.", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!")
@@ -68,13 +66,7 @@ _EXPECTED: Mapping[str, str] = {
     "boolean": "true, false, 1 or 0",
     "date": "an ISO date such as 2024-12-31 or 2024-12-31 23:59:59",
 }
-_DELIMITERS = ",;\t|"
-_TAB = ("tab", "\\t", "\t")
-_NUMBER = re.compile(r"[-+]?(\d+[.,]?\d*|[.,]\d+)([eE][-+]?\d+)?")
-_VALUE = re.compile(r"[-+.,]*\d[-+.,:/ T\d]*([eE][-+]?\d+)?")  # a number, a date or a time, one way or another
-_AMOUNT = r"^[-+$€£¥]*\s*\d[\d.,' ]*([eE][-+]?\d+)?\s*[%$€£¥]?$"  # as RE2 has it
-_LEVELS = 10  # numbers that may be names of categories
-_HEADER = 4 << 20  # bytes within which the header must end
+_DIGITS = 300  # of a whole number; more are infinite as a number
 _BLOCK = 1 << 20  # bytes, or 32 headers, that are cut into cells at once; a longer row may be refused
 
 
@@ -145,7 +137,7 @@ class Form:
     encoding: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.delimiter not in ("auto", *_TAB) and not re.fullmatch(r"[ !#-~]", self.delimiter):
+        if self.delimiter not in ("auto", *headers.TAB) and not re.fullmatch(r"[ !#-~]", self.delimiter):
             raise DataError(
                 f'delimiter is {self.delimiter!r}; allowed are "auto", "tab" and one character of ASCII, no quote'
             )
@@ -188,8 +180,10 @@ class _Recoded(io.RawIOBase):
         return len(data)
 
 
-def cut(text: Any, columns: Sequence[str] | None, form: Form, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Cut CSV into cells: the names of the columns, all as text, and the rows in blocks.
+def cut(
+    text: Any, columns: Sequence[str] | None, form: Form, name: str, missing: Sequence[str] = MISSING
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch], str]:
+    """Cut CSV into cells: the names of the columns, all as text, the rows in blocks, and the delimiter.
 
     Parameters
     ----------
@@ -201,6 +195,8 @@ def cut(text: Any, columns: Sequence[str] | None, form: Form, name: str) -> tupl
         How it is written.
     name : str
         Of the file, for messages.
+    missing : sequence of str
+        Words that are missing if they stand without quotes.
 
     Raises
     ------
@@ -209,20 +205,41 @@ def cut(text: Any, columns: Sequence[str] | None, form: Form, name: str) -> tupl
     DataError
         For a header that cannot serve, and columns that it lacks.
     """
-    file = io.BufferedReader(Watched(text, _utf8_check(name)), _HEADER)
-    names, delimiter, used = _read_header(file.peek(), form, name)
+    file = io.BufferedReader(Watched(text, _utf8_check(name)), headers.HEADER)
+    names, spare, delimiter, used = headers.read_header(file.peek(), form.delimiter, form.header, name)
     file.read(used)
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
     schema = pa.schema([(column, pa.string()) for column in wanted])
-    return schema, _blocks(file, names, schema, delimiter, max(_BLOCK, 32 * used), name)
+    blocks = _blocks(file, [*names, *spare], wanted, delimiter, missing, max(_BLOCK, 32 * used), name)
+    return schema, _without(blocks, spare, name), delimiter
+
+
+def _without(blocks: Iterator[pa.RecordBatch], spare: Sequence[str], name: str) -> Iterator[pa.RecordBatch]:
+    """Leave out columns that have no name, and may have no values."""
+    start = 1
+    for block in blocks:
+        for column in spare:
+            if (cells := block.column(column)).null_count < len(cells):
+                row = start + int(pc.index(pc.is_valid(cells), True).as_py())
+                raise DataError(f"{name}, row {row} after the header, has more cells than the header; name them all")
+        start += len(block)
+        yield block.drop_columns(list(spare)) if spare else block
 
 
 def _blocks(
-    file: "io.BufferedReader[Watched]", names: list[str], schema: pa.Schema, delimiter: str, size: int, name: str
+    file: "io.BufferedReader[Watched]",
+    names: list[str],
+    wanted: list[str],
+    delimiter: str,
+    missing: Sequence[str],
+    size: int,
+    name: str,
 ) -> Iterator[pa.RecordBatch]:
     if not file.peek():
         return
+    spare = [column for column in names if column.startswith(" ")]
+    schema = pa.schema([(column, pa.string()) for column in (*wanted, *spare)])
     ragged: list[Any] = []
 
     def refuse(row: Any) -> str:
@@ -236,7 +253,7 @@ def _blocks(
         check_utf8=False,  # was checked
         column_types=schema,
         include_columns=schema.names,
-        null_values=[before + word + after for word in MISSING for before in ("", " ") for after in ("", " ")],
+        null_values=[before + word + after for word in missing for before in ("", " ") for after in ("", " ")],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
@@ -257,10 +274,14 @@ def _blocks(
 def _reason(message: str, ragged: Sequence[Any], delimiter: str) -> str:
     if ragged:
         row = ragged[0]
+        todo = f"repair it, put cells that hold the delimiter {delimiter!r} in quotes, or name another delimiter"
+        if row.expected_columns == 1 < row.actual_columns:
+            todo += ", or remove a title that stands before the header"
+        elif row.actual_columns == 1 < row.expected_columns:
+            todo = "repair it, or remove it if it is a title, a comment or a source"
         return (
             f", row {row.number} after the header: expected {row.expected_columns} cells, found {row.actual_columns}: "
-            f"{short(row.text)}; repair it, put cells that hold the delimiter {delimiter!r} in quotes, or name another "
-            "delimiter"
+            f"{short(row.text)}; {todo}"
         )
     if "straddling" in message or "out of sync" in message:
         return " has a row that is much longer than its header, or a quote that is never closed; look for a stray quote"
@@ -292,93 +313,6 @@ def _utf8_check(name: str) -> Callable[[bytes], None]:
     return check
 
 
-def _read_header(head: bytes, form: Form, name: str) -> tuple[list[str], str, int]:
-    """Return the column names, the delimiter, and the length of the header in bytes."""
-    delimiter = form.delimiter
-    text = head.decode("utf-8", errors="ignore")  # was checked: at most the last character is cut off
-    found = []
-    candidates = _DELIMITERS if delimiter == "auto" else "\t" if delimiter in _TAB else delimiter
-    for candidate in candidates:
-        lines = io.StringIO(text, newline="")
-        lines.seek(int(text.startswith("\ufeff")))  # past a byte-order mark
-        reader = csv.reader(lines, delimiter=candidate, strict=True)
-        with contextlib.suppress(csv.Error):
-            cells = next((row for row in reader if len(row) > 1 or "".join(row).strip()), [])
-            found.append((cells, candidate, lines.tell()))
-    cells, delimiter, stop = max(found, key=lambda option: len(option[0]), default=([""], "", 0))
-    if len(cells) == 1 and len(found) < len(candidates):
-        raise FileError(f"{name} has a header that cannot be read; look for a stray quote in it")
-    used = len(text[:stop].encode())
-    if not cells:
-        raise FileError(f"{name} is empty; a table needs a header line with column names")
-    if used >= _HEADER - 4:  # a character may be cut off
-        raise FileError(f"{name} has a header of more than {_HEADER} bytes; is this a table?")
-    if not form.header:
-        return [f"column_{i}" for i in range(1, len(cells) + 1)], delimiter, 3 * text.startswith("\ufeff")
-    if all(_NUMBER.fullmatch(cell.strip()) for cell in cells):
-        raise DataError(
-            f"{name} starts with numbers ({short(', '.join(cell.strip() for cell in cells))}); add a line with the "
-            "column names, or say that there is none (--no-header)"
-        )
-    names = named_by_place(cells)
-    check_names(names, name)
-    return names, delimiter, used
-
-
-def named_by_place(cells: Sequence[str]) -> list[str]:
-    """Strip the names of a header; a first one that is empty is the index that pandas writes."""
-    names = [cell.strip() for cell in cells]
-    return ["index", *names[1:]] if len(names) > 1 and not names[0] and "index" not in names else names
-
-
-def check_names(names: Sequence[str], name: str) -> None:
-    """Refuse names of columns that are none, empty or repeated."""
-    if not names:
-        raise DataError(f"{name}: there are no columns; at least one is needed")
-    if empty := [i for i, column in enumerate(names, start=1) if not column]:
-        raise DataError(
-            f"{name}: column {empty[0]} of {len(names)} has no name; name it in the header, or remove it"
-            f"{headless(names)}"
-        )
-    if twice := sorted(column for column, count in Counter(names).items() if count > 1):
-        raise DataError(f"{name} has the column names {some(twice)} more than once; rename them{headless(names)}")
-
-
-def headless(names: Sequence[str]) -> str:
-    """Return what to say of names half of which are numbers or dates: that the first row may hold values, else nothing.
-
-    Examples
-    --------
-    >>> headless(["12", "0.5", "red", "2024-02-29"])
-    '. The first row seems to hold values: if so, give --no-header, and columns are column_1, column_2, ...'
-    >>> headless(["size", "price", "2023", "area2"])
-    ''
-    """
-    values = sum(bool(_VALUE.fullmatch(name)) for name in names)
-    if 2 * values < len(names) or list(names) == [str(i) for i in range(len(names))]:  # as pandas calls columns
-        return ""
-    return ". The first row seems to hold values: if so, give --no-header, and columns are column_1, column_2, ..."
-
-
-def check_present(wanted: Iterable[str], names: Sequence[str], name: str) -> None:
-    """Refuse a table that lacks a column."""
-    known = set(names)
-    if absent := [column for column in wanted if column not in known]:
-        raise DataError(f"{name} lacks the columns {some(absent)}; it has {some(names)}{headless(names)}")
-
-
-def some(names: Sequence[str]) -> str:
-    """List names for a message, at most ten of them."""
-    shown = ", ".join(map(repr, names[:10]))
-    return shown if len(names) <= 10 else f"{shown}, ... ({len(names)} in all)"
-
-
-def short(text: str, limit: int = 60) -> str:
-    """Quote text for a message, on one line and not too much of it."""
-    plain = " ".join(text.split())
-    return repr(plain) if len(plain) <= limit else f"{plain[:limit]!r}..."
-
-
 # -------------------------------------------------------------------------------------------- into types
 
 
@@ -403,11 +337,11 @@ def trimmed(table: pa.Table) -> pa.Table:
         if types.is_string_view(type_):
             type_ = pa.large_string()
         text = types.is_string(type_) or types.is_large_string(type_)
-        found.append(_stripped(pc.cast(column, type_), ("",)) if text else column)
+        found.append(stripped(pc.cast(column, type_), ("",)) if text else column)
     return pa.table(found, names=table.column_names)
 
 
-def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple[Column, str]:
+def inferred(column: Column, marks: Sequence[str], dates: str = "auto", sure: bool = False) -> tuple[Column, str]:
     """Find the type of a whole column of text, and its values; and the notation they are written in, "" if plain.
 
     Parameters
@@ -418,9 +352,13 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple
         Decimal marks that are allowed, the likeliest first.
     dates : str
         As of :class:`Form`.
+    sure : bool
+        Whether the first mark is known; another one must not be found by few cells alone.
     """
     if column.type == CELL:
-        return _inferred_cells(column, marks, dates)
+        return _inferred_cells(column, marks, dates, sure)
+    if column.type == CODES:
+        return stripped(column, ("",)), ""
     ways = [*(("numeric", mark) for mark in marks), ("boolean", ""), ("date", "")]
     for cells in _readings(column):
         for kind, mark in ways:
@@ -432,23 +370,27 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto") -> tuple
                 return found, ""
             if (whole := _cast(cells, pa.int64())) is not None:
                 return whole, ""
-            plain = mark == "." and _cast(pc.utf8_trim_whitespace(cells), pa.float64()) is not None
-            return found, "" if plain else mark
-    cells = _stripped(column, MISSING)
-    return notations.days(cells, dates=dates) or (_stripped(column, ("",)), "")
+            if not _exact(cells):
+                return stripped(column, ("",)), ""
+            if mark == "." and _cast(pc.utf8_trim_whitespace(cells), pa.float64()) is not None:
+                return found, ""
+            if (sure and mark == marks[0]) or not notations.doubtful(cells.drop_null(), mark):
+                return found, mark + ("%" if notations.units(cells) == {"%"} else "")
+    cells = stripped(column, MISSING)
+    return notations.days(cells, dates=dates) or (stripped(column, ("",)), "")
 
 
-def _inferred_cells(column: Column, marks: Sequence[str], dates: str) -> tuple[Column, str]:
+def _inferred_cells(column: Column, marks: Sequence[str], dates: str, sure: bool) -> tuple[Column, str]:
     """Find the type by the text, with which numbers that need no notation go if it is one of numbers."""
     number = pc.struct_field(column, "number")
-    values, notation = inferred(written(column), marks, dates)
+    values, notation = inferred(written(column), marks, dates, sure)
     if number.null_count == len(number):
         return values, notation
     if types.is_null(values.type):
         return number, ""
-    if types.is_integer(values.type) or types.is_floating(values.type):
+    if (types.is_integer(values.type) or types.is_floating(values.type)) and not notations.with_unit(bare(column)):
         return _joined(number, values), notation
-    return _stripped(pc.struct_field(column, "text"), ("",)), ""
+    return stripped(pc.struct_field(column, "text"), ("",)), ""
 
 
 def written(column: Column) -> Column:
@@ -459,34 +401,29 @@ def written(column: Column) -> Column:
     return pc.if_else(pc.is_valid(number), arrays.nothing(text.type), text)
 
 
+def _exact(cells: Column) -> bool:
+    """Whether whole numbers of many digits, if all cells are whole numbers, are what they are as numbers."""
+    if not pc.all(pc.match_substring_regex(cells, r"^\s*[-+]?\d+\s*$"), min_count=0).as_py():
+        return True
+    long = cells.filter(pc.greater(pc.utf8_length(cells), 15)).unique().to_pylist()
+    return all(len(cell) < _DIGITS and int(cell) == int(float(cell)) for cell in long)
+
+
+def bare(column: Column) -> Column:
+    """Return the text whose notation counts, stripped, without what is missing among numbers."""
+    return stripped(written(column), MISSING + _GAPS)
+
+
 def _joined(number: Column, others: Column) -> Column:
     return pc.coalesce(number, pc.cast(others, pa.float64(), safe=False))
 
 
-def nearly_numbers(column: Column) -> list[str]:
-    """Return the cells that are no numbers, each once, of text most of whose cells are; else nothing.
-
-    Examples
-    --------
-    >>> nearly_numbers(pa.chunked_array([[*map(str, range(30)), "unknown", "30 m²", "unknown"]]))
-    ['unknown', '30 m²']
-    """
-    if not (types.is_string(column.type) or types.is_large_string(column.type)):
-        return []
-    cells = _stripped(column, MISSING + _GAPS).drop_null()
-    numbers = pc.match_substring_regex(cells, _AMOUNT)
-    most = 0.8 * len(cells) < pc.sum(numbers, min_count=0).as_py() < len(cells)
-    if not most or len(cells.filter(numbers).unique()) <= _LEVELS:  # few are levels: 1, 2 and 3+ children
-        return []
-    return cast(list[str], cells.filter(pc.invert(numbers)).unique().to_pylist())
-
-
 def with_kinds(
-    table: pa.Table, kinds: Mapping[str, str], notation: Mapping[str, str], decimal: str, name: str, start: int
+    table: pa.Table, kinds: Mapping[str, str], known: Mapping[str, notations.Known], name: str, start: int
 ) -> pa.Table:
     """Give the columns of one piece, whose first row has the number `start`, the types of their kinds.
 
-    Columns are in the notation that is known of them, else numbers have the decimal mark, or either ("auto").
+    Columns are read as is known of them, else numbers have either decimal mark.
 
     Raises
     ------
@@ -497,51 +434,81 @@ def with_kinds(
     for label, column in zip(table.column_names, table.columns, strict=True):
         kind, type_ = kinds.get(label), column.type
         if kind is not None and (types.is_string(type_) or types.is_large_string(type_) or type_ == CELL):
-            known = notation.get(label, decimal)
-            column = _as_kind(column, kind, known, f"{name}, column {label!r}", start)
+            way = known.get(label, notations.Known())
+            column = _as_kind(column, kind, way, f"{name}, column {label!r}", start)
         elif kind == "numeric" and (types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_)):
             column = pc.cast(column, pa.float64(), safe=False)
         found.append(column)
     return pa.table(found, names=table.column_names)
 
 
-def _as_kind(column: Column, kind: str, notation: str, where: str, start: int) -> Column:
+def _as_kind(column: Column, kind: str, known: notations.Known, where: str, start: int) -> Column:
     if column.type == CELL:
         if kind == "numeric":
-            values = _as_kind(written(column), kind, notation, where, start)
-            return _joined(pc.struct_field(column, "number"), values)
+            text, number = pc.struct_field(column, "text"), pc.struct_field(column, "number")
+            values = _as_kind(text if known.percent else written(column), kind, known, where, start)
+            return _joined(number, values)
         column = pc.struct_field(column, "text")
     if kind == "category":
-        return _stripped(column, ("",))
-    ways = notations.MARKS if kind == "numeric" and notation not in notations.MARKS else (notation,)
+        return stripped(column, ("",))
+
+    def read(cells: Column) -> Column | None:
+        return next((found for way in ways if (found := _known(cells, kind, way, known)) is not None), None)
+
+    ways = known.marks if kind == "numeric" else (known.notation,)
     for cells in _readings(column):
-        for way in ways:
-            if (found := _typed(cells, kind, way)) is not None:
-                return found
-    bad = bisect.bisect_left(
-        range(1, len(cells)), True, key=lambda n: all(_typed(cells.slice(0, n), kind, way) is None for way in ways)
-    )
+        if (values := read(cells)) is not None:
+            return values
+    bad = bisect.bisect_left(range(1, len(cells)), True, key=lambda n: read(cells.slice(0, n)) is None)
     raise DataError(
-        f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} is not {_expected(kind, notation)}; "
-        "correct it, or leave the cell empty"
+        f"{where}, row {start + bad} after the header: {short(cells[bad].as_py())} "
+        f"{_refusal(cells.slice(bad, 1), kind, known)}"
     )
 
 
-def _expected(kind: str, notation: str) -> str:
-    """Say what a cell of a kind is, in the notation that is known of its column."""
-    if kind == "numeric" and notation in notations.MARKS:
-        mark, other = ("point", ",") if notation == "." else ("comma", ".")
-        return f"{_EXPECTED[kind]} with a decimal {mark} (--decimal {other} reads it otherwise)"
-    if kind == "date" and "%" in notation:
-        return f"a date such as {date(2024, 12, 31).strftime(notation)} ({notation})"
-    return _EXPECTED[kind]
+def _known(cells: Column, kind: str, way: str, known: notations.Known) -> Column | None:
+    """Read text by what is known of its column; give nothing if a cell is of another kind, or of two values."""
+    if (found := _typed(cells, kind, way)) is None or kind != "numeric":
+        return found
+    if (
+        way == "." and "." not in known.doubt and not known.percent and _cast(cells, pa.float64()) is not None
+    ):  # plain, as a rule
+        return found
+    if not known.units and notations.with_unit(cells):
+        return None
+    if known.percent and notations.units(cells) - {"%"}:
+        return None
+    doubtful = known.doubt and pc.any(notations.ambiguous(cells, known.doubt), min_count=0).as_py()
+    return None if doubtful else found
+
+
+def _refusal(cell: Column, kind: str, known: notations.Known) -> str:
+    """Say why one cell is refused, and what a cell of its kind is, in the notation that is known of its column."""
+    what, todo = _EXPECTED[kind], "correct it, or leave the cell empty"
+    if kind == "numeric":
+        (mark, *others), readable = known.marks, [way for way in notations.MARKS if _typed(cell, kind, way) is not None]
+        point, other = ("point", ",") if mark == "." else ("comma", ".")
+        if mark in readable and notations.with_unit(cell) and not known.units:
+            return f"is not a number without a unit, as the training had it; {todo}"
+        if mark in readable and known.percent:
+            return f"has no per cent sign, which all cells of the training had; {todo}"
+        if mark in readable:
+            return (
+                "is one number with a decimal point and another with a decimal comma, and the rest of the table does "
+                "not tell which it is; give --decimal . or --decimal ,"
+            )
+        if known.notation in notations.MARKS or (readable and not others):
+            what += f" with a decimal {point} (--decimal {other} reads it otherwise)"
+    if kind == "date" and "%" in known.notation:
+        what = f"a date such as {date(2024, 12, 31).strftime(known.notation)} ({known.notation})"
+    return f"is not {what}; {todo}"
 
 
 def _readings(column: Column) -> Iterator[Column]:
     """Give a column as it is, and to those who cannot read it so, stripped and rid of more and more for missing."""
     yield column
-    yield _stripped(column, MISSING)
-    yield _stripped(column, MISSING + _GAPS)
+    yield stripped(column, MISSING)
+    yield stripped(column, MISSING + _GAPS)
 
 
 def _typed(cells: Column, kind: str, notation: str) -> Column | None:
@@ -566,7 +533,7 @@ def _cast(cells: Column, type_: pa.DataType) -> Column | None:
     return None
 
 
-def _stripped(column: Column, missing: Sequence[str]) -> Column:
+def stripped(column: Column, missing: Sequence[str]) -> Column:
     """Strip text; what is one of some words then is missing, in quotes or not."""
-    bare = pc.utf8_trim_whitespace(column)
-    return pc.if_else(pc.is_in(bare, value_set=arrays.text(missing, bare.type)), arrays.nothing(bare.type), bare)
+    text = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.is_in(text, value_set=arrays.text(missing, text.type)), arrays.nothing(text.type), text)

@@ -3,7 +3,8 @@
 What a file is, its first bytes say: its name plays no part. In CSV
 
 - the first line holds the column names, the text is UTF-8 (a byte-order mark may stand before it), unless told
-  otherwise. A first name that is empty, as pandas writes it, is "index";
+  otherwise. A first name that is empty, as pandas writes it, is "index". A line such as sep=; may stand before the
+  names and names the delimiter; a delimiter at the end of every line makes no column;
 - empty cells and the words NA, N/A, n/a, #N/A, <NA>, NaN, nan, null, NULL, None and ? are missing, with or without a
   space on either side. In quotes these words are text in a column of text, and missing in any other, where na, n.a.,
   N.A., a lone point, one or two dashes and errors of a spreadsheet (#DIV/0!) are too. Empty cells are always missing;
@@ -16,14 +17,16 @@ What a file is, its first bytes say: its name plays no part. In CSV
 - empty lines are no rows.
 
 Cells of the first sheet of an Excel file are read as if they stood in CSV, and so are values of JSON lines, as if text
-stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text. Columns of Parquet
-and Feather keep their types; their text is stripped too, and missing where it is empty.
+stood in quotes; but numbers that are no text are what they are, whatever the decimal mark of text, and a column in
+which text is 007 is text. Whole numbers that int64 does not hold are text, unless float64 holds them exactly. Columns
+of Parquet and Feather keep their types; their text is stripped too, and missing where it is empty.
 """
 
 import contextlib
 import errno
 import hashlib
 import io
+import itertools
 import lzma
 import os
 import re
@@ -37,11 +40,14 @@ from fathomless.system import memory
 from fathomless.system.errors import DataError, FathomlessError, FileError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
     from fathomless.data.csv import Form, Watched
+    from fathomless.data.oddities import Used
 
-__all__ = ["Groups", "Source", "Table", "batches", "explained", "groups", "named", "read"]
+__all__ = ["Groups", "Source", "Table", "batches", "explained", "groups", "named", "read", "words"]
 
 #: A path, or "-" for the standard streams.
 Source: TypeAlias = str | os.PathLike[str]
@@ -80,6 +86,10 @@ class Table:
         Where they came from, in words.
     notation : mapping of str to str
         How columns of text write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
+    used : ndarray of bool, or None
+        Which rows of the file `frame` has; None if these are all.
+    notes : tuple of str
+        Which rows were left out, for the reader.
     """
 
     frame: "pa.Table"
@@ -87,9 +97,17 @@ class Table:
     bytes: int
     name: str
     notation: Mapping[str, str] = field(default_factory=dict)
+    used: "npt.NDArray[np.bool_] | None" = None
+    notes: tuple[str, ...] = ()
 
 
-def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -> Table:
+def read(
+    source: Source,
+    *,
+    columns: Sequence[str] | None = None,
+    used: "Callable[[pa.Table], Used] | None" = None,
+    **form: Any,
+) -> Table:
     """Read a whole table and find the type of every column.
 
     It is CSV or JSON lines (plain, gzip, bzip2, xz or zstd), Excel, Parquet or Feather.
@@ -100,6 +118,9 @@ def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -
         "-" is standard input; pipes are allowed.
     columns : sequence of str, optional
         The columns that are wanted, in this order; all if left out.
+    used : callable, optional
+        Given text before it has types, it says which rows are observations, see :mod:`fathomless.data.oddities`; the
+        types of columns are those of these rows, and the others are left out. Files with types are read whole.
     **form
         How CSV is written: fields of :class:`fathomless.data.csv.Form`. Of the delimiters "auto" takes the one of
         comma, semicolon, tab and bar that gives the header the most cells; the decimal mark it finds by the cells of
@@ -120,7 +141,8 @@ def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -
     guaranteed: that a Parquet file holds what was written, where the writer left out its checksums.
     """
     name = named(source)
-    from fathomless.data.csv import Form, Watched, check_names
+    from fathomless.data.csv import Form, Watched
+    from fathomless.data.headers import check_names
 
     written = Form(**form)
     if columns is not None:
@@ -130,17 +152,17 @@ def read(source: Source, *, columns: Sequence[str] | None = None, **form: Any) -
         raw = Watched(file, sha.update)
         kind, content = _recognise(raw, name)
         if kind in _TYPED:
-            frame, notation = (
-                _whole(_TYPED[kind](_seekable(file, raw, content), name), columns, written, name),
-                dict[str, str](),
-            )
+            frame = _whole(_TYPED[kind](_seekable(file, raw, content), name), columns, written, name)
+            notation, kept = dict[str, str](), None
         else:
-            frame, notation = _inferred(_cells(content, kind, columns, written, name), written, name)
+            cells = _cells(content, kind, columns, written, name)
+            frame, notation, kept = _inferred(cells, written, name, used)
             while raw.read(_CHUNK):  # what no decompressor asked for belongs to the fingerprint too
                 pass
     if not len(frame):
         raise DataError(f"{name} has column names and no rows; give a table with at least one row")
-    return Table(frame, sha.hexdigest(), raw.bytes, name, notation)
+    rows = None if kept is None or kept.rows.all() else kept.rows
+    return Table(frame, sha.hexdigest(), raw.bytes, name, notation, rows, kept.notes if kept else ())
 
 
 def batches(
@@ -149,6 +171,7 @@ def batches(
     *,
     rows: int = 65536,
     notation: Mapping[str, str] | None = None,
+    used: "Callable[[pa.Table], Used] | None" = None,
     **form: Any,
 ) -> "Iterator[pa.Table]":
     """Read a table piece by piece, with columns of known kinds; the memory does not grow with the number of rows.
@@ -162,7 +185,10 @@ def batches(
     source, **form
         As in :func:`read`; a decimal mark of "auto" allows both, and prefers the point.
     notation : mapping of str to str, optional
-        How columns of CSV write numbers and dates, as :func:`read` has found it.
+        How columns of text wrote numbers and dates in another table, as :func:`read` has found it; columns of numbers
+        that it lacks were plain, without units and marks between thousands.
+    used : callable, optional
+        As in :func:`read`; the table is read at once then. Cells of other rows need not be of their kinds.
     kinds : mapping of str to {"numeric", "boolean", "category", "date"}
         What is known of some columns, which must all be there.
     rows : int
@@ -178,7 +204,13 @@ def batches(
     FileError
         As :func:`read` does.
     DataError
-        As :func:`read` does, and for a cell that is not of its kind. An error comes with the piece that it is in.
+        As :func:`read` does, and for a cell that is not of its kind, or is one number with a decimal point and another
+        with a decimal comma where nothing tells which it is. An error comes with the piece that it is in.
+
+    Warns
+    -----
+    DataWarning
+        If the table has another decimal mark than the one that `notation` is of.
 
     Notes
     -----
@@ -186,7 +218,9 @@ def batches(
     a pipe, and of JSON lines and Excel from anywhere.
     """
     name = named(source)
-    from fathomless.data.csv import COLUMN_KINDS, Form, Watched, check_present, equal_tables, trimmed, with_kinds
+    from fathomless.data.csv import COLUMN_KINDS, Form, Watched, equal_tables, trimmed, with_kinds
+    from fathomless.data.headers import check_present
+    from fathomless.data.known import known_of, of_used
 
     written = Form(**form)
     unknown = sorted(set(kinds.values()) - set(COLUMN_KINDS))
@@ -200,16 +234,44 @@ def batches(
             found = _TYPED[kind](_seekable(file, raw, content), name)
             _check_header(written, name)
             schema, pieces = found.schema, found.pieces(min(rows, 65536))
-            fitted = {column: known for column, known in kinds.items() if known != "category"}
+            fitted, delimiter = {column: known for column, known in kinds.items() if known != "category"}, ""
         else:
-            schema, pieces = _cells(content, kind, None, written, name)
+            schema, pieces, delimiter = _cells(content, kind, None, written, name)
             fitted = dict.fromkeys(schema.names, "category") | dict(kinds)
         check_present(kinds, schema.names, name)
+        pieces = iter(pieces)
+        ahead = list(itertools.islice(pieces, 1))
+        known = known_of(ahead, kinds, notation, written, delimiter, name)
+        if used is not None and kind not in _TYPED:
+            yield of_used(_gathered(schema, itertools.chain(ahead, pieces), name), used, fitted, known, name)
+            return
         start = 1
-        for table in equal_tables(schema, pieces, rows):
+        for table in equal_tables(schema, itertools.chain(ahead, pieces), rows):
             table = trimmed(table) if kind in _TYPED else table
-            yield with_kinds(table, fitted, notation or {}, written.decimal, name, start)
+            yield with_kinds(table, fitted, known, name, start)
             start += len(table)
+
+
+def words(source: Source, columns: Sequence[str], rows: Sequence[int], **form: Any) -> list[str]:
+    """Return the words for missing values in some rows of CSV or Excel, whose numbers are given, from 0.
+
+    Standard input has been read by then, and gives none.
+    """
+    import pyarrow.compute as pc
+
+    from fathomless.data.csv import CELL, MISSING, Form, Watched, stripped
+
+    if source == "-":
+        return []
+    name, written = named(source), Form(**form)
+    with explained(name, "cannot be read"), _opened(source) as file:
+        kind, content = _recognise(Watched(file), name)
+        if kind in _TYPED:
+            return []
+        schema, pieces, _ = _cells(content, kind, columns, written, name, ("",))
+        found = _gathered(schema, pieces, name).take(rows)
+    texts = [pc.struct_field(column, "text") if column.type == CELL else column for column in found.columns]
+    return [word for column in texts for word in stripped(column, ("",)).to_pylist() if word in MISSING]
 
 
 @dataclass(frozen=True)
@@ -349,38 +411,55 @@ def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watch
 
 
 def _cells(
-    content: Any, kind: str, columns: Sequence[str] | None, form: "Form", name: str
-) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
-    """Take a file without types apart: the names of its columns, and text or cells in blocks."""
+    content: Any,
+    kind: str,
+    columns: Sequence[str] | None,
+    form: "Form",
+    name: str,
+    missing: Sequence[str] | None = None,
+) -> "tuple[pa.Schema, Iterator[pa.RecordBatch], str]":
+    """Take a file without types apart: the names of its columns, text or cells in blocks, and the delimiter, if any."""
     from fathomless.data import formats
-    from fathomless.data.csv import cut, recoded
+    from fathomless.data.csv import MISSING, cut, recoded
+
+    missing = MISSING if missing is None else missing
 
     if kind == "sheet":
-        return formats.sheet(content.read(), columns, form.header, name)
+        return (*formats.sheet(content.read(), columns, form.header, name, missing), "")
     text = recoded(_decompressed(content, kind, name), form.encoding, name)
     if formats.is_json(text.peek()):
         _check_header(form, name)
-        return formats.json_lines(text.read(), columns, name)
-    return cut(text, columns, form, name)
+        return (*formats.json_lines(text.read(), columns, name), "")
+    return cut(text, columns, form, name, missing)
 
 
 def _inferred(
-    cells: "tuple[pa.Schema, Iterator[pa.RecordBatch]]", form: "Form", name: str
-) -> "tuple[pa.Table, dict[str, str]]":
-    """Find the types of text and cells."""
+    cells: "tuple[pa.Schema, Iterator[pa.RecordBatch], str]",
+    form: "Form",
+    name: str,
+    used: "Callable[[pa.Table], Used] | None",
+) -> "tuple[pa.Table, dict[str, str], Used | None]":
+    """Find the types of text and cells, in the rows that are used."""
     import pyarrow as pa
 
-    from fathomless.data.csv import inferred, written
-    from fathomless.data.notations import MARKS, mark_of
+    from fathomless.data.csv import bare, inferred
+    from fathomless.data.notations import HEAD, MARKS, leaning, mark_of
 
-    schema, pieces = cells
-    left = _gathered(schema, pieces, name).columns[::-1]
-    mark = mark_of(map(written, left)) if form.decimal == "auto" else form.decimal
+    schema, pieces, delimiter = cells
+    table = _gathered(schema, pieces, name)
+    kept = used(table) if used is not None and len(table) else None
+    if kept is not None and not kept.rows.all():
+        table = table.filter(pa.array(kept.rows))
+    left = table.columns[::-1]
+    del table
+    heads = [bare(column.slice(0, HEAD)) for column in left]
+    mark = mark_of(heads, delimiter) if form.decimal == "auto" else form.decimal
+    sure = form.decimal != "auto" or any(leaning(head) == mark for head in heads)
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
     # the text of a column goes when its values are there
-    found = [inferred(left.pop(), marks, form.dates) for _ in schema]
+    found = [inferred(left.pop(), marks, form.dates, sure) for _ in schema]
     told = {column: notation for column, (_, notation) in zip(schema.names, found, strict=True) if notation}
-    return pa.table([values for values, _ in found], schema.names), told
+    return pa.table([values for values, _ in found], schema.names), told, kept
 
 
 def _gathered(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str) -> "pa.Table":
@@ -399,7 +478,8 @@ def _gathered(schema: "pa.Schema", pieces: "Iterable[pa.RecordBatch]", name: str
 
 
 def _whole(found: "_Parquet | _Arrow", columns: Sequence[str] | None, form: "Form", name: str) -> "pa.Table":
-    from fathomless.data.csv import check_present, trimmed
+    from fathomless.data.csv import trimmed
+    from fathomless.data.headers import check_present
 
     _check_header(form, name)
     wanted = found.schema.names if columns is None else list(columns)
@@ -418,7 +498,7 @@ class _Parquet:
     def __init__(self, file: Any, name: str) -> None:
         from pyarrow import parquet
 
-        from fathomless.data.csv import check_names
+        from fathomless.data.headers import check_names
 
         self.file, self.name = parquet.ParquetFile(file, pre_buffer=False), name  # else all row groups are read ahead
         self.schema = self.file.schema_arrow
@@ -441,7 +521,7 @@ class _Arrow:
     def __init__(self, file: Any, name: str) -> None:
         from pyarrow import ipc
 
-        from fathomless.data.csv import check_names
+        from fathomless.data.headers import check_names
 
         self.file, self.name = ipc.open_file(file), name
         self.schema = self.file.schema
@@ -482,7 +562,7 @@ def explained(name: str, what: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    from fathomless.data.csv import short
+    from fathomless.data.headers import short
 
     if isinstance(error, OSError) and error.errno:
         advice = {

@@ -9,17 +9,19 @@ import json
 import math
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date, time
 from typing import Any
 
 import pyarrow as pa
 
-from fathomless.data.csv import CELL, MISSING, check_names, check_present, named_by_place
+from fathomless.data.csv import CELL, CODES, MISSING
+from fathomless.data.headers import check_names, check_present, named_by_place
 from fathomless.system.errors import DataError, FileError
 
 __all__ = ["is_json", "json_lines", "openpyxl", "sheet"]
 
+_CODE = re.compile(r"\s*[-+]?0\d+\s*")
 _PIECE = 8192  # rows that become a record batch
 
 
@@ -39,11 +41,12 @@ def openpyxl() -> Any:
 
 
 def sheet(
-    data: bytes, columns: Sequence[str] | None, header: bool, name: str
+    data: bytes, columns: Sequence[str] | None, header: bool, name: str, missing: Sequence[str] = MISSING
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Take the first sheet of an Excel file (.xlsx) apart: the names of its columns, and cells in blocks.
 
-    Formulas count with the values that they had when the file was saved.
+    Formulas count with the values that they had when the file was saved, and the words of `missing` are missing. A
+    column in which text is a whole number with a zero in front, such as 007, is text.
 
     Raises
     ------
@@ -56,33 +59,36 @@ def sheet(
         book = openpyxl().load_workbook(io.BytesIO(data), read_only=True, data_only=True)
         first = book.worksheets[0]
         first.reset_dimensions()  # what a file says of its size need not be so
-        rows = (row for row in first.iter_rows(values_only=True) if any(cell is not None for cell in row))
-        head = next(rows, ())
+        rows = [row for row in first.iter_rows(values_only=True) if any(cell is not None for cell in row)]
+        head = rows[0] if rows else ()
     except (KeyError, IndexError, ValueError, SyntaxError, zipfile.BadZipFile) as error:
         raise FileError(f"{name} is a zip archive or a spreadsheet, and no .xlsx; write the table as CSV") from error
-    cells = [_text(_of_sheet(cell)) or "" for cell in head]
+    cells = [_text(_of_sheet(cell, missing)) or "" for cell in head]
     while cells and not cells[-1]:
         cells.pop()
     names = named_by_place(cells) if header else [f"column_{i}" for i in range(1, len(cells) + 1)]
     check_names(names, name)
 
     def found() -> Iterator[list[Any]]:
-        if not header:
-            yield [_of_sheet(cell) for cell in head[: len(names)]]
-        for number, row in enumerate(rows, start=1):
-            bare = [_of_sheet(cell) for cell in row]
+        for number, row in enumerate(rows[header:], start=int(header)):
+            bare = [_of_sheet(cell, missing) for cell in row]
             if any(cell is not None for cell in bare[len(names) :]):
                 raise DataError(f"{name}, row {number} after the header, has more cells than the header; name them all")
             yield (bare + [None] * len(names))[: len(names)]
 
-    return _blocks(found(), names, columns, name)
+    codes = {name for row in rows[header:] for name, cell in zip(names, row, strict=False) if _is_code(cell)}
+    return _blocks(found(), names, codes, columns, name)
 
 
-def _of_sheet(cell: Any) -> Any:
+def _of_sheet(cell: Any, missing: Sequence[str]) -> Any:
     if isinstance(cell, str):
         bare = cell.strip()
-        return None if bare in MISSING else bare
+        return None if bare in missing else bare
     return cell
+
+
+def _is_code(cell: Any) -> bool:
+    return isinstance(cell, str) and _CODE.fullmatch(cell) is not None
 
 
 def is_json(head: bytes) -> bool:
@@ -99,6 +105,8 @@ def is_json(head: bytes) -> bool:
 
 def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Take lines of JSON apart, or a list of its objects: all names that occur, and cells in blocks.
+
+    A column in which text is a whole number with a zero in front, such as 007, is text.
 
     Raises
     ------
@@ -121,7 +129,8 @@ def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[p
                     )
             yield [row.get(key) for key in names]
 
-    return _blocks(found(), names, columns, name)
+    codes = {key for row in rows for key, cell in row.items() if _is_code(cell)}
+    return _blocks(found(), names, codes, columns, name)
 
 
 def _objects(data: bytes, name: str) -> list[dict[str, Any]]:
@@ -163,21 +172,24 @@ def _whole(cell: float) -> bool:
 
 
 def _blocks(
-    rows: Iterator[list[Any]], names: list[str], columns: Sequence[str] | None, name: str
+    rows: Iterator[list[Any]], names: list[str], codes: Collection[str], columns: Sequence[str] | None, name: str
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Gather rows of cells into record batches of the wanted columns."""
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
-    schema = pa.schema([(column, CELL) for column in wanted])
+    schema = pa.schema([(column, CODES if column in codes else CELL) for column in wanted])
     places = [names.index(column) for column in wanted]
 
     def pieces() -> Iterator[pa.RecordBatch]:
         while block := list(itertools.islice(rows, _PIECE)):
-            yield pa.record_batch([_array([row[place] for row in block]) for place in places], schema=schema)
+            cells = [[row[place] for row in block] for place in places]
+            yield pa.record_batch(list(map(_array, cells, schema.types)), schema=schema)
 
     return schema, pieces()
 
 
-def _array(cells: Sequence[Any]) -> pa.StructArray:
-    text = pa.array([_text(cell) for cell in cells], pa.string())
+def _array(cells: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    text = pa.array([_text(cell) for cell in cells], CODES if type_ == CODES else pa.string())
+    if type_ == CODES:
+        return text
     return pa.StructArray.from_arrays([text, pa.array([_number(cell) for cell in cells], pa.float64())], fields=[*CELL])

@@ -2,9 +2,10 @@ r"""How text writes numbers and dates: decimal commas, marks between thousands, 
 
 A notation is plain text. Of numbers it is their decimal mark, "." or ",": between thousands stand the other mark, a
 space or an apostrophe, in groups of three digits, and before or after a number a currency or a per cent sign, which are
-left out. Of dates it is a format of :func:`time.strptime`.
+left out; a per cent sign follows the mark, ".%". Of dates it is a format of :func:`time.strptime`.
 
-Cells decide. A number can be read by one mark, or by both (1.234): then the others of its table tell. Dates with
+Cells decide. A number can be read by one mark, or by both (1.234): then the others of its table tell, and if they do
+not, the delimiter does: of a file cut by semicolons 1,234 is a number with a decimal comma. Dates with
 slashes or dashes may begin with the day or the month: a cell that only one of them can be decides, and if there is
 none, the column stays text, unless the caller knows which.
 """
@@ -12,12 +13,32 @@ none, the column stays text, unless the caller knows which.
 import contextlib
 import itertools
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["AMBIGUOUS", "MARKS", "ORDERS", "days", "mark_of", "numbers", "words"]
+__all__ = [
+    "AMBIGUOUS",
+    "HEAD",
+    "MARKS",
+    "ORDERS",
+    "Known",
+    "ambiguous",
+    "as_before",
+    "days",
+    "doubtful",
+    "is_numeric",
+    "leaning",
+    "mark_of",
+    "matching",
+    "numbers",
+    "unit_of",
+    "units",
+    "with_unit",
+    "words",
+]
 
 #: Decimal marks.
 MARKS = (".", ",")
@@ -26,7 +47,10 @@ ORDERS = ("day-first", "month-first")
 #: The notation of text that may be dates with the day first or with the month first.
 AMBIGUOUS = "ambiguous dates"
 
-_HEAD = 1000  # cells of a column that tell how its table writes numbers
+#: Cells of a column that tell how its table writes numbers.
+HEAD = 1000
+_FEW = 0.05  # of the cells of a column, which do not settle its decimal mark
+_MOST = 0.8  # of these cells, which must be numbers
 _SPACES = "  \u2009\u202f'’"
 _UNIT = r"(?:[€$£¥%‰]|EUR|USD|GBP|CHF|JPY)"
 _BARE = rf"^\s*([-+]?)\s*{_UNIT}?\s*([-+]?[\d.,{_SPACES}]*[\d.,](?:[eE][-+]?\d+)?)\s*{_UNIT}?\s*$"
@@ -48,6 +72,36 @@ _TIMES: Mapping[str, str] = {r"$": "", r" \d{1,2}:\d{2}$": " %H:%M", r" \d{1,2}:
 Column: TypeAlias = pa.ChunkedArray
 
 
+@dataclass(frozen=True)
+class Known:
+    """How the cells of one column are to be read.
+
+    Attributes
+    ----------
+    notation : str
+        A decimal mark, a format of dates, or "auto".
+    marks : tuple of str
+        Decimal marks that are allowed, the likeliest first.
+    units : bool
+        Whether currencies and per cent signs are allowed.
+    doubt : str
+        Marks that may not stand in a number of more than one value, such as 1,234.
+    percent : bool
+        Whether all numbers must have a per cent sign.
+    """
+
+    notation: str = "auto"
+    marks: tuple[str, ...] = MARKS
+    units: bool = True
+    doubt: str = ""
+    percent: bool = False
+
+
+def is_numeric(notation: str) -> bool:
+    """Whether a notation is one of numbers, and not of dates."""
+    return notation in MARKS or notation in [mark + "%" for mark in MARKS]
+
+
 def numbers(cells: Column, mark: str) -> Column | None:
     """Read text as numbers with a decimal mark; nothing if a cell is none, or their units differ.
 
@@ -56,17 +110,29 @@ def numbers(cells: Column, mark: str) -> Column | None:
     >>> numbers(pa.chunked_array([["1.234,50 €", "7 €"]]), ",").to_pylist()
     [1234.5, 7.0]
     """
-    if len(cells) > 2 * _HEAD and numbers(cells.slice(0, _HEAD), mark) is None:  # text, as a rule
+    if len(cells) > 2 * HEAD and numbers(cells.slice(0, HEAD), mark) is None:  # text, as a rule
         return None
-    bare = pc.replace_substring_regex(cells, _BARE, r"\1\2")
-    if not pc.all(pc.match_substring_regex(bare, _GRAMMAR[mark]), min_count=0).as_py():
+    if not pc.all(matching(cells, mark), min_count=0).as_py() or len(units(cells)) > 1:
         return None
-    if len(_units(cells)) > 1:
-        return None
-    plain = pc.replace_substring_regex(bare, _BETWEEN[mark], "")
+    plain = pc.replace_substring_regex(_bare(cells), _BETWEEN[mark], "")
     with contextlib.suppress(pa.ArrowInvalid):
         return pc.cast(pc.replace_substring(plain, mark, "."), pa.float64())
     return None
+
+
+def matching(cells: Column, mark: str) -> Column:
+    """Return which cells are numbers with a decimal mark, with any unit; missing ones stay missing."""
+    return pc.match_substring_regex(_bare(cells), _GRAMMAR[mark])
+
+
+def ambiguous(cells: Column, marks: str) -> Column:
+    """Return which cells hold one of some marks, and are another number by each decimal mark, such as 1,234."""
+    both = pc.and_(matching(cells, "."), matching(cells, ","))
+    return pc.and_(both, pc.match_substring_regex(cells, f"[{marks}]"))
+
+
+def _bare(cells: Column) -> Column:
+    return pc.replace_substring_regex(cells, _BARE, r"\1\2")
 
 
 def days(cells: Column, notation: str | None = None, dates: str = "auto") -> tuple[Column, str] | None:
@@ -80,7 +146,7 @@ def days(cells: Column, notation: str | None = None, dates: str = "auto") -> tup
     >>> days(pa.chunked_array([["01.02.2024", "31.12.2023"]]))[1]
     '%d.%m.%Y'
     """
-    if len(cells) > 2 * _HEAD and not pc.any(_like_days(cells.slice(0, _HEAD)), min_count=0).as_py():
+    if len(cells) > 2 * HEAD and not pc.any(_like_days(cells.slice(0, HEAD)), min_count=0).as_py():
         return None
     for (pattern, orders), (rest, time) in itertools.product(_DAYS.items(), _TIMES.items()):
         if notation is not None and notation not in [order + time for order in orders]:
@@ -100,20 +166,104 @@ def days(cells: Column, notation: str | None = None, dates: str = "auto") -> tup
     return None
 
 
-def mark_of(columns: Iterable[Column]) -> str:
-    """Return the decimal mark of a table, by the first cells of its columns of text: "," where only it reads some."""
-    heads = [pc.utf8_trim_whitespace(column.slice(0, _HEAD)).drop_null() for column in columns]
+def mark_of(columns: Iterable[Column], delimiter: str = "") -> str:
+    """Return the decimal mark of a table, by the first cells of its columns of text: "," where only it reads some.
 
-    def needed(mark: str, other: str) -> bool:
-        return any(numbers(head, mark) is not None and numbers(head, other) is None for head in heads if len(head))
+    Where no column tells, the delimiter does: "," if it is a semicolon, and numbers have commas and no points.
+    """
+    heads = _heads(columns)
+    if found := {leaning(head) for head in heads} - {None}:
+        return "," if found == {","} else "."
+    commas = delimiter == ";" and any(_any(ambiguous(head, ",")) for head in heads)
+    return "," if commas and not any(_any(ambiguous(head, ".")) for head in heads) else "."
 
-    return "," if needed(",", ".") and not needed(".", ",") else "."
+
+def as_before(
+    columns: Mapping[str, Column], known: Mapping[str, str], plain: Iterable[str], delimiter: str
+) -> tuple[dict[str, Known], str | None]:
+    """Say how a new table is to be read, whose columns were read before: by its own cells, as the first table was.
+
+    Parameters
+    ----------
+    columns : mapping of str to Column
+        The first cells of all columns of text, without what is missing.
+    known : mapping of str to str
+        The notations of some columns in the first table.
+    plain : iterable of str
+        Columns of numbers that needed no notation there: a decimal point, nothing between thousands, no unit.
+    delimiter : str
+        Of the new table.
+
+    Returns
+    -------
+    dict of str to Known
+        For the columns of `known` and `plain`.
+    str or None
+        The decimal mark of the new table, if it is another one than before.
+
+    Notes
+    -----
+    Of a column that can be read in one way only, that way is taken. Other columns follow the rest of the table, and, if
+    it does not tell, the first table. Numbers of two values are doubtful where the table contradicts itself; and, if it
+    does not tell, commas in a column that had none, and any whose delimiter is the decimal mark, or speaks against it.
+    """
+    before = dict.fromkeys(plain, ".") | {name: way[0] for name, way in known.items() if is_numeric(way)}
+    common = next(iter(before.values()), None) if len(set(before.values())) == 1 else None
+    own = {name: leaning(head) for name, head in zip(columns, _heads(columns.values()), strict=True)}
+    told = {name: (way, before.get(name, common)) for name, way in own.items() if way}
+    same = any(way == old for way, old in told.values())
+    other = {way for way, old in told.values() if old not in (way, None)}
+    moved = next(iter(other)) if other and not same and len({way for way, _ in told.values()}) == 1 else None
+    found = {name: Known(way) for name, way in known.items() if not is_numeric(way)}
+    for name, mark in before.items():
+        way, explicit = moved or mark, name in known
+        doubt = ""
+        if other and moved is None:
+            doubt = "" if own.get(name) else ".,"
+            way = way if explicit else own.get(name) or way
+        elif not told:
+            doubt = "," if not explicit or (mark == "." and delimiter == ";") else ""
+            doubt += "." if mark == delimiter == "," and len(columns) > 1 else ""
+        percent = known.get(name, "").endswith("%")
+        found[name] = Known(way if explicit or moved else "auto", (way,), explicit, doubt, percent)
+    return found, moved
+
+
+def _heads(columns: Iterable[Column]) -> list[Column]:
+    return [pc.utf8_trim_whitespace(column.slice(0, HEAD)).drop_null() for column in columns]
+
+
+def doubtful(cells: Column, mark: str) -> bool:
+    """Whether hardly a cell needs a decimal mark, by which most others have marks between thousands: 1.234, 5.678, 1,5.
+
+    It is likelier that they are few cells of another notation, and that all others have the other decimal mark.
+    """
+    other = MARKS[1 - MARKS.index(mark)]
+    needing = _count(pc.and_(matching(cells, mark), pc.invert(matching(cells, other))))
+    return 0 < needing <= max(1.0, _FEW * len(cells)) and _count(ambiguous(cells, other)) > 0.5 * len(cells)
+
+
+def leaning(head: Column) -> str | None:
+    """Return the decimal mark that reads most cells of a column, and more than the other mark."""
+    head = pc.utf8_trim_whitespace(head).drop_null()
+    read = {mark: _count(matching(head, mark)) for mark in MARKS}
+    best = max(MARKS, key=lambda mark: read[mark])
+    told = read[best] > _MOST * len(head) and len(set(read.values())) > 1
+    return best if told and not doubtful(head, best) else None
+
+
+def _count(found: Column) -> int:
+    return int(pc.sum(found, min_count=0).as_py())
+
+
+def _any(found: Column) -> bool:
+    return bool(pc.any(found, min_count=0).as_py())
 
 
 def words(notation: str) -> str:
     """Say a notation."""
-    if notation in MARKS:
-        return f"numbers with {'decimal commas, ' if notation == ',' else ''}marks between thousands or units"
+    if is_numeric(notation):
+        return f"numbers with {'decimal commas, ' if notation[0] == ',' else ''}marks between thousands or units"
     if notation == AMBIGUOUS:
         return "text, since no cell tells whether its dates begin with the day or the month"
     return f"dates of the form {notation}"
@@ -130,7 +280,16 @@ def _like_days(cells: Column) -> Column:
     return pc.match_substring_regex(cells, "|".join(f"(?:{pattern})" for pattern in _DAYS))
 
 
-def _units(cells: Column) -> set[str]:
-    """Return what stands beside the numbers."""
-    found = pc.replace_substring_regex(cells, rf"[-+\d.,{_SPACES}\s]|[eE][-+]?\d+", "")
-    return {unit for unit in pc.unique(found).to_pylist() if unit is not None}
+def with_unit(cells: Column) -> bool:
+    """Whether a cell has a currency or a per cent sign."""
+    return _any(pc.match_substring_regex(cells, _UNIT))
+
+
+def unit_of(cells: Column) -> Column:
+    """Return what stands beside the number of each cell."""
+    return pc.replace_substring_regex(cells, rf"[-+\d.,{_SPACES}\s]|[eE][-+]?\d+", "")
+
+
+def units(cells: Column) -> set[str]:
+    """Return what stands beside the numbers of cells."""
+    return {unit for unit in pc.unique(unit_of(cells)).to_pylist() if unit is not None}

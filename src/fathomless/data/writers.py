@@ -59,7 +59,7 @@ def writer(target: Source) -> "Iterator[Callable[[pa.Table], None]]":
     name = named(target, "standard output")
     import pyarrow as pa
 
-    from fathomless.data.csv import short
+    from fathomless.data.headers import short
 
     encode = _encoder(name) if target != "-" else _LINES[".csv"]
     schema: pa.Schema | None = None
@@ -86,7 +86,7 @@ def writer(target: Source) -> "Iterator[Callable[[pa.Table], None]]":
 
 
 def _columns(schema: "pa.Schema") -> str:
-    from fathomless.data.csv import some
+    from fathomless.data.headers import some
 
     return some([f"{field.name} ({field.type})" for field in schema])
 

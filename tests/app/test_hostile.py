@@ -14,7 +14,7 @@ from commands import Call
 from fathomless.app.printing import plain
 from fathomless.data.files import read
 from fathomless.data.writers import writer
-from fathomless.system import io
+from fathomless.system import io, memory
 from fathomless.system.errors import FileError
 from run_folders import FIT, write_table
 
@@ -101,3 +101,23 @@ def test_text_of_a_sheet_is_read_back(workplace: None) -> None:
     with writer("out.xlsx") as write:
         write(pa.table({"name": BAIT[:3], "number": [1.0, 2.0, 3.0]}))
     assert read("out.xlsx").frame["name"].to_pylist() == BAIT[:3]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b',"y":1}\n{"x":1,"y":2}\n', "line 1, is no JSON"),
+        (b'{"x":"a\\ud800","y":1}\n' * 30, r"line 1, holds half of a surrogate pair, '\ud800'"),
+        (b'{"x\\ud800":1,"y":1}\n' * 30, r"line 1, holds half of a surrogate pair, '\ud800'"),
+        (b"".join(b'{"k%d":1,"y":%d}\n' % (i, i) for i in range(3000)), "give the objects the same names"),
+    ],
+    ids=["deep", "cell", "name", "names"],
+)
+def test_json_that_was_made_to_break_a_reader_is_refused(
+    call: Call, workplace: None, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr(memory, "available", lambda: 2**27)
+    Path("bait.jsonl").write_bytes(content)
+    said = call("fit", "bait.jsonl", "--target", "y", "--out", "run")
+    assert said.code == 2
+    assert message in said.err

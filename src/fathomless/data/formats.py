@@ -17,11 +17,13 @@ import pyarrow as pa
 
 from fathomless.data.csv import CELL, CODES, MISSING
 from fathomless.data.headers import check_names, check_present, named_by_place
+from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
 
 __all__ = ["is_json", "json_lines", "openpyxl", "sheet"]
 
 _CODE = re.compile(r"\s*[-+]?0\d+\s*")
+_BYTES = 16.0  # of a cell, at least
 _PIECE = 8192  # rows that become a record batch
 
 
@@ -99,8 +101,8 @@ def is_json(head: bytes) -> bool:
     line, end, _ = head.partition(b"\n")
     try:
         return line.startswith(b"{") and (not end or isinstance(json.loads(line), dict))
-    except ValueError:
-        return False
+    except (ValueError, RecursionError):
+        return line.startswith(b'{"')  # the reader says what is wrong with it
 
 
 def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -117,6 +119,12 @@ def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[p
     """
     rows = _objects(data, name)
     names = list(dict.fromkeys(key for row in rows for key in row))
+    cells = float(len(rows)) * len(names)
+    memory.require(
+        _BYTES * cells,
+        f"{name}, a table of {len(rows):,} objects with {len(names):,} names",
+        lambda share: f"give the objects the same names: {int(share * cells / len(rows)):,} fit",
+    )
     check_names(names, name)
 
     def found() -> Iterator[list[Any]]:
@@ -145,6 +153,14 @@ def _objects(data: bytes, name: str) -> list[dict[str, Any]]:
             found = json.loads(line) if line.strip() else []
         except (ValueError, RecursionError) as error:
             raise FileError(f"{name}, line {number}, is no JSON ({error}); give one object in each line") from error
+        if "\\ud" in line.lower():
+            try:
+                json.dumps(found, ensure_ascii=False).encode()
+            except UnicodeEncodeError as error:
+                raise FileError(
+                    f"{name}, line {number}, holds half of a surrogate pair, {error.object[error.start]!a}; give whole "
+                    "characters"
+                ) from error
         objects: list[Any] = found if isinstance(found, list) else [found]
         if not all(isinstance(one, dict) for one in objects):
             raise FileError(f"{name}, line {number}, is no object of JSON; give one object in each line")

@@ -1,7 +1,9 @@
 """Files and folders that were made to do harm: nothing is obeyed, followed or executed."""
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 from commands import Call
+from fathomless import UnboundedDepthRegressor
 from fathomless.app.printing import plain
 from fathomless.data.files import read
 from fathomless.data.writers import writer
 from fathomless.system import io, memory
 from fathomless.system.errors import FileError
+from quick_fits import problem
 from run_folders import FIT, write_table
 
 BAIT = ["=1+1", '=HYPERLINK("http://127.0.0.1","x")', "+1", "-1+2", "@SUM(A1)", "#N/A", "plain", "a=b"]
@@ -121,3 +125,52 @@ def test_json_that_was_made_to_break_a_reader_is_refused(
     said = call("fit", "bait.jsonl", "--target", "y", "--out", "run")
     assert said.code == 2
     assert message in said.err
+
+
+def test_parts_of_different_runs_are_refused(call: Call, data_csv: None) -> None:
+    quick = ["--members", "1", "--epochs", "3", "--quiet"]
+    call(*FIT, *quick)
+    call(*["other" if word == "run" else "size" if word == "price" else word for word in FIT], *quick)
+    for path in Path("run").glob("tensors-*"):
+        path.unlink()
+    for path in (Path("other/manifest.json"), *Path("other").glob("tensors-*")):
+        shutil.copy(path, "run")
+    for words in (["predict", "run", "data.csv", "--out", "p.csv"], ["evaluate", "run", "data.csv"], ["report", "run"]):
+        said = call(*words)
+        assert said.code == 2
+        assert "belongs to another model than the one in run" in said.err
+        assert "--resume" in said.err
+
+
+def test_a_run_whose_end_was_interrupted_shows_no_old_scores(call: Call, data_csv: None) -> None:
+    call(*FIT, "--members", "1", "--epochs", "3")
+    asked = json.loads(Path("run/run.json").read_text())
+    Path("run/unfinished.json").write_text(json.dumps({**asked, "model": ""}))
+    for words in (["evaluate", "run", "data.csv"], ["report", "run"]):
+        said = call(*words)
+        assert said.code == 2
+        assert "the end of the run in run was interrupted" in said.err
+    assert call("predict", "run", "data.csv", "--out", "p.csv").code == 0
+    again = call(*FIT, "--members", "1", "--epochs", "3", "--resume")
+    assert again.code == 0, again.err
+    assert call("report", "run").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weighing": {"kinds": [{"options": {}, "networks": 10**7}]}}, "do not have 2 networks between them"),
+        ({"weighing": {"kinds": [{"options": {"save": 1}, "networks": 2}]}}, "there is no option 'save'"),
+        ({"changed": {"predict": 1}}, "'predict' is no option"),
+    ],
+)
+def test_altered_models_build_and_set_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    UnboundedDepthRegressor(width=4, epochs=2, members=2, random_state=0).fit(*problem(30)).save(tmp_path / "m")
+    path = tmp_path / "m" / "manifest.json"
+    whole = json.loads(path.read_text())
+    whole["meta"] |= change
+    signed = {name: value for name, value in whole.items() if name != "checksum"}
+    text = json.dumps(signed, sort_keys=True, separators=(",", ":"))
+    path.write_text(json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **signed}))
+    with pytest.raises(FileError, match=message):
+        UnboundedDepthRegressor.load(tmp_path / "m")

@@ -194,9 +194,10 @@ def sample(given: argparse.Namespace) -> int:
 
 def report(given: argparse.Namespace) -> int:
     """Write the page of a run."""
-    from fathomless.app import runs
+    from fathomless.app import manifests, runs
     from fathomless.system import io
 
+    manifests.complete(given.folder)
     page = runs.page(given.folder)
     out = Path(given.out) if given.out else Path(given.folder) / "report.html"
     if out.is_dir():

@@ -17,7 +17,7 @@ from fathomless.families import registry
 from fathomless.system import io
 from fathomless.system.errors import FileError
 
-__all__ = ["ASKED", "UNFINISHED", "RunManifest", "finished", "fitted", "read_manifest", "state"]
+__all__ = ["ASKED", "UNFINISHED", "RunManifest", "complete", "finished", "fitted", "read_manifest", "state"]
 
 #: Files that tell what was asked: of the run that is there, and of one that is not finished.
 ASKED, UNFINISHED = "run.json", "unfinished.json"
@@ -53,6 +53,8 @@ class RunManifest:
         How columns write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
     versions : mapping of str to str
         Of fathomless, torch, numpy and Python.
+    model : str
+        Digest of the model's own manifest, which says that both belong together; "" before there is a model.
     """
 
     command: tuple[str, ...]
@@ -79,6 +81,7 @@ class RunManifest:
             "python": platform.python_version(),
         }
     )
+    model: str = ""
 
     def differences(self, other: "RunManifest") -> list[str]:
         """Return what makes this run another one than `other`, in the words of the command line."""
@@ -124,13 +127,13 @@ class RunManifest:
             If it was altered so that it is none.
         """
         if isinstance(found, dict):
-            found = {"notation": {}, "groups": None, **found}  # older runs have none
+            found = {"notation": {}, "groups": None, "model": "", **found}  # older runs have none
         if not isinstance(found, dict) or set(found) != {f.name for f in fields(RunManifest)}:
             raise FileError(f"{path} is not what fathomless wrote there; restore it from a backup or fit again")
         texts = ("command", "columns", "targets", "notes")
         whole = ("bytes", "rows", "seed", "threads")
         sound = (
-            all(isinstance(found[name], str) for name in ("estimator", "source", "sha256"))
+            all(isinstance(found[name], str) for name in ("estimator", "source", "sha256", "model"))
             and all(isinstance(found[name], list) and all(isinstance(v, str) for v in found[name]) for name in texts)
             and all(type(found[name]) is int and found[name] >= 0 for name in whole)
             and all(found[name] is None or isinstance(found[name], str) for name in ("key", "weight", "groups"))
@@ -158,9 +161,36 @@ def read_manifest(folder: Path_, latest: bool = False) -> RunManifest | None:
     """Return what was asked of a run, or None in a folder that ``Estimator.save`` alone wrote.
 
     In a folder whose run is done anew and not finished yet, this is the old run, or with `latest` the new one.
+
+    Raises
+    ------
+    FileError
+        If it cannot be read, or belongs to another model than the one in the folder.
     """
     path = Path(folder) / (UNFINISHED if latest and state(folder) == "unfinished" else ASKED)
-    return RunManifest.from_json(io.read_json(path), path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    found = RunManifest.from_json(io.read_json(path), path)
+    if path.name == ASKED and found.model and found.model != io.digest(folder):
+        raise FileError(
+            f"{path} belongs to another model than the one in {folder}: a fit was interrupted while it replaced the "
+            "run. Repeat its fit command with --resume"
+        )
+    return found
+
+
+def complete(folder: Path_) -> None:
+    """Refuse to show a run whose new model is in place while its scores are still those of the old one.
+
+    Raises
+    ------
+    FileError
+        If its end was interrupted, or it is not finished.
+    """
+    if state(finished(folder)) == "unfinished":
+        before, after = read_manifest(folder), read_manifest(folder, latest=True)
+        if before is not None and after is not None and replace(before, model="") == replace(after, model=""):
+            raise FileError(f"the end of the run in {folder} was interrupted; repeat its fit command with --resume")
 
 
 def finished(folder: Path_) -> Path:

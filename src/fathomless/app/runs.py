@@ -24,6 +24,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from io import StringIO
 from os import PathLike
 from pathlib import Path
@@ -34,7 +35,7 @@ import numpy.typing as npt
 
 from fathomless.app.analysis import Analysis, analyse
 from fathomless.app.doctor import examine
-from fathomless.app.manifests import ASKED, UNFINISHED, RunManifest, finished, read_manifest, state
+from fathomless.app.manifests import ASKED, UNFINISHED, RunManifest, complete, finished, read_manifest, state
 from fathomless.estimators.base import Estimator, Predictor
 from fathomless.estimators.densities import evaluate_density
 from fathomless.estimators.evaluation import Evaluation, evaluate
@@ -198,7 +199,7 @@ def finish(
         looked, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
         main = judged(held, name="held-out rows")
     estimator.save(folder)
-    io.write_text(folder / ASKED, manifest.to_json())
+    io.write_text(folder / ASKED, replace(manifest, model=io.digest(folder)).to_json())
     write_history(folder, estimator.history_)
     io.remove_file(folder / _RELEVANCE)
     if estimator.relevance_:
@@ -294,7 +295,8 @@ def load(folder: Path_) -> tuple[Estimator, RunManifest | None]:
     FileError
         If there is none, or none yet; the message says how to go on.
     """
-    return registry.load(finished(folder)), read_manifest(folder)
+    complete(folder)
+    return registry.load(folder), read_manifest(folder)
 
 
 def keep_evaluation(folder: Path_, evaluation: Evaluation) -> None:
@@ -318,7 +320,7 @@ def page(folder: Path_) -> str:
     """Return the report of a run as HTML."""
     from fathomless.app.report import Page, render  # and with it matplotlib, which nothing else needs
 
-    fitted, manifest = load(folder)
+    fitted, manifest = registry.load(finished(folder)), read_manifest(folder)
     scored = evaluations(folder)
     training = next((e for e in scored if e.name == "training rows"), None)
     others = [e for e in scored if e is not training]

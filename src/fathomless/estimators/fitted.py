@@ -175,7 +175,10 @@ class FittedModel(TableOptions, ABC):
             estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
             estimator._rebuild(saved)
             estimator._fitted_with = estimator._given()
+            own = {option.name for option in options_of(cls)}
             for name, value in saving.decoded(changed, cls.saved_values).items():
+                if name not in own:
+                    raise DataError(f"{name!r} is no option of {cls.__name__}")
                 setattr(estimator, name, functions[name] if value == saving.FUNCTION else value)
         return estimator
 
@@ -202,6 +205,14 @@ class FittedModel(TableOptions, ABC):
         self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
         members = meta["layout"].get("members", [{}])  # only an ensemble tells of them
         kinds = meta.get("weighing", {}).get("kinds", [{"options": {}, "networks": len(members)}])
+        if any(type(kind["networks"]) is not int or kind["networks"] < 1 for kind in kinds) or (
+            sum(kind["networks"] for kind in kinds) != len(members)
+        ):
+            raise DataError(f"its kinds do not have {len(members)} networks between them")
+        if unknown := {name for kind in kinds for name in kind["options"]} - {
+            one.name for one in options_of(type(self))
+        }:
+            raise DataError(f"there is no option {min(unknown)!r}")
         built = []
         for kind in kinds:
             one, sizes = self._with(kind["options"]), (self._width(self.schema_), self.likelihood_.outputs)

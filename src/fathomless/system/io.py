@@ -37,6 +37,7 @@ __all__ = [
     "Saved",
     "append_text",
     "as_file_error",
+    "digest",
     "header",
     "holds",
     "load",
@@ -281,6 +282,13 @@ def holds(folder: PathLike, *, inside: bool = False) -> bool:
     """Whether something of ours was saved in a folder, or inside it; it may still be damaged."""
     found = Path(folder).rglob(_MANIFEST) if inside else [Path(folder) / _MANIFEST]
     return any(path.is_file() for path in found)
+
+
+def digest(folder: PathLike) -> str:
+    """Return the SHA-256 of the manifest that :func:`save` put into a folder, which names the tensors, or ""."""
+    path = Path(folder) / _MANIFEST
+    with as_file_error(f"{path} cannot be read"):
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def real(folder: PathLike) -> Path:

@@ -14,11 +14,11 @@ import pytest
 
 from commands import Call
 from fathomless import UnboundedDepthRegressor
-from fathomless.app.printing import plain
 from fathomless.data.files import read
 from fathomless.data.writers import writer
 from fathomless.system import io, memory
 from fathomless.system.errors import FileError
+from fathomless.system.terminal import plain
 from quick_fits import problem
 from run_folders import FIT, write_table
 

@@ -29,24 +29,24 @@ def test_members_that_share_a_module_are_refused_with_its_name() -> None:
 
 
 class Shared(Architecture):
-    """Builds its layers anew, and gives out one head again and again."""
+    """Builds its layers anew, and gives out the same head of a depth again and again."""
 
-    def __init__(self, inputs: int, outputs: int, head: nn.Module) -> None:
-        self.inputs, self.outputs, self.own = inputs, outputs, head
+    def __init__(self, inputs: int, outputs: int, heads: dict[int, nn.Module]) -> None:
+        self.inputs, self.outputs, self.own = inputs, outputs, heads
 
     def layer(self, depth: int) -> nn.Module:
         return nn.Sequential(nn.Linear(self.inputs, self.inputs), nn.ReLU())
 
     def head(self, depth: int) -> nn.Module:
-        return self.own
+        return self.own.setdefault(depth, nn.Linear(self.inputs, self.outputs))
 
 
 @pytest.mark.parametrize("options", [{"members": 2}, {"members": 1, "structure_from": "elbo", "n_restarts": 2}])
 def test_an_architecture_that_hands_out_one_module_is_refused_before_the_training(options: dict[str, object]) -> None:
     X = np.random.default_rng(0).normal(size=(40, 2))
-    head = nn.Linear(2, 1)
+    heads: dict[int, nn.Module] = {}
     estimator = UnboundedDepthRegressor(
-        architecture=lambda i, o: Shared(i, o, head), epochs=2, random_state=0, **options
+        architecture=lambda i, o: Shared(i, o, heads), epochs=2, random_state=0, **options
     )
     with pytest.raises(DataError, match="share one parameter"):
         estimator.fit(X, X[:, 0])

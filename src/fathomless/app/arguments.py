@@ -11,10 +11,10 @@ from dataclasses import Field
 from typing import Any, NoReturn, cast
 
 from fathomless import __version__
-from fathomless.app.printing import plain
 from fathomless.estimators.options import COMMON, ClassOptions, NoiseOptions, described
 from fathomless.families.registry import families, options
 from fathomless.system.errors import DataError
+from fathomless.system.terminal import plain
 
 __all__ = ["form", "parser", "spoken"]
 

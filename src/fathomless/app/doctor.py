@@ -275,8 +275,9 @@ def _unlike(case: Case) -> Iterator[Finding]:
         if reference is None or reference.rows < _COMPARABLE:
             continue
         if (loss := _loss(reference, found)) is not None:
-            title = f"The rows of {found.name} are unlike those of the training"
-            yield Finding("problem", title, f"{loss}.", _OTHER_KIND)
+            yield Finding(
+                "problem", f"The rows of {found.name} are unlike those of the training", f"{loss}.", _OTHER_KIND
+            )
 
 
 def _reference(case: Case, found: Evaluation) -> Evaluation | None:

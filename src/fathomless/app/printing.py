@@ -1,11 +1,12 @@
 """What commands say: lines for people, lines for programs, and the end of a command."""
 
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from fathomless.system.terminal import plain
 
 if TYPE_CHECKING:
     from fathomless.estimators.evaluation import Evaluation
@@ -18,7 +19,6 @@ __all__ = [
     "findings_of",
     "ignore",
     "note",
-    "plain",
     "say",
     "scores_of",
     "show",
@@ -27,10 +27,6 @@ __all__ = [
     "table_of",
     "warn",
 ]
-
-
-#: Control characters but tabs and line feeds, and marks that change the direction of text.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def ignore(*_: object, **__: object) -> None:
@@ -74,17 +70,6 @@ def say(text: str) -> None:
 def show(text: object) -> None:
     """Print on standard output."""
     print(plain(str(text)))
-
-
-def plain(text: str) -> str:
-    r"""Escape control characters, which names of columns and classes may hold, and which a terminal would obey.
-
-    Examples
-    --------
-    >>> plain("price\x1b[2J\x07 of it\n")
-    'price\\x1b[2J\\x07 of it\n'
-    """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def show_json(**values: Any) -> None:

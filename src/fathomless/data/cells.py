@@ -70,6 +70,8 @@ def column_names(given: Any, name: str) -> list[str] | None:
 
 def check_table(X: Any) -> None:
     """Refuse what is no table, and arrays that hold no numbers; warn of whole numbers that are not exact."""
+    if type(X).__module__.startswith("scipy.sparse"):  # one kind is a dict; scikit-learn refuses them all
+        return
     if isinstance(X, dict) or (isinstance(X, list | tuple) and X and isinstance(X[0], dict)):
         what = "a dict" if isinstance(X, dict) else f"a {type(X).__name__} of dicts"
         raise DataError(f"X is {what}; make a data frame of it, with pandas.DataFrame(X) or polars.DataFrame(X)")

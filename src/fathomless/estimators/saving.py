@@ -31,6 +31,7 @@ FUNCTION = {"function": True}  # stands for an option that was a function
 _RENAMED_OPTIONS = {"structure": "predict_by", "progress": "verbose"}
 _RENAMED_CLASSES = {"ClippedPoisson": "TruncatedPoisson", "Clip": "HardTruncation", "Taper": "SmoothTruncation"}
 _RENAMED_FIELDS = {"clip": "truncation"}
+_OF_TYPE = ("must be a string or a real number",)
 _WITHOUT_EFFECT = {"weight_draws", "structure_rate", "structure_optimizer", "structure_radius", "structure_delay"}
 
 
@@ -82,7 +83,8 @@ def explained() -> Iterator[None]:
         }
         for sign, hint in hints.items():
             if sign in reason:
-                raise DataError(f"{reason}; {hint}") from error
+                known = TypeError if sign in _OF_TYPE else DataError  # as scikit-learn's estimators raise it
+                raise known(f"{reason}; {hint}") from error
         raise
 
 

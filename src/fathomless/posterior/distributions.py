@@ -484,8 +484,7 @@ class ClassPredictive(Predictive):
         """Lay the distribution out as columns, one value for each row.
 
         They are class, probability (of that class), probability_LABEL of every class, and the entropy, split into
-        entropy_noise, entropy_weights and entropy_structure; without the last two where they cannot be told apart.
-        Targets and levels are for numbers.
+        entropy_noise, entropy_weights and entropy_structure (not where these two are unknown); the rest is for numbers.
         """
         probs = _array(self.probs)
         return {
@@ -563,10 +562,8 @@ def _in_kind(given: Values, found: Tensor) -> Any:
 
 def _parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
     """Return the parts that are known: without weights and structure where these cannot be told apart."""
-    each = {"noise": split.noise}
-    if split.known:
-        each |= {"weights": split.weights, "structure": split.structure}
-    return {name: _array(values) for name, values in each.items()}
+    more = {"weights": split.weights, "structure": split.structure} if split.known else {}
+    return {name: _array(values) for name, values in {"noise": split.noise, **more}.items()}
 
 
 def _entropy(probs: Tensor) -> Tensor:
@@ -599,6 +596,5 @@ def doubles(values: Values) -> Tensor:
     """Return numbers in double precision, on the CPU."""
     if isinstance(values, Tensor):
         return values.cpu().to(torch.float64)
-    return torch.from_numpy(
-        np.array(unmasked(values), dtype=np.float64)
-    )  # a copy: series and read-only arrays are no tensors
+    copied = np.array(unmasked(values), dtype=np.float64)  # series and read-only arrays are no tensors
+    return torch.from_numpy(copied)

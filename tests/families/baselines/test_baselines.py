@@ -310,16 +310,16 @@ def test_an_ensemble_is_put_together_and_not_trained() -> None:
 
 
 def test_ensembles_that_are_none_are_refused() -> None:
-    one = finite_network(NET, 1)
+    one, other = finite_network(NET, 1), finite_network(NET, 1)
     with pytest.raises(DataError, match="no members"):
         Ensemble([])
     with pytest.raises(DataError, match="Ensemble, UnboundedDepth was asked for"):
         Ensemble([one, Ensemble([one])])
     for weights in ([1.0], [1.0, 0.0], [1.0, math.nan]):
         with pytest.raises(DataError, match="one positive number for each"):
-            Ensemble([one, one], weights)
+            Ensemble([one, other], weights)
     with pytest.raises(DataError, match="blueprint of 2 members was given to an ensemble of 1"):
-        Ensemble([one]).rebuild(Ensemble([one, one]).blueprint())
+        Ensemble([one]).rebuild(Ensemble([one, other]).blueprint())
 
 
 # ------------------------------------------------------------------------------------------------- estimators
@@ -366,6 +366,7 @@ QUICK: dict[str, Any] = {"epochs": 60, "learning_rate": 0.02, "width": 16}  # th
 CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KINDS["dun"][1], KINDS["swag"][1]]
 
 
+@pytest.mark.filterwarnings("ignore:class_weight sums to:fathomless.system.errors.DataWarning")
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks([kind(**QUICK) for kind in CHECKED])
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:

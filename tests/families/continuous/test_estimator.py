@@ -257,6 +257,7 @@ def test_data_that_are_read_in_parts_are_learned() -> None:
     assert np.mean((streamed.predict(X) - y) ** 2) < 0.8 * np.var(y)
 
 
+@pytest.mark.filterwarnings("ignore:class_weight sums to:fathomless.system.errors.DataWarning")
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks(
     [

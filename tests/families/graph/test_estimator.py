@@ -58,6 +58,7 @@ def without(estimator: Any) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:class_weight sums to:fathomless.system.errors.DataWarning")
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks(
     [kind(**{**SHORT, "sweeps": 40, "states": 10, "networks": 8}) for kind in KINDS], expected_failed_checks=without
@@ -435,7 +436,10 @@ def test_options_out_of_range_are_refused(
 def test_tables_without_a_density_are_refused(iris: tuple[np.ndarray, np.ndarray]) -> None:
     X = iris[0]
     fit = IndianChefsDensity(**SHORT).fit
-    with pytest.raises(DataError, match="5 samples of 4 columns were given; a density needs 10 rows"):
+    with (
+        pytest.warns(DataWarning, match="fewer than 12"),
+        pytest.raises(DataError, match="5 samples of 4 columns were given; a density needs 10 rows"),
+    ):
         fit(X[:5])
     with pytest.raises(DataError, match="column 'x1' is constant; drop it"):
         fit(np.column_stack([X[:, 0], np.ones(150)]))

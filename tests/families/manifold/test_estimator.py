@@ -58,6 +58,7 @@ def said(estimator: Any, X: Array) -> Array:
     return np.stack(estimator.predict(X, return_std=True))
 
 
+@pytest.mark.filterwarnings("ignore:class_weight sums to:fathomless.system.errors.DataWarning")
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks([kind(**CHECKED) for kind in KINDS])
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:

@@ -34,6 +34,7 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     return frame, y.to_numpy()
 
 
+@pytest.mark.filterwarnings("ignore:class_weight sums to:fathomless.system.errors.DataWarning")
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks(
     [

@@ -401,7 +401,7 @@ def _interval_calibration(found: Evaluation) -> tuple[float, str] | None:
 
 
 def _calibrated_otherwise(reference: Evaluation, found: Evaluation) -> bool:
-    """Whether the calibration of rows differs from that of others by more than chance."""
+    """Return True if the calibration of rows differs from that of others by more than chance."""
     each = 1.0 / reference.rows + 1.0 / found.rows
     if found.labels:
         gaps, hits = [], 0.0

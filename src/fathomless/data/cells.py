@@ -90,7 +90,7 @@ def check_table(X: Any) -> None:
 
 
 def is_gap(value: Any) -> bool:
-    """Whether a Python object stands for a missing value: None, NaN, NaT, pandas' NA, and what is masked."""
+    """Return True for a missing value: None, NaN, NaT, pandas' NA, or a masked cell."""
     if value is None or value is np.ma.masked or type(value).__name__ == "NAType":
         return True
     return isinstance(value, float | np.floating | Decimal | datetime.datetime | np.datetime64) and bool(value != value)

@@ -402,7 +402,7 @@ def written(column: Column) -> Column:
 
 
 def _exact(cells: Column) -> bool:
-    """Whether whole numbers of many digits, if all cells are whole numbers, are what they are as numbers."""
+    """Return False if all cells are whole numbers and double precision changes one of them."""
     if not pc.all(pc.match_substring_regex(cells, r"^\s*[-+]?\d+\s*$"), min_count=0).as_py():
         return True
     long = cells.filter(pc.greater(pc.utf8_length(cells), 15)).unique().to_pylist()

@@ -119,7 +119,7 @@ def _dealt(label: Array, members: int, seed: int) -> Array:
 
 
 def can_be_folded(x: Array, y: Array, *, together: bool = True) -> bool:
-    """Whether there are two different rows, of classes with 3 rows or more; copies that stay together are one row."""
+    """Return True if there are two rows to fold, of classes with 3 rows or more; copies that stay together are one."""
     rows = np.column_stack([x, y.reshape(len(y), -1)])
     distinct = np.unique(rows, axis=0) if together else rows
     if y.dtype.kind != "i":

@@ -1,4 +1,4 @@
-"""Which rows belong together, as it is given."""
+"""Groups of rows, as users give them."""
 
 from collections.abc import Hashable
 from typing import Any

@@ -74,7 +74,7 @@ Column: TypeAlias = pa.ChunkedArray
 
 @dataclass(frozen=True)
 class Known:
-    """How the cells of one column are to be read.
+    """Rules for reading the cells of one column.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class Known:
 
 
 def is_numeric(notation: str) -> bool:
-    """Whether a notation is one of numbers, and not of dates."""
+    """Return True for a notation of numbers, False for one of dates."""
     return notation in MARKS or notation in [mark + "%" for mark in MARKS]
 
 
@@ -234,9 +234,9 @@ def _heads(columns: Iterable[Column]) -> list[Column]:
 
 
 def doubtful(cells: Column, mark: str) -> bool:
-    """Whether hardly a cell needs a decimal mark, by which most others have marks between thousands: 1.234, 5.678, 1,5.
+    """Return True if few cells decide for a decimal mark under which the others have thousands: 1.234, 5.678, 1,5.
 
-    It is likelier that they are few cells of another notation, and that all others have the other decimal mark.
+    Those cells are then more likely of another notation, and the others have the other decimal mark.
     """
     other = MARKS[1 - MARKS.index(mark)]
     needing = _count(pc.and_(matching(cells, mark), pc.invert(matching(cells, other))))
@@ -281,7 +281,7 @@ def _like_days(cells: Column) -> Column:
 
 
 def with_unit(cells: Column) -> bool:
-    """Whether a cell has a currency or a per cent sign."""
+    """Return True if a cell has a currency or a per cent sign."""
     return _any(pc.match_substring_regex(cells, _UNIT))
 
 

@@ -289,7 +289,7 @@ def _margins(columns: Mapping[str, Column], places: npt.NDArray[np.int64]) -> di
 
 
 def _adds_up(columns: Iterable[Column]) -> bool:
-    """Whether the last number of a column is the sum or the mean of the others."""
+    """Return True if the last number of a column is the sum or the mean of the others."""
     for column in columns:
         for mark in notations.MARKS:
             if (values := notations.numbers(bare(column), mark)) is None:

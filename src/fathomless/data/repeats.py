@@ -55,7 +55,7 @@ class Repeats:
 
     @property
     def observations(self) -> bool:
-        """Whether equal rows are independent observations, not copies."""
+        """True if equal rows are independent observations, not copies."""
         return self.seen > 0.0 and self.chance >= _SHARE * self.seen
 
 

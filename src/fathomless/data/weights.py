@@ -1,4 +1,4 @@
-"""How often rows count, as it is given: read, checked, and told if it is unlikely to be meant."""
+"""Weights of rows, as users give them: reading, checks, and warnings of unlikely ones."""
 
 import warnings
 from typing import Any

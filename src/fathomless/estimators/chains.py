@@ -20,7 +20,7 @@ from fathomless.data.targets import Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import ChainOptions
-from fathomless.estimators.preparation import Array, Prepared
+from fathomless.estimators.preparation import Array, Encoded, Prepared
 from fathomless.inference import stacking
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
@@ -211,16 +211,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         return self.validation_fraction
 
     def _partition(
-        self,
-        x: Array,
-        y: Array,
-        count: float,
-        seed: int,
-        groups: Array | None,
-        kept: Array,
-        given: int,
-        *,
-        together: bool,
+        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
     ) -> Tensor | None:
         if groups is not None and self.validation_fraction == 0.0:
             raise DataError(

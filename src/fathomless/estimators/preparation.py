@@ -31,7 +31,7 @@ from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, as_seed, fold_in
 
-__all__ = ["FEW_ROWS", "Array", "Prepared", "TableReader"]
+__all__ = ["FEW_ROWS", "Array", "Encoded", "Prepared", "TableReader"]
 
 FEW_ROWS = 12  #: below which a fit does not tell how far its predictions are off
 _SMALL = 2000  # rows below which double precision costs nothing
@@ -85,6 +85,32 @@ class Prepared:
     repeats: dict[str, Any] | None = None
 
 
+@dataclass(frozen=True)
+class Encoded:
+    """Rows of a table, encoded and arranged for folds or a split.
+
+    Attributes
+    ----------
+    x, z : ndarrays, shape (N, D), (N,) or (N, T)
+        Columns that predict, and targets; whole numbers in z are classes.
+    weight : ndarray, shape (N,), optional
+        How often each row counts.
+    place : ndarray of int, shape (M,)
+        Which of the N rows each row of the table is in.
+    unit : ndarray of int, shape (N,), optional
+        Rows of equal numbers stay together; None if each row is by itself.
+    apart : bool
+        Whether equal rows are observations; else they are copies.
+    """
+
+    x: Array
+    z: Array
+    weight: Array | None
+    place: Array
+    unit: Array | None = None
+    apart: bool = False
+
+
 class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     """How an estimator reads a table, the way scikit-learn does."""
 
@@ -116,21 +142,11 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _partition(
-        self,
-        x: Array,
-        y: Array,
-        count: float,
-        seed: int,
-        groups: Array | None,
-        kept: Array,
-        given: int,
-        *,
-        together: bool,
+        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
     ) -> Tensor | None:
         """Return the folds of encoded rows if several networks are cross-fitted, shape (R, N); else None.
 
-        They are the rows `kept` of the `given` ones of the table. `together` says whether equal rows are copies, which
-        share a fold.
+        They are the rows `kept` of the `given` ones of the table.
         """
 
     @abstractmethod
@@ -162,26 +178,27 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         count = float(len(x) if weight is None else weight.sum())
         _warn_of_few(max(count, float(len(x))))
         found = None if groups is not None else repeats(x, z, weight, schema)
-        x, z, weight, place, unit, apart = self._arranged(x, z, weight, count, groups, found)
-        folds = self._partition(x, z, count, seed, groups, kept, given, together=not apart)
-        if folds is not None and apart and count <= SMALL_BATCH and not self._keeps_order():
-            x, z, weight, place, folds = _joined(x, z, weight, place, folds)
+        table = self._arranged(x, z, weight, count, groups, found)
+        folds = self._partition(table, count, seed, groups, kept, given)
+        if folds is not None and table.apart and count <= SMALL_BATCH and not self._keeps_order():
+            table, folds = _joined(table, folds)
         dtype, device = before or self._dtype(count, 1 if folds is None else int(folds.max()) + 1), self._device()
-        weight = None if weight is not None and apart and (weight == 1.0).all() else weight
-        rows, alike = _tensors(x, z, weight, dtype), None if unit is None else torch.from_numpy(unit)
+        weight, unit = table.weight, table.unit
+        weight = None if weight is not None and table.apart and (weight == 1.0).all() else weight
+        rows, alike = _tensors(table.x, table.z, weight, dtype), None if unit is None else torch.from_numpy(unit)
         told = _told(found)
         if folds is not None:
             of_row = np.full((len(folds), given), -1, dtype=np.int64)
-            of_row[:, kept] = folds.numpy()[:, place]
+            of_row[:, kept] = folds.numpy()[:, table.place]
             args = (self._width(schema), _on(rows, device), None, kept, seed, dtype, device)
-            return Prepared(schema, target, *args, folds, of_row, alike, apart, told)
+            return Prepared(schema, target, *args, folds, of_row, alike, table.apart, told)
         train, valid, held = self._hold_out(rows, count, seed, unit)
         valid = None if valid is None else _on(valid, device)
         if alike is not None:
             alike = alike[torch.from_numpy(np.setdiff1d(np.arange(len(rows)), held))]
-        held_out = kept[np.isin(place, held)]
+        held_out = kept[np.isin(table.place, held)]
         encoded = (self._width(schema), _on(train, device), valid, held_out)
-        return Prepared(schema, target, *encoded, seed, dtype, device, group=alike, apart=apart, repeats=told)
+        return Prepared(schema, target, *encoded, seed, dtype, device, group=alike, apart=table.apart, repeats=told)
 
     def _prepare_part(
         self, X: Any, y: Any, sample_weight: Any, classes: Any, before: tuple[int, torch.dtype] | None
@@ -289,23 +306,22 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _arranged(
         self, x: Array, z: Array, weight: Array | None, count: float, groups: Array | None, found: Repeats | None
-    ) -> tuple[Array, Array, Array | None, Array, Array | None, bool]:
+    ) -> Encoded:
         """Arrange rows for a split, so that their order and repetition do not matter.
 
-        Returned are x, z and weight; the place of each row of the table in them; which of them stay together; and
-        whether equal rows are observations. Observations become pieces, most of weight one. Copies in small tables are
-        merged.
+        Observations become pieces, most of weight one. Copies in small tables are merged.
         """
         place, ordered = np.arange(len(x)), self._keeps_order()
         apart = found is not None and found.observations
         if found is not None and apart and not ordered:
             own = pieces(found.unit, weight)
-            return x[own.source], z[own.source], own.weight, own.first, None, True
+            return Encoded(x[own.source], z[own.source], own.weight, own.first, apart=True)
         if groups is not None:
-            return x, z, weight, place, np.unique(groups, return_inverse=True)[1].ravel(), False
+            return Encoded(x, z, weight, place, np.unique(groups, return_inverse=True)[1].ravel())
         if count <= SMALL_BATCH and not ordered:
-            return *merged(x, z, weight), None, False
-        return x, z, weight, place, found.unit if found is not None and found.rows and not apart else None, apart
+            return Encoded(*merged(x, z, weight))
+        copies = found is not None and found.rows > 0 and not apart
+        return Encoded(x, z, weight, place, found.unit if found is not None and copies else None, apart)
 
     def _hold_out(self, rows: Rows, count: float, seed: int, unit: Array | None) -> tuple[Rows, Rows | None, Array]:
         """Split the rows, those of a unit together; return also the numbers of those held out."""
@@ -336,15 +352,12 @@ def _told(found: Repeats | None) -> dict[str, Any] | None:
     return {"rows": found.rows, "kind": "observations" if found.observations else "copies"}
 
 
-def _joined(
-    x: Array, z: Array, weight: Array | None, place: Array, folds: Tensor
-) -> tuple[Array, Array, Array, Array, Tensor]:
+def _joined(table: Encoded, folds: Tensor) -> tuple[Encoded, Tensor]:
     """Merge equal rows that are in the same folds; see :func:`~fathomless.data.frames.merged`."""
     count = len(folds)
-    x, z, weight, joined = merged(np.column_stack([x, folds.numpy().T]), z, weight)
+    x, z, weight, joined = merged(np.column_stack([table.x, folds.numpy().T]), table.z, table.weight)
     of_fold = torch.from_numpy(np.ascontiguousarray(x[:, -count:].T.astype(np.int64)))
-    ones = np.ones(len(x)) if weight is None else weight
-    return np.ascontiguousarray(x[:, :-count]), z, ones, joined[place], of_fold
+    return Encoded(np.ascontiguousarray(x[:, :-count]), z, weight, joined[table.place], apart=True), of_fold
 
 
 def _tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Rows:

@@ -26,7 +26,7 @@ from fathomless.estimators.options import (
     NaturalLawOptions,
     VariationalOptions,
 )
-from fathomless.estimators.preparation import Array, Prepared
+from fathomless.estimators.preparation import Array, Encoded, Prepared
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.crossfit import Held, crossfit, folded, held
@@ -158,19 +158,10 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         return ""
 
     def _partition(
-        self,
-        x: Array,
-        y: Array,
-        count: float,
-        seed: int,
-        groups: Array | None,
-        kept: Array,
-        given: int,
-        *,
-        together: bool,
+        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
     ) -> Tensor | None:
         if isinstance(self, CrossFitEstimator):
-            members, alike = self._members(count, x.shape[1]), len(kinds(self.vary))
+            members, alike = self._members(count, rows.x.shape[1]), len(kinds(self.vary))
             if alike > 1 and members == 1:
                 raise DataError(
                     f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
@@ -180,11 +171,15 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
                 if not isinstance(self.folds, str):
                     return given_folds(self.folds, given, kept).repeat(alike, 1)
                 checks.choice("folds", self.folds, ("random", "blocks"))
-                if self.members == "auto" and groups is None and not can_be_folded(x, y, together=together):
+                if (
+                    self.members == "auto"
+                    and groups is None
+                    and not can_be_folded(rows.x, rows.z, together=not rows.apart)
+                ):
                     return None
                 blocks = self.folds == "blocks"
-                how: dict[str, Any] = {"groups": groups, "blocks": blocks, "together": together}
-                return fold_rows(x, y, members, self.repeats, seed, **how).repeat(alike, 1)
+                how: dict[str, Any] = {"groups": groups, "blocks": blocks, "together": not rows.apart}
+                return fold_rows(rows.x, rows.z, members, self.repeats, seed, **how).repeat(alike, 1)
         chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
         if groups is not None and self._share_held_out(math.inf) == 0.0 and not chosen:
             raise DataError(

@@ -145,7 +145,7 @@ class Held:
     def take(self, chosen: Tensor) -> "Held":
         """Return some of the rows, by a mask or by their places."""
         weight = None if self.weight is None else self.weight[chosen]
-        return replace(self, f=self.f[:, chosen], y=self.y[chosen], weight=weight, rows=self.rows[chosen])
+        return replace(self, f=self.f[:, chosen], y=self.y[chosen], weight=weight, rows=self.rows[chosen.cpu()])
 
 
 @torch.no_grad()

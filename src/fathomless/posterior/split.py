@@ -75,7 +75,7 @@ class Uncertainty:
 
     @property
     def known(self) -> bool:
-        """Whether weights and structure can be told apart; if not, both are NaN, and only their sum is known.
+        """True if weights and structure can be told apart; if not, both are NaN, and only their sum is known.
 
         They cannot where each sampled structure has but one independent network: in sampled graphs, which are hardly
         ever found by two chains, in averages of sparse networks, and in sparse networks of unbounded depth.

@@ -279,7 +279,7 @@ def remove(folder: PathLike, *, inside: bool = False) -> None:
 
 
 def holds(folder: PathLike, *, inside: bool = False) -> bool:
-    """Whether something of ours was saved in a folder, or inside it; it may still be damaged."""
+    """Return True if :func:`save` wrote to a folder, or inside it; the content may still be damaged."""
     found = Path(folder).rglob(_MANIFEST) if inside else [Path(folder) / _MANIFEST]
     return any(path.is_file() for path in found)
 

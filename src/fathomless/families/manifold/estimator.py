@@ -17,7 +17,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.fitted import require_fitted
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Array, Prepared
+from fathomless.estimators.preparation import Array, Encoded, Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.dimensions import Dimensions
@@ -292,23 +292,20 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
     # ---- reading
 
     def _partition(
-        self,
-        x: Array,
-        y: Array,
-        count: float,
-        seed: int,
-        groups: Array | None,
-        kept: Array,
-        given: int,
-        *,
-        together: bool,
+        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
     ) -> Tensor | None:
         if self.holdout and not 0.01 <= self.holdout <= 0.5:
             raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
-        if not self.holdout or count < _FEW or (groups is None and not can_be_folded(x, y, together=together)):
+        together = not rows.apart
+        if (
+            not self.holdout
+            or count < _FEW
+            or (groups is None and not can_be_folded(rows.x, rows.z, together=together))
+        ):
             return None
         folds = round(1.0 / self.holdout)
-        return fold_rows(x, y, folds, math.ceil(self.candidates / folds), seed, groups=groups, together=together)
+        repeats = math.ceil(self.candidates / folds)
+        return fold_rows(rows.x, rows.z, folds, repeats, seed, groups=groups, together=together)
 
     def _share_held_out(self, count: float) -> float:
         return 0.0  # candidates are kept from folds, the posterior sees all rows

@@ -14,28 +14,45 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import narwhals as nw
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
+from sklearn.utils.validation import validate_data
 
+from fathomless.data import streams
+from fathomless.data.cells import check_table, eager
 from fathomless.data.folds import without
-from fathomless.data.targets import TargetScale
+from fathomless.data.schema import Schema
+from fathomless.data.targets import Target
 from fathomless.estimators import saving
-from fathomless.estimators.fitted import FittedPredictor, named, require_fitted
+from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask
+from fathomless.estimators.fitted import FittedModel, FittedPredictor, named, require_fitted
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
-from fathomless.estimators.preparation import Prepared, TableReader
+from fathomless.estimators.preparation import (
+    Prepared,
+    SplitPlan,
+    choose_dtype,
+    prepare,
+    prepare_part,
+    prepare_stream,
+    read,
+)
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.system import checks, io
 from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
+from fathomless.system.rng import as_seed
 from fathomless.system.surroundings import recording
 
 __all__ = ["Estimator", "Predictor"]
 
 
-class Estimator(TableReader, ABC):
+class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     """What all estimators share: fitting, and files.
 
     Attributes
@@ -88,11 +105,109 @@ class Estimator(TableReader, ABC):
     def _warn(self, fitted: Fitted) -> None:
         """Warn of what an inference did not reach."""
 
-    # ---- what an inference says
+    # ---- inference
+
+    @abstractmethod
+    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+        """Return the split of rows, by their number, their encoded columns, and whether they have groups."""
+
+    @abstractmethod
+    def _share_of_stream(self, rows: int) -> float:
+        """Return the share of the rows of a stream that is held out; DataError if streams cannot be used."""
 
     @abstractmethod
     def _infer(self, prepared: Prepared) -> Fitted:
         """Find the posterior."""
+
+    def _continued(self) -> bool:
+        """Return True if a fit continues from the fitted network, with its encodings."""
+        return False
+
+    # ---- preparation
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
+        """Encode and split a table; only the names of the columns are set here."""
+        self._check_options()
+        seed, before, dtype = self._seed(), self._encodings(), self.model_.dtype if self._continued() else None
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
+        X = self._table(X, reset=before is None)
+        table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
+        plan = self._split_plan(table.count, table.inputs, groups is not None)
+        return prepare(table, plan, seed, self.precision, self._device(), dtype)
+
+    def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
+        """Encode a part of the rows; later parts keep the encodings, seed and type of the first one."""
+        self._check_options()
+        first = "model_" not in vars(self)
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
+        return prepare_part(
+            self._table(X, reset=first),
+            y,
+            sample_weight,
+            classes,
+            task=self._task(),
+            columns=self._column_options(),
+            before=None if first else (self.schema_, self.target_),
+            seed=self._seed() if first else self.seed_,
+            dtype=self.precision if first else self.model_.dtype,
+            device=self._device(),
+        )
+
+    def _prepare_stream(self, source: streams.Source) -> Prepared:
+        """Learn how a stream is encoded, and read the rows that are held out."""
+        self._check_options()
+        share, task, columns = self._share_of_stream(source.rows), self._task(), self._column_options()
+        if isinstance(task, ClassTask) and task.class_weight is not None:
+            raise DataError(
+                f"class_weight={task.class_weight!r} was given; rows of a stream count once: leave it out, and say "
+                "with class_cost what mistakes cost"
+            )
+        seed, before = self._seed(), self._encodings()
+        encodings = before or streams.learn(source, task.encodes, **vars(columns))
+        self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
+        return prepare_stream(
+            source,
+            share,
+            task=task,
+            encodings=encodings,
+            seed=seed,
+            dtype=self.model_.dtype if self._continued() else choose_dtype(self.precision, source.rows),
+            device=self._device(),
+            digest="" if self.checkpoint is None else source.digest(),
+        )
+
+    def _column_options(self) -> ColumnOptions:
+        return ColumnOptions(self.missing, self.unseen, self.max_levels)
+
+    def _encodings(self) -> tuple[Schema, Target] | None:
+        """Return the encodings that a fit continues with."""
+        return (self.schema_, self.target_) if self._continued() else None
+
+    def _check_options(self) -> None:
+        for option in options_of(type(self)):
+            checks.option(option.name, getattr(self, option.name), **option.metadata)
+
+    def _seed(self) -> int:
+        if self.checkpoint is not None and self.random_state is None:
+            raise DataError(
+                "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
+                "set random_state to an integer"
+            )
+        return as_seed(self.random_state)
+
+    def _table(self, X: Any, reset: bool) -> Any:
+        """Check a table as scikit-learn does; set the names of its columns if `reset`."""
+        X = unmasked(X)
+        if isinstance(eager(X, "X"), nw.DataFrame):
+            with saving.explained():
+                validate_data(self, X, reset=reset, skip_check_array=True)
+            return X
+        check_table(X)
+        finite = "allow-nan" if self.missing == "impute" else True
+        with saving.explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
+            return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
 
     # ---- fitting
 
@@ -217,7 +332,7 @@ class Estimator(TableReader, ABC):
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
-        tags.target_tags.multi_output = self._target_type() is TargetScale
+        tags.target_tags.multi_output = isinstance(self._task(), NumberTask)
         return tags
 
 

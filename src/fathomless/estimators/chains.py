@@ -20,7 +20,7 @@ from fathomless.data.targets import Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import ChainOptions
-from fathomless.estimators.preparation import Array, Encoded, Prepared
+from fathomless.estimators.preparation import Array, Prepared, SplitPlan
 from fathomless.inference import stacking
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
@@ -189,16 +189,15 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         for text in convergence(fitted.weighing, self.chains_by):
             warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
-    def _fitted_before(self) -> torch.dtype | None:
-        return None
+    def _share_of_stream(self, rows: int) -> float:
+        raise DataError("a stream was given; chains need all rows in every sweep: give fit a table")
 
-    def _against_streams(self) -> str:
-        return "a stream was given; chains need all rows in every sweep: give fit a table"
-
-    def _keeps_order(self) -> bool:
-        return False
-
-    def _share_held_out(self, count: float) -> float:
+    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+        if grouped and self.validation_fraction == 0.0:
+            raise DataError(
+                f"groups were given, and {type(self).__name__} holds out no rows; leave them out, or set "
+                "validation_fraction"
+            )
         if not 0.0 <= self.validation_fraction < 1.0:
             raise DataError(
                 f"validation_fraction={self.validation_fraction} was given; 0 <= validation_fraction < 1 is allowed"
@@ -208,17 +207,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
                 "chains_by='stacked' was given, which weighs chains by rows that were held out; set "
                 "validation_fraction, to 0.2 say"
             )
-        return self.validation_fraction
-
-    def _partition(
-        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
-    ) -> Tensor | None:
-        if groups is not None and self.validation_fraction == 0.0:
-            raise DataError(
-                f"groups were given, and {type(self).__name__} holds out no rows; leave them out, or set "
-                "validation_fraction"
-            )
-        return None
+        return SplitPlan(share=self.validation_fraction)
 
 
 def convergence(weighing: dict[str, Any], chains_by: str) -> list[str]:

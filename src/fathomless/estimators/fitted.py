@@ -17,10 +17,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.data.frames import encode, take
+from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, Indicators, Target, TargetScale
 from fathomless.estimators import saving
+from fathomless.estimators.encoding import ClassTask, NumberTask, Task
 from fathomless.estimators.options import ClassOptions, DrawnWeightsOptions, NoiseOptions, TableOptions, options_of
 from fathomless.inference.distributed import local_device
 from fathomless.posterior.capabilities import rebuild
@@ -126,17 +127,12 @@ class FittedModel(TableOptions, ABC):
         """Check a table; `reset` is for one that is fitted."""
 
     @abstractmethod
+    def _task(self) -> Task:
+        """Return the encoding of rows and targets."""
+
     def _predictors(self, schema: Schema, X: Any) -> Array:
-        """Encode what predicts, shape (N, D)."""
-
-    @abstractmethod
-    def _width(self, schema: Schema) -> int:
-        """Return D."""
-
-    @classmethod
-    @abstractmethod
-    def _target_type(cls) -> type[ClassLabels] | type[TargetScale]:
-        """Return the class that encodes targets."""
+        """Encode the predictors of a table, shape (N, D)."""
+        return self._task().predictors(schema, X)
 
     # ---- reading
 
@@ -194,7 +190,7 @@ class FittedModel(TableOptions, ABC):
         if meta["n_features_in"] != len(names) or meta["feature_names_in"] not in ([], names):
             raise DataError("its columns are not those of its schema")
         several = isinstance(meta["target"], dict) and "indicators" in meta["target"]
-        self.target_ = (Indicators if several else self._target_type()).from_json(meta["target"])
+        self.target_ = (Indicators if several else self._task().encodes).from_json(meta["target"])
         dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
         try:
             device = self._device()
@@ -215,7 +211,7 @@ class FittedModel(TableOptions, ABC):
             raise DataError(f"there is no option {min(unknown)!r}")
         built = []
         for kind in kinds:
-            one, sizes = self._with(kind["options"]), (self._width(self.schema_), self.likelihood_.outputs)
+            one, sizes = self._with(kind["options"]), (self._task().width(self.schema_), self.likelihood_.outputs)
             built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind["networks"])]
         self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
         rebuild(self.model_, meta["layout"])
@@ -360,17 +356,13 @@ class FittedPredictor(FittedModel, ABC):
 
 
 class OfRows(FittedPredictor, ABC):
-    """What predicts from columns of a table."""
-
-    def _predictors(self, schema: Schema, X: Any) -> Array:
-        return encode(schema, X)
-
-    def _width(self, schema: Schema) -> int:
-        return schema.width
+    """Predictors from columns of a table."""
 
 
 class OfClasses(ClassOptions, OfRows, ABC):
-    """What predicts classes."""
+    """Predictors of classes."""
+
+    several_labels: ClassVar[bool] = True  # whether rows may have any number of labels, in columns of 0 and 1
 
     @property
     def classes_(self) -> Array:
@@ -389,9 +381,8 @@ class OfClasses(ClassOptions, OfRows, ABC):
     def _units(self) -> dict[str, Any]:
         return {} if isinstance(self.target_, Indicators) else {"labels": self.classes_}
 
-    @classmethod
-    def _target_type(cls) -> type[ClassLabels]:
-        return ClassLabels
+    def _task(self) -> ClassTask:
+        return ClassTask(class_weight=self.class_weight, class_cost=self.class_cost, several_labels=self.several_labels)
 
 
 class OfNumbers:
@@ -403,9 +394,8 @@ class OfNumbers:
         target = cast(TargetScale, self.target_)
         return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
 
-    @classmethod
-    def _target_type(cls) -> type[TargetScale]:
-        return TargetScale
+    def _task(self) -> NumberTask:
+        return NumberTask()
 
 
 class NamedNoise(NoiseOptions):

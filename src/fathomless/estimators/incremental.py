@@ -78,9 +78,8 @@ class Incremental(VariationalEstimator, ABC):
         and temperature are not calibrated; `epochs`, `schedule`, `warm_up`, `structure_delay`, `patience`,
         `validation_fraction` and `checkpoint` are for :meth:`fit`.
         """
-        before = (self.seed_, self.model_.dtype) if "model_" in vars(self) else None
         self._fit(
-            lambda: self._prepare_part(X, y, sample_weight, classes, before),
+            lambda: self._prepare_part(X, y, sample_weight, classes),
             lambda part: self._pass(part, total_rows),
         )
         return self

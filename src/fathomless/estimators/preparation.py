@@ -1,37 +1,49 @@
-"""From a table to rows on the device: what every estimator does before a posterior is looked for."""
+"""Preparation of a table for a fit: reading, encoding, splitting, and rows on the device.
+
+A fit calls :func:`read`, which encodes a table, then :func:`prepare`, which splits the encoded rows by a
+:class:`SplitPlan`. Everything is a function of values.
+"""
 
 import warnings
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-import narwhals as nw
 import numpy as np
+import numpy.typing as npt
 import torch
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fathomless.data import streams
-from fathomless.data.cells import check_table, eager
-from fathomless.data.folds import split_units
-from fathomless.data.frames import fit_schema, merged, readable, take
+from fathomless.data.folds import can_be_folded, fold_rows, given_folds, split_units
+from fathomless.data.frames import merged, readable, take
 from fathomless.data.groups import read_groups
 from fathomless.data.repeats import Repeats, pieces, repeats
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
 from fathomless.data.weights import read_weight, warn_of_sum
-from fathomless.estimators.fitted import Array, FittedModel
-from fathomless.estimators.options import ClassOptions, options_of
-from fathomless.estimators.saving import explained
+from fathomless.estimators.encoding import ColumnOptions, Task
 from fathomless.inference.training import SMALL_BATCH
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
-from fathomless.system.masked import unmasked
-from fathomless.system.rng import as_generator, as_seed, fold_in
+from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["FEW_ROWS", "Array", "Encoded", "Prepared", "TableReader"]
+__all__ = [
+    "FEW_ROWS",
+    "Array",
+    "Encoded",
+    "Prepared",
+    "SplitPlan",
+    "Table",
+    "choose_dtype",
+    "prepare",
+    "prepare_part",
+    "prepare_stream",
+    "read",
+]
+
+Array = npt.NDArray[Any]
 
 FEW_ROWS = 12  #: below which a fit does not tell how far its predictions are off
 _SMALL = 2000  # rows below which double precision costs nothing
@@ -111,226 +123,339 @@ class Encoded:
     apart: bool = False
 
 
-class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
-    """How an estimator reads a table, the way scikit-learn does."""
+@dataclass(frozen=True)
+class SplitPlan:
+    """Plan of the split of N rows.
 
-    _columns_predict: ClassVar[bool] = True  # else they are the target
+    Attributes
+    ----------
+    members : int
+        Folds K of each partition; 1 holds out a share of the rows for one network.
+    repeats : int
+        Partitions R.
+    copies : int
+        Number of times that the partitions are used, once for each kind of network.
+    folds : "random", "blocks" or array of int
+        Random folds, blocks of consecutive rows, or the fold of each row of the table.
+    optional : bool
+        True if rows that cannot be folded are given to one network instead.
+    share : float
+        Share of the rows that is held out of one network.
+    """
 
-    # ---- what a task says
+    members: int = 1
+    repeats: int = 1
+    copies: int = 1
+    folds: Any = "random"
+    optional: bool = False
+    share: float = 0.0
 
-    @abstractmethod
-    def _fit_target(self, y: Any, weight: Array | None) -> Target:
-        """Learn how to encode the target."""
+    @property
+    def ordered(self) -> bool:
+        """True if the folds depend on the order of the rows."""
+        return not (isinstance(self.folds, str) and self.folds == "random")
 
-    @abstractmethod
-    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> Target:
-        """Learn how to encode the target from the first of several parts, and from the classes if they are given."""
 
-    @abstractmethod
-    def _shaped(self, y: Any) -> Any:
-        """Return a target without an axis that it should not have."""
+@dataclass(frozen=True)
+class Table:
+    """An encoded table.
 
-    @abstractmethod
-    def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
-        """Return how often rows count, (N,): the weights that were given, times those that options give a target."""
+    Attributes
+    ----------
+    schema, target
+        Encodings of columns and target.
+    inputs : int
+        Encoded predictors, D.
+    x, z : ndarrays, shape (N, D), (N,) or (N, T)
+        Encoded predictors and targets; whole numbers in z are classes. Rows of weight zero are left out.
+    weight : ndarray, shape (N,), optional
+        Weight of each row.
+    groups : ndarray, shape (N,), optional
+        Group of each row.
+    kept : ndarray of int, shape (N,)
+        Numbers of these rows in the table.
+    rows : int
+        Number of rows of the table.
+    """
 
-    # ---- what an inference says
+    schema: Schema
+    target: Target
+    inputs: int
+    x: Array
+    z: Array
+    weight: Array | None
+    groups: Array | None
+    kept: Array
+    rows: int
 
-    @abstractmethod
-    def _share_held_out(self, count: float) -> float:
-        """Return the share of so many rows that is held out."""
+    @property
+    def count(self) -> float:
+        """Number of rows, each as often as it counts."""
+        return float(len(self.x) if self.weight is None else self.weight.sum())
 
-    @abstractmethod
-    def _partition(
-        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
-    ) -> Tensor | None:
-        """Return the folds of encoded rows if several networks are cross-fitted, shape (R, N); else None.
 
-        They are the rows `kept` of the `given` ones of the table.
-        """
+def read(
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    groups: Any,
+    *,
+    task: Task,
+    columns: ColumnOptions,
+    before: tuple[Schema, Target] | None,
+) -> Table:
+    """Encode a table.
 
-    @abstractmethod
-    def _keeps_order(self) -> bool:
-        """Whether the order of the rows matters to their folds."""
+    Parameters
+    ----------
+    X : array or data frame, shape (M, C)
+        Checked columns.
+    y : array or series, shape (M,) or (M, T)
+        Targets.
+    sample_weight : array, shape (M,), optional
+        Weights of the rows.
+    groups : array, shape (M,), optional
+        Groups of the rows.
+    task : Task
+        Encoding of the target.
+    columns : ColumnOptions
+        Encoding of the columns.
+    before : (Schema, Target), optional
+        Encodings of an earlier fit, which are used as they are.
 
-    @abstractmethod
-    def _against_streams(self) -> str:
-        """Return why data that are read in parts cannot be used, and what to do; "" if they can."""
+    Raises
+    ------
+    DataError
+        For rows, weights or groups that cannot be used.
+    """
+    X, y, weight, kept, rows = _counted(X, y, sample_weight, task)
+    weight = task.weigh(y, weight)
+    if weight is not None:
+        warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
+    groups = None if groups is None else read_groups(groups, rows)[kept]
+    schema, target = before or (task.fit_schema(X, weight, columns), task.fit_target(y, weight))
+    x, z = task.predictors(schema, X), target.encode(y)
+    table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows)
+    _warn_of_few(max(table.count, float(len(x))))
+    return table
 
-    @abstractmethod
-    def _fitted_before(self) -> torch.dtype | None:
-        """Return the type of the weights if the fit goes on from the fitted state, with its schema; else None."""
 
-    # ---- reading
+def prepare(
+    table: Table, plan: SplitPlan, seed: int, precision: str, device: torch.device, dtype: torch.dtype | None = None
+) -> Prepared:
+    """Split an encoded table, and put its rows on the device.
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
-        """Read the table; only the names of the columns are set here."""
-        self._check_options()
-        seed, before = self._seed(), self._fitted_before()
-        X, y, weight, kept, given = self._read(X, y, sample_weight, reset=before is None)
-        weight = self._reweighted(y, weight)
-        if weight is not None:
-            warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
-        groups = None if groups is None else read_groups(groups, given)[kept]
-        schema = self._fit_schema(X, weight) if before is None else self.schema_
-        target = self._fit_target(y, weight) if before is None else self.target_
-        x, z = self._predictors(schema, X), target.encode(y)
-        count = float(len(x) if weight is None else weight.sum())
-        _warn_of_few(max(count, float(len(x))))
-        found = None if groups is not None else repeats(x, z, weight, schema)
-        table = self._arranged(x, z, weight, count, groups, found)
-        folds = self._partition(table, count, seed, groups, kept, given)
-        if folds is not None and table.apart and count <= SMALL_BATCH and not self._keeps_order():
-            table, folds = _joined(table, folds)
-        dtype, device = before or self._dtype(count, 1 if folds is None else int(folds.max()) + 1), self._device()
-        weight, unit = table.weight, table.unit
-        weight = None if weight is not None and table.apart and (weight == 1.0).all() else weight
-        rows, alike = _tensors(table.x, table.z, weight, dtype), None if unit is None else torch.from_numpy(unit)
-        told = _told(found)
-        if folds is not None:
-            of_row = np.full((len(folds), given), -1, dtype=np.int64)
-            of_row[:, kept] = folds.numpy()[:, table.place]
-            args = (self._width(schema), _on(rows, device), None, kept, seed, dtype, device)
-            return Prepared(schema, target, *args, folds, of_row, alike, table.apart, told)
-        train, valid, held = self._hold_out(rows, count, seed, unit)
-        valid = None if valid is None else _on(valid, device)
-        if alike is not None:
-            alike = alike[torch.from_numpy(np.setdiff1d(np.arange(len(rows)), held))]
-        held_out = kept[np.isin(table.place, held)]
-        encoded = (self._width(schema), _on(train, device), valid, held_out)
-        return Prepared(schema, target, *encoded, seed, dtype, device, group=alike, apart=table.apart, repeats=told)
-
-    def _prepare_part(
-        self, X: Any, y: Any, sample_weight: Any, classes: Any, before: tuple[int, torch.dtype] | None
-    ) -> Prepared:
-        """Read a part of the rows; the first one says how the table is encoded, and later ones keep seed and type."""
-        self._check_options()
-        first = before is None
-        X, y, weight, _, _ = self._read(X, y, sample_weight, reset=first)
-        if weight is not None:
-            warn_of_sum(weight)
-        schema = self._fit_schema(X, weight) if first else self.schema_
-        target = self._first_target(y, weight, classes) if first else self.target_
-        if not first and classes is not None:
-            again = self._first_target(y, weight, classes)
-            if isinstance(again, ClassLabels) and again != target:
-                raise DataError(
-                    f"classes are {some(again.labels)}, and were {some(cast(ClassLabels, target).labels)} in the first "
-                    "call; they stay: give the same, or none"
-                )
-        x, z = self._predictors(schema, X), target.encode(y)
-        seed, dtype = before or (self._seed(), self._dtype(len(x)))
-        device, none = self._device(), np.zeros(0, dtype=np.int64)
-        rows = _on(_tensors(x, z, weight, dtype), device)
-        return Prepared(schema, target, self._width(schema), rows, None, none, seed, dtype, device)
-
-    def _prepare_stream(self, source: streams.Source) -> Prepared:
-        """Learn how the table is encoded, and read the rows that are held out."""
-        self._check_options()
-        if reason := self._against_streams():
-            raise DataError(reason)
-        if isinstance(self, ClassOptions) and self.class_weight is not None:
-            raise DataError(
-                f"class_weight={self.class_weight!r} was given; rows of a stream count once: leave it out, and say "
-                "with class_cost what mistakes cost"
-            )
-        seed, before = self._seed(), self._fitted_before()
-        options = {"missing": self.missing, "unseen": self.unseen, "max_levels": self.max_levels}
-        schema, target = (
-            streams.learn(source, self._target_type(), **options) if before is None else (self.schema_, self.target_)  # type: ignore[arg-type]
+    Parameters
+    ----------
+    table : Table
+        Encoded rows.
+    plan : SplitPlan
+        The split.
+    seed : int
+        Seed of the fit.
+    precision : {"auto", "float32", "float64", "bfloat16"}
+        Option of the estimator.
+    device : torch.device
+        Device of the rows.
+    dtype : torch.dtype, optional
+        Type of the network of an earlier fit, in place of that by `precision`.
+    """
+    found = None if table.groups is not None else repeats(table.x, table.z, table.weight, table.schema)
+    rows = _arranged(table, plan.ordered, found)
+    folds = _folds(table, rows, plan, seed)
+    if folds is not None and rows.apart and table.count <= SMALL_BATCH and not plan.ordered:
+        rows, folds = _joined(rows, folds)
+    dtype = dtype or choose_dtype(precision, table.count, 1 if folds is None else int(folds.max()) + 1)
+    weight, unit = rows.weight, rows.unit
+    weight = None if weight is not None and rows.apart and (weight == 1.0).all() else weight
+    whole, group = _tensors(rows.x, rows.z, weight, dtype), None if unit is None else torch.from_numpy(unit)
+    common: dict[str, Any] = {
+        "seed": seed,
+        "dtype": dtype,
+        "device": device,
+        "apart": rows.apart,
+        "repeats": _summary(found),
+    }
+    if folds is not None:
+        of_row = np.full((len(folds), table.rows), -1, dtype=np.int64)
+        of_row[:, table.kept] = folds.numpy()[:, rows.place]
+        return Prepared(
+            table.schema,
+            table.target,
+            table.inputs,
+            train=_on(whole, device),
+            valid=None,
+            held_out=table.kept,
+            folds=folds,
+            fold_of_row=of_row,
+            group=group,
+            **common,
         )
-        self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
-        held = streams.held_out(source.rows, self._share_held_out(source.rows), fold_in(seed, "split"))
-        dtype = before or self._dtype(source.rows)
-        device, digest = self._device(), "" if self.checkpoint is None else source.digest()
-        train, valid = streams.encoded(source, schema, target, held, dtype, device, digest)
-        return Prepared(schema, target, self._width(schema), train, valid, held, seed, dtype, device)
+    train, valid, held = _hold_out(whole, plan.share, seed, unit)
+    if group is not None:
+        group = group[torch.from_numpy(np.setdiff1d(np.arange(len(whole)), held))]
+    return Prepared(
+        table.schema,
+        table.target,
+        table.inputs,
+        train=_on(train, device),
+        valid=None if valid is None else _on(valid, device),
+        held_out=table.kept[np.isin(rows.place, held)],
+        group=group,
+        **common,
+    )
 
-    def _check_options(self) -> None:
-        for option in options_of(type(self)):
-            checks.option(option.name, getattr(self, option.name), **option.metadata)
 
-    def _fit_schema(self, X: Any, weight: Array | None) -> Schema:
-        return fit_schema(
-            X,
-            weight=weight,
-            missing=self.missing,
-            unseen=self.unseen,
-            max_levels=self.max_levels,
-            limit=self._columns_predict,
-        )
+def prepare_part(
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    classes: Any,
+    *,
+    task: Task,
+    columns: ColumnOptions,
+    before: tuple[Schema, Target] | None,
+    seed: int,
+    dtype: torch.dtype | str,
+    device: torch.device,
+) -> Prepared:
+    """Encode a part of the rows, of which none is held out.
 
-    def _seed(self) -> int:
-        if self.checkpoint is not None and self.random_state is None:
+    Parameters
+    ----------
+    X, y, sample_weight, task, columns, before
+        As in :func:`read`; the first part fits the encodings, later parts use them.
+    classes : array, optional
+        All labels of a classification.
+    seed : int
+        Seed of the fit.
+    dtype : torch.dtype or str
+        Type of the rows, or the option `precision`.
+    device : torch.device
+        Device of the rows.
+
+    Raises
+    ------
+    DataError
+        As :func:`read`, and for classes that differ from those of the first part.
+    """
+    X, y, weight, _, _ = _counted(X, y, sample_weight, task)
+    if weight is not None:
+        warn_of_sum(weight)
+    schema, target = before or (task.fit_schema(X, weight, columns), task.first_target(y, weight, classes))
+    if before is not None and classes is not None:
+        again = task.first_target(y, weight, classes)
+        if isinstance(again, ClassLabels) and again != target:
             raise DataError(
-                "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
-                "set random_state to an integer"
+                f"classes are {some(again.labels)}, and were {some(cast(ClassLabels, target).labels)} in the first "
+                "call; they stay: give the same, or none"
             )
-        return as_seed(self.random_state)
+    x, z = task.predictors(schema, X), target.encode(y)
+    dtype = choose_dtype(dtype, len(x)) if isinstance(dtype, str) else dtype
+    rows, none = _on(_tensors(x, z, weight, dtype), device), np.zeros(0, dtype=np.int64)
+    return Prepared(schema, target, task.width(schema), rows, None, none, seed, dtype, device)
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Array | None, Array, int]:
-        """Check the table as scikit-learn does, drop rows that count for nothing; say which of how many are kept."""
-        if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
-        X, y = self._table(X, reset=reset), self._shaped(readable(y))
-        if len(X) != len(y):
-            raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
-        kept = np.arange(len(X))
-        if sample_weight is None:
-            return X, y, None, kept, len(kept)
-        weight = read_weight(sample_weight)
-        weight = _check_sample_weight(weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
-        rows, kept = len(kept), np.flatnonzero(weight)
-        if len(kept) == 0:
-            raise DataError("every sample_weight is zero; at least one row must count")
-        if len(kept) < len(weight):
-            X, y, weight = take(X, kept), take(y, kept), weight[kept]
-        return X, y, weight, kept, rows
 
-    def _table(self, X: Any, reset: bool) -> Any:
-        X = unmasked(X)
-        if isinstance(eager(X, "X"), nw.DataFrame):
-            with explained():
-                validate_data(self, X, reset=reset, skip_check_array=True)
-            return X
-        check_table(X)
-        finite = "allow-nan" if self.missing == "impute" else True
-        with explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
-            return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
+def prepare_stream(
+    source: streams.Source,
+    share: float,
+    *,
+    task: Task,
+    encodings: tuple[Schema, Target],
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    digest: str,
+) -> Prepared:
+    """Read the held-out rows of a stream, and encode the others as they are read.
 
-    def _dtype(self, count: float, networks: int = 1) -> torch.dtype:
-        checks.choice("precision", self.precision, ("auto", "float32", "float64", "bfloat16"))
-        small = count <= SMALL_BATCH if networks > 1 else count < _SMALL  # where double costs next to nothing
-        double = self.precision == "float64" or (self.precision == "auto" and small)
-        return torch.float64 if double else torch.float32
+    Parameters
+    ----------
+    source : Source
+        The table.
+    share : float
+        Share of the rows that is held out.
+    task : Task
+        Encoding of the target.
+    encodings : (Schema, Target)
+        From :func:`~fathomless.data.streams.learn`.
+    seed, dtype, device
+        As in :class:`Prepared`.
+    digest : str
+        Digest of the source, for checkpoints.
+    """
+    schema, target = encodings
+    held = streams.held_out(source.rows, share, fold_in(seed, "split"))
+    train, valid = streams.encoded(source, schema, target, held, dtype, device, digest)
+    return Prepared(schema, target, task.width(schema), train, valid, held, seed, dtype, device)
 
-    def _arranged(
-        self, x: Array, z: Array, weight: Array | None, count: float, groups: Array | None, found: Repeats | None
-    ) -> Encoded:
-        """Arrange rows for a split, so that their order and repetition do not matter.
 
-        Observations become pieces, most of weight one. Copies in small tables are merged.
-        """
-        place, ordered = np.arange(len(x)), self._keeps_order()
-        apart = found is not None and found.observations
-        if found is not None and apart and not ordered:
-            own = pieces(found.unit, weight)
-            return Encoded(x[own.source], z[own.source], own.weight, own.first, apart=True)
-        if groups is not None:
-            return Encoded(x, z, weight, place, np.unique(groups, return_inverse=True)[1].ravel())
-        if count <= SMALL_BATCH and not ordered:
-            return Encoded(*merged(x, z, weight))
-        copies = found is not None and found.rows > 0 and not apart
-        return Encoded(x, z, weight, place, found.unit if found is not None and copies else None, apart)
+def choose_dtype(precision: str, count: float, networks: int = 1) -> torch.dtype:
+    """Return the type of rows and weights for so many rows, of several networks side by side or one."""
+    checks.choice("precision", precision, ("auto", "float32", "float64", "bfloat16"))
+    small = count <= SMALL_BATCH if networks > 1 else count < _SMALL  # where double costs next to nothing
+    double = precision == "float64" or (precision == "auto" and small)
+    return torch.float64 if double else torch.float32
 
-    def _hold_out(self, rows: Rows, count: float, seed: int, unit: Array | None) -> tuple[Rows, Rows | None, Array]:
-        """Split the rows, those of a unit together; return also the numbers of those held out."""
-        fraction, none = self._share_held_out(count), np.zeros(0, dtype=np.int64)
-        if fraction == 0.0:
-            return rows, None, none
-        strata = None if rows.y.is_floating_point() else rows.y
-        train, valid = split_units(unit, len(rows), fraction, as_generator(fold_in(seed, "split")), strata=strata)
-        return (rows.take(train), rows.take(valid), valid.numpy()) if len(valid) else (rows, None, none)
+
+def _counted(X: Any, y: Any, sample_weight: Any, task: Task) -> tuple[Any, Any, Array | None, Array, int]:
+    """Read target and weights, drop rows of weight zero; return also the numbers of the rows kept, and of all."""
+    y = task.shape_target(readable(y))
+    if len(X) != len(y):
+        raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
+    kept = np.arange(len(X))
+    if sample_weight is None:
+        return X, y, None, kept, len(kept)
+    weight = read_weight(sample_weight)
+    weight = _check_sample_weight(weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
+    rows, kept = len(kept), np.flatnonzero(weight)
+    if len(kept) == 0:
+        raise DataError("every sample_weight is zero; at least one row must count")
+    if len(kept) < len(weight):
+        X, y, weight = take(X, kept), take(y, kept), weight[kept]
+    return X, y, weight, kept, rows
+
+
+def _arranged(table: Table, ordered: bool, found: Repeats | None) -> Encoded:
+    """Arrange rows for a split, so that their order and repetition do not matter.
+
+    Observations become pieces, most of weight one. Copies in small tables are merged.
+    """
+    x, z, weight, place = table.x, table.z, table.weight, np.arange(len(table.x))
+    apart = found is not None and found.observations
+    if found is not None and apart and not ordered:
+        own = pieces(found.unit, weight)
+        return Encoded(x[own.source], z[own.source], own.weight, own.first, apart=True)
+    if table.groups is not None:
+        return Encoded(x, z, weight, place, np.unique(table.groups, return_inverse=True)[1].ravel())
+    if table.count <= SMALL_BATCH and not ordered:
+        return Encoded(*merged(x, z, weight))
+    copies = found is not None and found.rows > 0 and not apart
+    return Encoded(x, z, weight, place, found.unit if found is not None and copies else None, apart)
+
+
+def _folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Tensor | None:
+    """Return the folds of arranged rows, shape (R, N); None for one network."""
+    if plan.members == 1:
+        return None
+    if not isinstance(plan.folds, str):
+        return given_folds(plan.folds, table.rows, table.kept).repeat(plan.copies, 1)
+    together = not rows.apart
+    if plan.optional and table.groups is None and not can_be_folded(rows.x, rows.z, together=together):
+        return None
+    how: dict[str, Any] = {"groups": table.groups, "blocks": plan.folds == "blocks", "together": together}
+    return fold_rows(rows.x, rows.z, plan.members, plan.repeats, seed, **how).repeat(plan.copies, 1)
+
+
+def _hold_out(rows: Rows, share: float, seed: int, unit: Array | None) -> tuple[Rows, Rows | None, Array]:
+    """Split rows, those of a unit together; return also the numbers of those held out."""
+    if share == 0.0:
+        return rows, None, np.zeros(0, dtype=np.int64)
+    strata = None if rows.y.is_floating_point() else rows.y
+    train, valid = split_units(unit, len(rows), share, as_generator(fold_in(seed, "split")), strata=strata)
+    if not len(valid):
+        return rows, None, np.zeros(0, dtype=np.int64)
+    return rows.take(train), rows.take(valid), valid.numpy()
 
 
 def _warn_of_few(count: float) -> None:
@@ -345,7 +470,7 @@ def _warn_of_few(count: float) -> None:
         )
 
 
-def _told(found: Repeats | None) -> dict[str, Any] | None:
+def _summary(found: Repeats | None) -> dict[str, Any] | None:
     """Return what is kept with a fit about equal rows of its table, as plain JSON."""
     if found is None or not found.rows:
         return None

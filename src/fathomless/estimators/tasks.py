@@ -2,26 +2,24 @@
 
 import itertools
 import math
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import narwhals as nw
 import numpy as np
 from sklearn.base import ClassifierMixin, DensityMixin, RegressorMixin
-from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import Tags
 from torch import nn
 
 from fathomless.data.cells import eager
 from fathomless.data.frames import as_numbers, read_target, take
-from fathomless.data.schema import Schema, rows_of, some
+from fathomless.data.schema import rows_of
 from fathomless.data.streams import Source
-from fathomless.data.targets import ClassLabels, Indicators, TargetScale, fit_indicators, fit_labels, fit_target
+from fathomless.data.targets import ClassLabels, Indicators, TargetScale
 from fathomless.estimators.base import Estimator, Predictor
+from fathomless.estimators.encoding import NumberTask, by_class
 from fathomless.estimators.fitted import (
     PREDICTED_AT_ONCE,
     Array,
@@ -175,8 +173,6 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
         Labels, ascending; of several labels at once, their columns 0, ..., T − 1.
     """
 
-    several_labels: ClassVar[bool] = True  # whether rows may have any number of labels, in columns of 0 and 1
-
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape (N, K), columns in the order of ``classes_``.
 
@@ -207,33 +203,7 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
     def _costs(self) -> Array:
         """Return the cost of every class, (K,)."""
         require_fitted(self)
-        return self._by_class("class_cost", cast(ClassLabels, self.target_))
-
-    def _by_class(self, name: str, labels: ClassLabels) -> Array:
-        """Return what an option says of every class, (K,)."""
-        value, known = getattr(self, name), list(labels.labels)
-        if value is None:
-            return np.ones(len(known))
-        if isinstance(value, str):
-            if not labels.counts:
-                raise DataError(f"{name}='balanced' needs counts of the classes; give a dict of numbers")
-            return sum(labels.counts) / (len(known) * np.array(labels.counts))
-        if not isinstance(value, Mapping):
-            raise DataError(f"{name}={value!r} was given; allowed are None, 'balanced', and a dict of numbers")
-        unknown = [label for label in value if label not in known]
-        numbers = np.array([float(value.get(label, 1.0)) for label in known])
-        if unknown or not ((numbers > 0.0) & (numbers < np.inf)).all():
-            raise DataError(
-                f"{name}={value} was given; positive, finite numbers for the classes {some(known)} are allowed"
-            )
-        return numbers
-
-    def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
-        if self.class_weight is None or _columns(y) > 1:
-            return weight
-        labels = fit_labels(y, weight)
-        by_row = self._by_class("class_weight", labels)[labels.encode(y)]
-        return by_row if weight is None else weight * by_row
+        return by_class("class_cost", self.class_cost, cast(ClassLabels, self.target_))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw labels from the predictive distribution, shape (N, n_samples), or (N, T, n_samples) of several.
@@ -243,42 +213,6 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
         noise = as_generator(random_state)
         draws = self.predict_dist(X).sample(checks.whole("n_samples", n_samples), noise)
         return np.moveaxis(np.asarray(draws), 0, -1)
-
-    def _fit_target(self, y: Any, weight: Array | None) -> ClassLabels | Indicators:
-        if (columns := _columns(y)) < 2:
-            return fit_labels(y, weight)
-        if not self.several_labels:
-            raise DataError(
-                f"y has {columns} columns, and this estimator predicts one class for each row; fit one for each, as "
-                "sklearn.multioutput.MultiOutputClassifier does"
-            )
-        for name in ("class_weight", "class_cost"):
-            if getattr(self, name) is not None:
-                raise DataError(
-                    f"{name}={getattr(self, name)!r} was given with {columns} columns of labels; it is for one class "
-                    "for each row: leave it out, and give sample_weight"
-                )
-        return fit_indicators(y, weight)
-
-    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> ClassLabels | Indicators:
-        if _columns(y) > 1:
-            return self._fit_target(y, weight)
-        if classes is None:
-            raise DataError("classes must be passed on the first call to partial_fit: all labels that will come")
-        return replace(fit_labels(np.repeat(np.asarray(unmasked(classes)), 2)), counts=())
-
-    def _shaped(self, y: Any) -> Any:
-        if isinstance(y, list | tuple) and y and isinstance(y[0], list | tuple | np.ndarray) and len(y[0]) > 1:
-            y = np.asarray(y)  # of rows
-        native = nw.from_native(y, eager_only=True, pass_through=True)
-        if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:
-            warnings.warn(
-                "A column-vector y was passed when a 1d array was expected; give it the shape (rows,) with y.ravel()",
-                DataConversionWarning,
-                stacklevel=5,
-            )
-            return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
-        return y
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -296,33 +230,7 @@ def _unhidden(name: str, values: Any) -> Any:
     return found
 
 
-def _columns(y: Any) -> int:
-    """Return how many columns a target has."""
-    native = nw.from_native(y, eager_only=True, pass_through=True)
-    several = isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2
-    return int(native.shape[1]) if several else 1
-
-
-class _Scaled(OfNumbers):
-    """What estimators of numbers share: a scale to undo."""
-
-    def _reweighted(self, y: Any, weight: Array | None) -> Array | None:
-        return weight
-
-    @abstractmethod
-    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
-        """Learn how to encode the target."""
-
-    def _first_target(self, y: Any, weight: Array | None, classes: Any) -> TargetScale:
-        if classes is not None:
-            raise DataError("classes were given to an estimator of numbers; leave them out")
-        return self._fit_target(y, weight)
-
-    def _shaped(self, y: Any) -> Any:
-        return y
-
-
-class BaseRegressor(_Scaled, RegressorMixin, Supervised):  # type: ignore[misc]
+class BaseRegressor(OfNumbers, RegressorMixin, Supervised):  # type: ignore[misc]
     """What all regressors share."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -354,21 +262,16 @@ class BaseRegressor(_Scaled, RegressorMixin, Supervised):  # type: ignore[misc]
         """Return the coefficient of determination of :meth:`predict`, as scikit-learn does; no target may be NaN."""
         return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
 
-    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
-        return fit_target(y, weight)
-
 
 class Regressor(NamedNoise, BaseRegressor):
     """What regressors share whose noise has a law that the user names."""
 
 
-class Density(_Scaled, DensityMixin, Estimator, ABC):  # type: ignore[misc]
+class Density(OfNumbers, DensityMixin, Estimator, ABC):  # type: ignore[misc]
     """What all estimators of a density share: the columns of the table are the target, and nothing predicts them.
 
     Networks get rows without columns, (N, 0).
     """
-
-    _columns_predict: ClassVar[bool] = False
 
     @abstractmethod
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
@@ -414,14 +317,8 @@ class Density(_Scaled, DensityMixin, Estimator, ABC):  # type: ignore[misc]
         """Return the mean log density of the rows, in nats."""
         return float(np.mean(self.score_samples(X)))
 
-    def _fit_target(self, y: Any, weight: Array | None) -> TargetScale:
-        return replace(fit_target(y, weight), ndim=2)
-
-    def _predictors(self, schema: Schema, X: Any) -> Array:
-        return np.zeros((len(X), 0))
-
-    def _width(self, schema: Schema) -> int:
-        return 0
+    def _task(self) -> NumberTask:
+        return NumberTask(density=True)
 
 
 def _check_numbers(X: Any) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import Tensor
 
-from fathomless.data.folds import can_be_folded, fold_rows, given_folds, without
+from fathomless.data.folds import without
 from fathomless.data.rows import Rows, concatenate
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
@@ -26,7 +25,7 @@ from fathomless.estimators.options import (
     NaturalLawOptions,
     VariationalOptions,
 )
-from fathomless.estimators.preparation import Array, Encoded, Prepared
+from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.crossfit import Held, crossfit, folded, held
@@ -126,7 +125,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
 
     def _starts(self, prepared: Prepared, count: int) -> list[tuple[Model, Likelihood]]:
         """Return several untrained networks, each with a seed of its own."""
-        if count > 1 and self._fitted_before() is not None:
+        if count > 1 and self._continued():
             raise DataError(
                 f"warm_start goes on from one network, and n_restarts={self.n_restarts} was given; set it to 1"
             )
@@ -135,7 +134,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
 
     def _start(self, prepared: Prepared, seed: int) -> tuple[Model, Likelihood]:
         """Build what is to be trained, or copy it: a training that fails must not spoil what is fitted."""
-        if self._fitted_before() is not None:
+        if self._continued():
             self._require_as_fitted()
             model, likelihood = copy.deepcopy((self.model_, self.likelihood_))
             as_points(model)
@@ -147,49 +146,22 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             check_heads(model, likelihood, self._kind_of_heads())  # now rather than after the training
         return model.to(prepared.device), likelihood
 
-    def _fitted_before(self) -> torch.dtype | None:
-        return self.model_.dtype if self.warm_start and "model_" in vars(self) else None
+    def _continued(self) -> bool:
+        return bool(self.warm_start) and "model_" in vars(self)
 
-    def _against_streams(self) -> str:
+    def _share_of_stream(self, rows: int) -> float:
         if self.n_restarts != 1:
-            return f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1"
-        if isinstance(self, CrossFitOptions) and not isinstance(self.members, str) and self.members > 1:
-            return f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'"
-        return ""
+            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
+        return self._share_held_out(rows)
 
-    def _partition(
-        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
-    ) -> Tensor | None:
-        if isinstance(self, CrossFitEstimator):
-            members, alike = self._members(count, rows.x.shape[1]), len(kinds(self.vary))
-            if alike > 1 and members == 1:
-                raise DataError(
-                    f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
-                    "they have not seen: set members above 1, or leave vary out"
-                )
-            if members > 1:
-                if not isinstance(self.folds, str):
-                    return given_folds(self.folds, given, kept).repeat(alike, 1)
-                checks.choice("folds", self.folds, ("random", "blocks"))
-                if (
-                    self.members == "auto"
-                    and groups is None
-                    and not can_be_folded(rows.x, rows.z, together=not rows.apart)
-                ):
-                    return None
-                blocks = self.folds == "blocks"
-                how: dict[str, Any] = {"groups": groups, "blocks": blocks, "together": not rows.apart}
-                return fold_rows(rows.x, rows.z, members, self.repeats, seed, **how).repeat(alike, 1)
+    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
         chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
-        if groups is not None and self._share_held_out(math.inf) == 0.0 and not chosen:
+        if grouped and self._share_held_out(math.inf) == 0.0 and not chosen:
             raise DataError(
                 f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
                 "them out, set validation_fraction, or set members above 1 where there is such an option"
             )
-        return None
-
-    def _keeps_order(self) -> bool:
-        return isinstance(self, CrossFitOptions) and not (isinstance(self.folds, str) and self.folds == "random")
+        return SplitPlan(share=self._share_held_out(count))
 
     def _share_held_out(self, count: float) -> float:
         automatic = isinstance(self.validation_fraction, str)
@@ -279,6 +251,32 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     def _without_effect(self) -> tuple[str, ...]:
         """Return the names of options that have no effect if rows decide."""
 
+    def _share_of_stream(self, rows: int) -> float:
+        share = super()._share_of_stream(rows)
+        if not isinstance(self.members, str) and self.members > 1:
+            raise DataError(f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'")
+        return share
+
+    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+        members, copies = self._members(count, inputs), len(kinds(self.vary))
+        if copies > 1 and members == 1:
+            raise DataError(
+                f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
+                "they have not seen: set members above 1, or leave vary out"
+            )
+        if members == 1:
+            return replace(super()._split_plan(count, inputs, grouped), folds=self.folds)
+        if isinstance(self.folds, str):
+            checks.choice("folds", self.folds, ("random", "blocks"))
+        return SplitPlan(
+            members=members,
+            repeats=self.repeats,
+            copies=copies,
+            folds=self.folds,
+            optional=self.members == "auto",
+            share=self._share_held_out(count),
+        )
+
     def _members(self, count: float, inputs: int) -> int:
         """Return how many networks are cross-fitted to so many rows."""
         alone = {
@@ -359,7 +357,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     def _judged(self, prepared: Prepared) -> tuple[Fitted, Held, Looks | None]:
         """Train networks, and weigh structures by the rows that they were not fitted to; noise is as trained."""
         table, valid, folds = prepared.train, prepared.valid, prepared.folds
-        warm = self._fitted_before() is not None
+        warm = self._continued()
         share = 1.0 if folds is None else int(folds.max()) / (int(folds.max()) + 1)
         networks = self.n_restarts if folds is None else len(folds) * (int(folds.max()) + 1)
         training = replace(self._training(table.count, math.ceil(share * len(table)), networks), calibrate=False)

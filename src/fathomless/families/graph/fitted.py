@@ -7,6 +7,7 @@ from typing import Any, cast
 import torch
 
 from fathomless.data.targets import ClassLabels, Target, TargetScale
+from fathomless.estimators.encoding import ClassTask
 from fathomless.estimators.fitted import FittedModel
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.options import GraphOptions
@@ -26,7 +27,7 @@ class FittedGraph(GraphOptions, FittedModel, ABC):
 
     def _kind(self) -> str:
         """Return what outputs are, see :data:`~fathomless.families.graph.model.OUTPUTS`."""
-        return "classes" if self._target_type() is ClassLabels else "numbers"
+        return "classes" if isinstance(self._task(), ClassTask) else "numbers"
 
     def _likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
         if isinstance(target, ClassLabels):

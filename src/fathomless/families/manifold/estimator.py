@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fathomless.data.folds import can_be_folded, fold_rows
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.fitted import require_fitted
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Array, Encoded, Prepared
+from fathomless.estimators.preparation import Array, Prepared, SplitPlan
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.dimensions import Dimensions
@@ -289,35 +288,18 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
             found = p.probs if self.likelihood_.discrete else p.mean
         return cast(Array, found.numpy())
 
-    # ---- reading
+    # ---- preparation
 
-    def _partition(
-        self, rows: Encoded, count: float, seed: int, groups: Array | None, kept: Array, given: int
-    ) -> Tensor | None:
+    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
         if self.holdout and not 0.01 <= self.holdout <= 0.5:
             raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
-        together = not rows.apart
-        if (
-            not self.holdout
-            or count < _FEW
-            or (groups is None and not can_be_folded(rows.x, rows.z, together=together))
-        ):
-            return None
+        if not self.holdout or count < _FEW:
+            return SplitPlan()
         folds = round(1.0 / self.holdout)
-        repeats = math.ceil(self.candidates / folds)
-        return fold_rows(rows.x, rows.z, folds, repeats, seed, groups=groups, together=together)
+        return SplitPlan(members=folds, repeats=math.ceil(self.candidates / folds), optional=True)
 
-    def _share_held_out(self, count: float) -> float:
-        return 0.0  # candidates are kept from folds, the posterior sees all rows
-
-    def _keeps_order(self) -> bool:
-        return False
-
-    def _against_streams(self) -> str:
-        return "a stream was given; a weight manifold compares networks on all rows: give fit a table"
-
-    def _fitted_before(self) -> torch.dtype | None:
-        return None
+    def _share_of_stream(self, rows: int) -> float:
+        raise DataError("a stream was given; a weight manifold compares networks on all rows: give fit a table")
 
 
 @documented

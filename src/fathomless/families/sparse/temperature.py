@@ -170,7 +170,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
 
     def _settled(self, prepared: Prepared) -> _Choice | None:
         """Return the temperature where rows cannot choose it, and why; None if they can."""
-        if cast(VariationalEstimator, self)._fitted_before() is not None:
+        if cast(VariationalEstimator, self)._continued():
             before = self.weighing_.get("candidates", [])
             noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
             return _Choice(self.temperature_, "that of the network that was trained on", before, noise)

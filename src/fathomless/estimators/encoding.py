@@ -1,0 +1,217 @@
+"""Encoding of tables and targets: options of the table, and the tasks classification, regression and density.
+
+These are plain values. An estimator builds them from its options and hands them to
+:mod:`fathomless.estimators.preparation`.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import narwhals as nw
+import numpy as np
+import numpy.typing as npt
+
+from fathomless.data.frames import encode, fit_schema
+from fathomless.data.schema import Schema, some
+from fathomless.data.targets import ClassLabels, Indicators, TargetScale, fit_indicators, fit_labels, fit_target
+from fathomless.system.errors import DataError
+from fathomless.system.masked import unmasked
+
+__all__ = ["ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """Options of the columns of a table.
+
+    Attributes
+    ----------
+    missing, unseen, max_levels
+        As in :func:`~fathomless.data.frames.fit_schema`.
+    """
+
+    missing: str = "auto"
+    unseen: str = "error"
+    max_levels: int = 100
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Encoding of the columns of a table.
+
+    Attributes
+    ----------
+    density : bool
+        True if the columns of the table are the target. Networks then get rows without columns, (N, 0).
+    """
+
+    density: bool = False
+
+    def fit_schema(self, X: Any, weight: Array | None, options: ColumnOptions) -> Schema:
+        """Learn the encoding of the columns of a table of N rows, of weights (N,)."""
+        return fit_schema(
+            X,
+            weight=weight,
+            missing=options.missing,
+            unseen=options.unseen,
+            max_levels=options.max_levels,
+            limit=not self.density,
+        )
+
+    def predictors(self, schema: Schema, X: Any) -> Array:
+        """Encode the predictors of a table, shape (N, D)."""
+        return np.zeros((len(X), 0)) if self.density else encode(schema, X)
+
+    def width(self, schema: Schema) -> int:
+        """Return the number of encoded predictors, D."""
+        return 0 if self.density else schema.width
+
+
+@dataclass(frozen=True)
+class ClassTask(_Rows):
+    """Classification.
+
+    Attributes
+    ----------
+    class_weight : None, "balanced" or mapping
+        Weight of the rows of each class.
+    class_cost : None, "balanced" or mapping
+        Cost of a mistake in each class; refused for several labels.
+    several_labels : bool
+        True if targets may have a column of 0 and 1 for each label.
+    """
+
+    class_weight: Any = None
+    class_cost: Any = None
+    several_labels: bool = True
+
+    def shape_target(self, y: Any) -> Any:
+        """Return a target without a superfluous axis."""
+        if isinstance(y, list | tuple) and y and isinstance(y[0], list | tuple | np.ndarray) and len(y[0]) > 1:
+            y = np.asarray(y)  # of rows
+        native = nw.from_native(y, eager_only=True, pass_through=True)
+        if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:
+            from sklearn.exceptions import DataConversionWarning  # a fit imports scikit-learn, a prediction need not
+
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected; give it the shape (rows,) with y.ravel()",
+                DataConversionWarning,
+                stacklevel=6,
+            )
+            return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
+        return y
+
+    def weigh(self, y: Any, weight: Array | None) -> Array | None:
+        """Multiply the weights of rows, (N,), by the weights of their classes."""
+        if self.class_weight is None or _columns(y) > 1:
+            return weight
+        labels = fit_labels(y, weight)
+        by_row = by_class("class_weight", self.class_weight, labels)[labels.encode(y)]
+        return by_row if weight is None else weight * by_row
+
+    def fit_target(self, y: Any, weight: Array | None) -> ClassLabels | Indicators:
+        """Learn the encoding of the target from all rows."""
+        if (columns := _columns(y)) < 2:
+            return fit_labels(y, weight)
+        if not self.several_labels:
+            raise DataError(
+                f"y has {columns} columns, and this estimator predicts one class for each row; fit one for each, as "
+                "sklearn.multioutput.MultiOutputClassifier does"
+            )
+        for name, value in (("class_weight", self.class_weight), ("class_cost", self.class_cost)):
+            if value is not None:
+                raise DataError(
+                    f"{name}={value!r} was given with {columns} columns of labels; it is for one class "
+                    "for each row: leave it out, and give sample_weight"
+                )
+        return fit_indicators(y, weight)
+
+    def first_target(self, y: Any, weight: Array | None, classes: Any) -> ClassLabels | Indicators:
+        """Learn the encoding of the target from the first of several parts and from the classes."""
+        if _columns(y) > 1:
+            return self.fit_target(y, weight)
+        if classes is None:
+            raise DataError("classes must be passed on the first call to partial_fit: all labels that will come")
+        return replace(fit_labels(np.repeat(np.asarray(unmasked(classes)), 2)), counts=())
+
+    @property
+    def encodes(self) -> type[ClassLabels]:
+        """Class of the encoded target of a stream."""
+        return ClassLabels
+
+
+@dataclass(frozen=True)
+class NumberTask(_Rows):
+    """Regression, or the density of a table of numbers."""
+
+    def shape_target(self, y: Any) -> Any:
+        """Return the target as it is."""
+        return y
+
+    def weigh(self, y: Any, weight: Array | None) -> Array | None:
+        """Return the weights of rows, (N,), as they are."""
+        return weight
+
+    def fit_target(self, y: Any, weight: Array | None) -> TargetScale:
+        """Learn the scale of the target from all rows."""
+        scale = fit_target(y, weight)
+        return replace(scale, ndim=2) if self.density else scale
+
+    def first_target(self, y: Any, weight: Array | None, classes: Any) -> TargetScale:
+        """Learn the scale of the target from the first of several parts."""
+        if classes is not None:
+            raise DataError("classes were given to an estimator of numbers; leave them out")
+        return self.fit_target(y, weight)
+
+    @property
+    def encodes(self) -> type[TargetScale]:
+        """Class of the encoded target of a stream."""
+        return TargetScale
+
+
+#: Task of an estimator.
+Task: TypeAlias = ClassTask | NumberTask
+
+
+def by_class(name: str, value: Any, labels: ClassLabels) -> Array:
+    """Return an option's value for every class, shape (K,).
+
+    Parameters
+    ----------
+    name : str
+        Name of the option, for messages.
+    value : None, "balanced" or mapping of label to number
+        None is 1 for every class; "balanced" is in inverse proportion to the counts of the classes.
+    labels : ClassLabels
+        The classes.
+
+    Raises
+    ------
+    DataError
+        For other values, unknown labels, and numbers that are not positive and finite.
+    """
+    known = list(labels.labels)
+    if value is None:
+        return np.ones(len(known))
+    if isinstance(value, str):
+        if not labels.counts:
+            raise DataError(f"{name}='balanced' needs counts of the classes; give a dict of numbers")
+        return sum(labels.counts) / (len(known) * np.array(labels.counts))
+    if not isinstance(value, Mapping):
+        raise DataError(f"{name}={value!r} was given; allowed are None, 'balanced', and a dict of numbers")
+    unknown = [label for label in value if label not in known]
+    numbers = np.array([float(value.get(label, 1.0)) for label in known])
+    if unknown or not ((numbers > 0.0) & (numbers < np.inf)).all():
+        raise DataError(f"{name}={value} was given; positive, finite numbers for the classes {some(known)} are allowed")
+    return numbers
+
+
+def _columns(y: Any) -> int:
+    """Return the number of columns of a target."""
+    native = nw.from_native(y, eager_only=True, pass_through=True)
+    several = isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2
+    return int(native.shape[1]) if several else 1

@@ -110,8 +110,9 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
                 of = [np.full((len(fitted.fold_), len(yt)), k) for k in range(int(fitted.fold_.max()) + 1)]
                 found["single"] = float(np.mean([fitted.predict_dist(Xt, fold=k).log_prob(yt).mean() for k in of]))
             found["depth"] = fitted.structure_.statistics.get("mean_depth", math.nan)
-            found["error"] = fitted.weighing_.get("mean_error", math.nan)
-            found["poisson"] = fitted.weighing_.get("poisson_rate", math.nan)
+            structure = fitted.fit_diagnostics_.structure
+            found["error"] = math.nan if structure is None else structure.mean_error
+            found["poisson"] = math.nan if structure is None else structure.poisson_rate
             found["student"] = float(type(fitted.likelihood_).__name__ == "StudentT")
             found["epochs"] = fitted.n_iter_
             if sampled := getattr(fitted, "sampling_", {}):  # of the depth that has most weight

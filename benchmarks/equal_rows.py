@@ -100,7 +100,7 @@ def designs(families: tuple[str, ...]) -> Iterator[str]:
             truth = np.sqrt((deviation(X) ** 2).mean())
             yield (
                 f"{name:26s} {family:16s} standard deviation {said:.3f}, truth {truth:.3f}; "
-                f"{fitted.weighing_.get('repeats', 'no equal rows')}"
+                f"{fitted.fit_diagnostics_.repeats or 'no equal rows'}"
             )
 
 
@@ -137,7 +137,7 @@ def oversampled(families: tuple[str, ...]) -> Iterator[str]:
             log_p = np.asarray(fitted.predict_dist(take(test)).log_prob(data.y[test]))
             yield (
                 f"{name:14s} {family:16s} score {fitted.validation_score_:.3f}, other rows {log_p.mean():.3f} ± "
-                f"{log_p.std() / len(log_p) ** 0.5:.3f}; {fitted.weighing_.get('repeats')}"
+                f"{log_p.std() / len(log_p) ** 0.5:.3f}; {fitted.fit_diagnostics_.repeats}"
             )
 
 

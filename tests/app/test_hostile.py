@@ -156,11 +156,14 @@ def test_a_run_whose_end_was_interrupted_shows_no_old_scores(call: Call, data_cs
     assert call("report", "run").code == 0
 
 
+KIND = {"options": {}, "weight": 1.0, "networks": 2}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weighing": {"kinds": [{"options": {}, "networks": 10**7}]}}, "do not have 2 networks between them"),
-        ({"weighing": {"kinds": [{"options": {"save": 1}, "networks": 2}]}}, "there is no option 'save'"),
+        ({"weighing": {"kinds": [{**KIND, "networks": 10**7}]}}, "do not have 2 networks between them"),
+        ({"weighing": {"kinds": [{**KIND, "options": {"save": 1}}]}}, "there is no option 'save'"),
         ({"changed": {"predict": 1}}, "'predict' is no option"),
     ],
 )

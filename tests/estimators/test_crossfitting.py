@@ -42,7 +42,7 @@ def test_every_row_has_a_fold_and_a_score() -> None:
     assert isinstance(fitted.model_, Ensemble)
     assert len(fitted.model_.members) == 8
     assert fitted.held_out_.tolist() == list(range(61))
-    assert fitted.weighing_["rows"] == 61
+    assert fitted.fit_diagnostics_.structure.rows == 61
 
 
 def test_start_does_not_matter() -> None:
@@ -110,7 +110,7 @@ def test_choice_of_noise_is_saved(tmp_path: Path) -> None:
     again = load(fitted.save(tmp_path / "kept"))
     assert isinstance(again.likelihood_, StudentT)
     assert torch.equal(again.predict_dist(X).log_prob(heavy), fitted.predict_dist(X).log_prob(heavy))  # type: ignore[attr-defined]
-    assert again.weighing_ == fitted.weighing_
+    assert again.fit_diagnostics_ == fitted.fit_diagnostics_
     assert again.structure_ == fitted.structure_
     assert again.fold_ is not None
     assert (again.fold_ == fitted.fold_).all()
@@ -279,8 +279,8 @@ def test_restarts_are_judged_by_the_same_rows() -> None:
     average = UnboundedDepthRegressor(**SHORT, n_restarts=3, restarts="average").fit(X, y)
     assert isinstance(best.model_, UnboundedDepth)
     assert isinstance(average.model_, Ensemble)
-    assert best.weighing_
-    assert average.weighing_
+    assert best.fit_diagnostics_.structure
+    assert average.fit_diagnostics_.structure
 
 
 def test_named_law_and_fixed_depth() -> None:
@@ -300,9 +300,9 @@ def test_drawn_weights_keep_the_bound_by_default() -> None:
     X, y = problem(80)
     fitted = UnboundedDepthRegressor(**SHORT, weights="meanfield").fit(X, y)
     assert fitted.fold_ is None
-    assert not fitted.weighing_
+    assert not fitted.fit_diagnostics_.structure
     rows = UnboundedDepthRegressor(**SHORT, weights="meanfield", structure_from="held_out").fit(X, y)
-    assert rows.weighing_
+    assert rows.fit_diagnostics_.structure
     with pytest.raises(DataError, match="weights='map'"):
         UnboundedDepthRegressor(**SHORT, weights="meanfield", members=3).fit(X, y)
 
@@ -318,7 +318,7 @@ def test_resume_is_bit_equal(tmp_path: Path) -> None:
         regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0, callbacks=[stop]).fit(X, y)
     again = regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0).fit(X, y)
     assert np.array_equal(whole.predict(X), again.predict(X))
-    assert whole.weighing_ == again.weighing_
+    assert whole.fit_diagnostics_ == again.fit_diagnostics_
     with pytest.raises(DataError, match="other data or other options"):
         regressor(checkpoint=tmp_path / "c", members=3).fit(X, y)
 
@@ -338,14 +338,14 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
     X = rng.uniform(size=(100, 8))
     y = 10.0 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20.0 * (X[:, 2] - 0.5) ** 2 + 5.0 * X[:, 3] + rng.normal(size=100)
     fitted = regressor(epochs=200, members=10, width=32).fit(X, y)
-    (factor,) = fitted.weighing_["narrowing"]
+    (factor,) = fitted.fit_diagnostics_.narrowing
     assert 0.4 < factor < 0.99
     alone = fitted.predict_dist(X, fold=fitted.fold_)
     noise = fitted.predict_dist(X).uncertainty().noise
     assert torch.allclose(alone.uncertainty().noise * factor**2, noise, rtol=1e-5)
     again = load(fitted.save(tmp_path / "m"))
     assert torch.equal(again.predict_dist(X, fold=fitted.fold_).variance, alone.variance)
-    assert "narrowing" not in regressor(calibrate=False).fit(X[:60], y[:60]).weighing_
+    assert not regressor(calibrate=False).fit(X[:60], y[:60]).fit_diagnostics_.narrowing
 
 
 def test_noise_prior_shrinks_on_few_rows() -> None:

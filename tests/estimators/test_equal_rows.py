@@ -16,6 +16,7 @@ from fathomless import (
 from fathomless.app.compare import compare
 from fathomless.app.doctor import examine
 from fathomless.families.sparse import temperature
+from fathomless.posterior.diagnostics import EqualRows
 
 QUICK = {"epochs": 60, "width": 8, "random_state": 0}
 FAMILIES = [
@@ -53,8 +54,8 @@ def test_probabilities_are_within_the_error_of_the_counts(family: type, options:
     p = fitted.predict_proba(np.eye(6))
     error = np.sqrt(counted * (1.0 - counted) / 100.0)  # of a share of 100 rows
     assert (abs(p - counted) < 4.0 * error + 0.05).all(), abs(p - counted).max()
-    assert fitted.weighing_["repeats"]["kind"] == "observations"
-    assert fitted.weighing_["repeats"]["rows"] > 590
+    assert fitted.fit_diagnostics_.repeats.kind == "observations"
+    assert fitted.fit_diagnostics_.repeats.rows > 590
 
 
 @pytest.mark.parametrize("rows", [200, 900])
@@ -101,7 +102,7 @@ def test_copies_stay_together_whatever_their_number() -> None:
     place = np.repeat(np.arange(50), 8)
     fitted = UnboundedDepthRegressor(**{**QUICK, "epochs": 5, "members": 5}).fit(X[place], y[place])
     assert all(len(np.unique(fitted.fold_[0][place == i])) == 1 for i in range(50))
-    assert fitted.weighing_["repeats"] == {"rows": 400, "kind": "copies"}
+    assert fitted.fit_diagnostics_.repeats == EqualRows(rows=400, kind="copies")
     alone = UnboundedDepthRegressor(**{**QUICK, "epochs": 5, "members": 1}).fit(X[place], y[place])
     held = np.zeros(400, dtype=bool)
     held[alone.held_out_] = True
@@ -116,7 +117,7 @@ def test_groups_override_the_rule() -> None:
     groups = np.arange(120) // 4
     fitted = UnboundedDepthClassifier(**{**QUICK, "epochs": 3, "members": 5}).fit(X, y, groups=groups)
     assert all(len(np.unique(fitted.fold_[0][groups == g])) == 1 for g in range(30))
-    assert "repeats" not in fitted.weighing_
+    assert fitted.fit_diagnostics_.repeats is None
     alone = UnboundedDepthClassifier(**{**QUICK, "epochs": 3, "members": 1}).fit(X, y, groups=groups)
     held = np.isin(np.arange(120), alone.held_out_)
     assert held.any()

@@ -49,7 +49,7 @@ def scale_of(fitted: UnboundedDepthRegressor) -> float:
 
 def of_one_network(fitted: UnboundedDepthRegressor) -> float:
     """Scale of the noise before it was narrowed to that of an average."""
-    return scale_of(fitted) / float(fitted.weighing_.get("narrowing", [1.0])[0])
+    return scale_of(fitted) / (fitted.fit_diagnostics_.narrowing or (1.0,))[0]
 
 
 # ---------------------------------------------------------------------------------------------------- what it means

@@ -1,6 +1,7 @@
 """Several kinds of network for one table, weighed by rows that they have not seen."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.kinds import averaged, kinds
 from fathomless.families.depth.report import page
 from fathomless.inference.run import Run
+from fathomless.posterior.diagnostics import StructureWeights
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.system.errors import DataError, PausedError
 from quick_fits import classes, problem
@@ -47,7 +49,7 @@ def test_each_kind_is_what_it_is_alone(fitted: UnboundedDepthRegressor) -> None:
     assert fitted.fold_ is not None
     assert alone.fold_ is not None
     assert np.array_equal(fitted.fold_, np.repeat(alone.fold_, 2, axis=0))
-    kept = {name: alone.weighing_[name] for name in ("numbers", "weights")}
+    kept = {name: getattr(alone.fit_diagnostics_.structure, name) for name in ("numbers", "weights")}
     tanh = fitted.kinds_[1]["weight"]
     for number, weight in zip(kept["numbers"], kept["weights"], strict=True):
         assert fitted.depth_posterior_[number] >= (1.0 - tanh) * weight - 1e-9
@@ -122,17 +124,28 @@ def test_the_page_tells_kinds(fitted: UnboundedDepthRegressor) -> None:
 
 
 def test_averages_of_what_posteriors_rest_on() -> None:
-    one = {"numbers": [0, 1], "weights": [0.4, 0.6], "errors": [0.1, 0.1], "single": [0.5, 0.5], "poisson": [0.5, 0.5]}
-    one |= {"log_density": [-1.0, -2.0], "mean": 0.6, "mean_error": 0.1, "poisson_rate": 1.0, "poisson_loss": 0.0}
-    one |= {"rows": 10, "members": 3}
-    two = {**one, "numbers": [1, 2], "mean": 1.6}
-    both = averaged([one, two], [0.25, 0.75])
-    assert both["numbers"] == [0, 1, 2]
-    assert both["weights"] == pytest.approx([0.1, 0.45, 0.45])
-    assert both["log_density"] == pytest.approx([-1.0, -1.25, -2.0])
-    assert both["mean"] == pytest.approx(1.35)
-    assert both["members"] == 6
-    assert averaged([one, {}], [0.5, 0.5]) == {}
+    one = StructureWeights(
+        numbers=(0, 1),
+        weights=(0.4, 0.6),
+        errors=(0.1, 0.1),
+        mean=0.6,
+        mean_error=0.1,
+        single=(0.5, 0.5),
+        poisson=(0.5, 0.5),
+        poisson_rate=1.0,
+        poisson_loss=0.0,
+        log_density=(-1.0, -2.0),
+        rows=10,
+        members=3,
+    )
+    both = averaged([one, replace(one, numbers=(1, 2), mean=1.6)], [0.25, 0.75])
+    assert both is not None
+    assert both.numbers == (0, 1, 2)
+    assert both.weights == pytest.approx((0.1, 0.45, 0.45))
+    assert both.log_density == pytest.approx((-1.0, -1.25, -2.0))
+    assert both.mean == pytest.approx(1.35)
+    assert both.members == 6
+    assert averaged([one, None], [0.5, 0.5]) is None
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,11 @@ OWNERS = {
         "estimators.preparation",
         "estimators.base",
         "estimators.tasks",
+        "estimators.encoding",  # a warning alone
         "estimators.fitted",  # an error alone
         "experiments.densities",
     },
-    "narwhals": {"posterior.distributions", "data.cells", "data.frames", "estimators.preparation", "estimators.tasks"},
+    "narwhals": {"posterior.distributions", "data.cells", "data.frames", "estimators.encoding", "estimators.tasks"},
     "scipy": {
         "posterior.student",
         "posterior.metrics",

@@ -195,12 +195,12 @@ def _few_for_the_columns(case: Case) -> Iterator[Finding]:
 
 
 def _equal_rows(case: Case) -> Iterator[Finding]:
-    told = case.estimator.weighing_.get("repeats")
+    told = case.estimator.fit_diagnostics_.repeats
     if told is None:
         return
     share = "" if case.rows is None else f" of {case.rows:,}"
-    equal = f"{told['rows']:,}{share} rows are equal to another row, target included. "
-    if told["kind"] == "observations":
+    equal = f"{told.rows:,}{share} rows are equal to another row, target included. "
+    if told.kind == "observations":
         detail = "Chance explains that, so they are treated as observations, each assigned to a fold by itself."
     else:
         detail = "Chance does not explain that, so they are treated as copies, which stay together in every fold."

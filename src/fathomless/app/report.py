@@ -43,6 +43,7 @@ from fathomless.plots.page import (
     percent,
     picture,
 )
+from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.structure import GraphPosterior, InclusionPosterior, LatentPosterior, ListedPosterior
 
@@ -212,6 +213,12 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
 # ---------------------------------------------------------------- pictures, each with the words that say the same
 
 
+def _of_networks(page: Page) -> CrossFitDiagnostics:
+    """Return the diagnostics of trained networks; of other inferences those of none."""
+    found = page.estimator.fit_diagnostics_
+    return found if isinstance(found, CrossFitDiagnostics) else CrossFitDiagnostics()
+
+
 def _kept(page: Page) -> str:
     """Say which epoch's network this is."""
     if not page.trained:
@@ -227,7 +234,7 @@ def _kept(page: Page) -> str:
     if isinstance(page.estimator.model_, Ensemble) and page.estimator.fold_ is None:
         return "Each member is the network of the epoch at which it scored best on the held-out rows."
     best = max(scored, key=lambda row: row["validation_log_likelihood"])
-    if page.estimator.weighing_.get("kinds"):
+    if _of_networks(page).kinds:
         return (
             f"The curves are of the heaviest kind of network, whose networks are those of epoch {best['epoch']:,.0f}: "
             "there all rows, each under the networks that were not trained on it, scored best. Numbers are means over "
@@ -302,7 +309,7 @@ def _learning(page: Page) -> list[Figure]:
         partial(plots.learning_curves, history, rows=rows),
         says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {listed(ways)}. {_kept(page)}",
         caption="What the training maximised, here called ELBO, is the expected log-likelihood less the divergences."
-        + (" Where the curves jump, it went on from its best state." if "numbers" in page.estimator.weighing_ else ""),
+        + (" Where the curves jump, it went on from its best state." if _of_networks(page).structure else ""),
     )
     return [curves]
 
@@ -472,7 +479,7 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
             f"Let the weights be uncertain too, with {option('weights', 'meanfield')}: the objective is then a bound "
             "on the evidence, and the weights get their part of the uncertainty. The training takes longer."
         )
-    if "initial_depth" in given and "numbers" in page.estimator.weighing_:
+    if "initial_depth" in given and _of_networks(page).structure:
         other = option("seed" if page.command else "random_state", page.seed + 1)
         steps.append(
             f"Fit again with another seed, {other}. What stays within the error bars comes from the data; what moves, "

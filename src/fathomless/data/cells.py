@@ -56,6 +56,11 @@ def eager(given: Any, name: str) -> Any:
     return found
 
 
+def is_frame(given: Any) -> bool:
+    """Return True for a data frame of any library that is supported."""
+    return isinstance(eager(given, "X"), nw.DataFrame)
+
+
 def as_series(given: Any, name: str) -> Any:
     """Return a series for narwhals, or None for anything else; raises as :func:`eager` does."""
     found = eager(given, name)

@@ -14,7 +14,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import narwhals as nw
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
@@ -22,7 +21,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import validate_data
 
 from fathomless.data import streams
-from fathomless.data.cells import check_table, eager
+from fathomless.data.cells import check_table, is_frame
 from fathomless.data.folds import without
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
@@ -72,11 +71,10 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         mean leave-one-out density, copies of a row left out together, or None if it cannot be estimated.
     held_out_ : ndarray of int
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
-    weighing_ : dict
-        What was decided by rows that the networks had not seen, as plain JSON: what the posterior over structure rests
-        on (:func:`~fathomless.estimators.crossfitting.weighed`), the weights of kinds of network, how much narrower
-        the noise of their average is, the temperature of a sparse one; empty if nothing was. If rows of the table are
-        equal, "repeats" says how many and whether they were treated as observations or as copies.
+    fit_diagnostics_ : Diagnostics
+        Diagnostics of the fit, of a class for each kind of inference (:mod:`fathomless.posterior.diagnostics`): the
+        posterior over structure with its errors, weights of kinds of network, the relative noise of their average,
+        records of chains, equal rows of the table.
     relevance_ : dict of str to dict
         For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
@@ -86,6 +84,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         fit. False of what was loaded.
     """
 
+    warm_start = False  # an option of some
     goes_on_ = False
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
@@ -112,8 +111,12 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the split of rows, by their number, their encoded columns, and whether they have groups."""
 
     @abstractmethod
-    def _share_of_stream(self, rows: int) -> float:
-        """Return the share of the rows of a stream that is held out; DataError if streams cannot be used."""
+    def _share_held_out(self, count: float) -> float:
+        """Return the share of so many rows that is held out of one network."""
+
+    @abstractmethod
+    def _against_streams(self) -> str:
+        """Return the reason why streams cannot be used, and the remedy; "" if they can."""
 
     @abstractmethod
     def _infer(self, prepared: Prepared) -> Fitted:
@@ -121,7 +124,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _continued(self) -> bool:
         """Return True if a fit continues from the fitted network, with its encodings."""
-        return False
+        return bool(self.warm_start) and "model_" in vars(self)
 
     # ---- preparation
 
@@ -158,7 +161,9 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     def _prepare_stream(self, source: streams.Source) -> Prepared:
         """Learn how a stream is encoded, and read the rows that are held out."""
         self._check_options()
-        share, task, columns = self._share_of_stream(source.rows), self._task(), self._column_options()
+        if reason := self._against_streams():
+            raise DataError(reason)
+        task, columns = self._task(), self._column_options()
         if isinstance(task, ClassTask) and task.class_weight is not None:
             raise DataError(
                 f"class_weight={task.class_weight!r} was given; rows of a stream count once: leave it out, and say "
@@ -169,7 +174,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
         return prepare_stream(
             source,
-            share,
+            self._share_held_out(source.rows),
             task=task,
             encodings=encodings,
             seed=seed,
@@ -200,7 +205,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
     def _table(self, X: Any, reset: bool) -> Any:
         """Check a table as scikit-learn does; set the names of its columns if `reset`."""
         X = unmasked(X)
-        if isinstance(eager(X, "X"), nw.DataFrame):
+        if is_frame(X):
             with saving.explained():
                 validate_data(self, X, reset=reset, skip_check_array=True)
             return X
@@ -248,9 +253,8 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         self.held_out_, self.seed_ = prepared.held_out, prepared.seed
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
-        self.weighing_, self.goes_on_, self.fold_ = fitted.weighing, fitted.goes_on, None
-        if prepared.repeats is not None:
-            self.weighing_ = {**fitted.weighing, "repeats": prepared.repeats}
+        self.fit_diagnostics_ = self.diagnostics_class(**{**vars(fitted.diagnostics), "repeats": prepared.repeats})
+        self.goes_on_, self.fold_ = fitted.goes_on, None
         self._fitted_with = self._given()
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
@@ -313,7 +317,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
             "history": self.history_,
             "n_iter": self.n_iter_,
             "validation_score": self._score,
-            "weighing": self.weighing_,
+            "weighing": self.fit_diagnostics_.to_json(),
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
         }

@@ -28,6 +28,7 @@ from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_c
 from fathomless.inference.mcmc.diagnostics import Diagnosis, diagnose
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import parts_of
+from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import ConvergenceWarning, DataError
@@ -58,17 +59,20 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
     @property
     def chains_(self) -> list[dict[str, Any]]:
         """A record of each chain, see above."""
-        return cast(list[dict[str, Any]], self.weighing_["chains"])
+        return [dict(record) for record in self._of_chains().chains]
 
     @property
     def diagnostics_(self) -> dict[str, Diagnosis]:
         """Of the chains that are used, see above."""
-        return {name: Diagnosis(**values) for name, values in self.weighing_["diagnostics"].items()}
+        return {name: Diagnosis(**values) for name, values in self._of_chains().diagnostics.items()}
 
     @property
     def diagnostics_of_all_(self) -> dict[str, Diagnosis]:
         """Of all chains, see above."""
-        return {name: Diagnosis(**values) for name, values in self.weighing_["diagnostics_of_all"].items()}
+        return {name: Diagnosis(**values) for name, values in self._of_chains().diagnostics_of_all.items()}
+
+    def _of_chains(self) -> ChainDiagnostics:
+        return cast(ChainDiagnostics, self.fit_diagnostics_)
 
     @abstractmethod
     def _sampler(self, prepared: Prepared, x: Array, y: Array, plan: Plan) -> Sampler[Any]:
@@ -87,8 +91,8 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         """Return p(y | f) of that model."""
 
     @abstractmethod
-    def _facts(self, prepared: Prepared) -> dict[str, Any]:
-        """Return, as plain JSON, what else of the table predictions need."""
+    def _support(self, prepared: Prepared) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return lower ends and lengths of the support of the columns of a density, T each; none of other targets."""
 
     @abstractmethod
     def _unit(self) -> str:
@@ -138,15 +142,17 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         records: list[dict[str, Any]] = [{"chain": c.number, "error": c.error, "states": 0} for c in run.chains]
         for chain, fit, weight in zip(chains, fits, weights, strict=True):
             records[chain.number] |= {"states": len(chain.kept), "log_likelihood": fit, "weight": weight}
-        told = {
-            "apart": apart,
-            "outside": outside,
-            "chains": records,
-            "diagnostics": _diagnosed(run, used),
-            "diagnostics_of_all": _diagnosed(run, [chain.number for chain in chains]),
-            "traces": _traces(run),
-            **self._facts(prepared),
-        }
+        low, span = self._support(prepared)
+        diagnostics = ChainDiagnostics(
+            apart=apart,
+            outside=outside,
+            chains=tuple(records),
+            diagnostics=_diagnosed(run, used),
+            diagnostics_of_all=_diagnosed(run, [chain.number for chain in chains]),
+            traces=_traces(run),
+            low=low,
+            span=span,
+        )
         return Fitted(
             model=self._model_of(prepared, chains, weights),
             likelihood=self._noise_of(prepared),
@@ -155,7 +161,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             score=score,
             seed=prepared.seed,
             goes_on=True,
-            weighing=told,
+            diagnostics=diagnostics,
         )
 
     def _score_of(self, fits: Sequence[float], weights: Sequence[float], held: Tensor, counts: Tensor) -> float:
@@ -186,11 +192,14 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
 
     def _warn(self, fitted: Fitted) -> None:
         """Warn of chains that are in different modes, failed, or have not converged."""
-        for text in convergence(fitted.weighing, self.chains_by):
+        for text in convergence(cast(ChainDiagnostics, fitted.diagnostics), self.chains_by):
             warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
-    def _share_of_stream(self, rows: int) -> float:
-        raise DataError("a stream was given; chains need all rows in every sweep: give fit a table")
+    def _against_streams(self) -> str:
+        return "a stream was given; chains need all rows in every sweep: give fit a table"
+
+    def _share_held_out(self, count: float) -> float:
+        return self.validation_fraction
 
     def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
         if grouped and self.validation_fraction == 0.0:
@@ -210,13 +219,13 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
         return SplitPlan(share=self.validation_fraction)
 
 
-def convergence(weighing: dict[str, Any], chains_by: str) -> list[str]:
-    """Return what is to be warned of in a run of chains, a sentence each."""
-    told, found, apart_by = weighing["chains"], list[str](), weighing["apart"]
-    if outside := weighing.get("outside", 0):
+def convergence(diagnostics: ChainDiagnostics, chains_by: str) -> list[str]:
+    """Return the warnings that a run of chains calls for, a sentence each."""
+    told, found, apart_by = diagnostics.chains, list[str](), diagnostics.apart
+    if diagnostics.outside > 0:
         found.append(
-            f"{outside} held-out rows are outside of the support, which the other rows say, and have no density; the "
-            "score of the held-out rows leaves them out"
+            f"{diagnostics.outside} held-out rows are outside of the support, which the other rows say, and have no "
+            "density; the score of the held-out rows leaves them out"
         )
     fits = {record["chain"]: record["log_likelihood"] for record in told if "log_likelihood" in record}
     best, worst = max(fits.values()), min(fits.values())
@@ -231,7 +240,7 @@ def convergence(weighing: dict[str, Any], chains_by: str) -> list[str]:
     stopped = [record["error"] for record in told if record["error"]]
     if stopped:
         found.append(f"{len(stopped)} of {len(told)} chains stopped before their time; the first: {stopped[0]}")
-    own = weighing["diagnostics"]
+    own = diagnostics.diagnostics
     apart = {name: values["rhat"] for name, values in own.items() if (values["rhat"] or 1.0) > _RHAT}
     if apart:
         name = max(apart, key=apart.__getitem__)

@@ -3,7 +3,7 @@
 import copy
 import math
 from dataclasses import replace
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from fathomless.inference.noise import (
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import parts_of
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
@@ -147,13 +148,14 @@ def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     V, S = disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
     factor = narrowing(V, (S - doubt).maximum(V), len(folds), len(unseen))
     likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
-    return replace(fitted, likelihood=likelihood, weighing={**fitted.weighing, "narrowing": factor.tolist()})
+    diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
+    return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
 
 
 def weighed(
     model: Model, found: Densities, q: Tensor, folds: Tensor | None, groups: Tensor | None, seed: int
-) -> dict[str, Any]:
-    """Return, as plain JSON, what the fitted posterior over structures rests on.
+) -> StructureWeights:
+    """Return the posterior over structures with its errors and what stands beside it.
 
     Parameters
     ----------
@@ -180,20 +182,20 @@ def weighed(
 
     rate, law, value = stacking.best_on_path(*table, poisson, 1e-3, 3.0 * float(numbers[-1] - first + 1.0))
     weight = torch.ones(len(found.rows), dtype=torch.float64) if found.weight is None else found.weight
-    return {
-        "numbers": list(found.numbers),
-        "weights": q.tolist(),
-        "errors": bars.weights.tolist(),
-        "mean": float(q @ numbers),
-        "mean_error": bars.mean,
-        "single": stacking.single(*table, seed=seed).tolist(),
-        "poisson": law.tolist(),
-        "poisson_rate": rate,
-        "poisson_loss": stacking.value(q, *table) - value,
-        "log_density": (weight @ found.log_density / weight.sum()).tolist(),
-        "rows": len(found.rows),
-        "members": len(members_of(model)),
-    }
+    return StructureWeights(
+        numbers=tuple(found.numbers),
+        weights=tuple(q.tolist()),
+        errors=tuple(bars.weights.tolist()),
+        mean=float(q @ numbers),
+        mean_error=bars.mean,
+        single=tuple(stacking.single(*table, seed=seed).tolist()),
+        poisson=tuple(law.tolist()),
+        poisson_rate=rate,
+        poisson_loss=stacking.value(q, *table) - value,
+        log_density=tuple((weight @ found.log_density / weight.sum()).tolist()),
+        rows=len(found.rows),
+        members=len(members_of(model)),
+    )
 
 
 def best_alone(fitted: Fitted, held: Held, looks: Looks | None) -> tuple[Fitted, Held]:

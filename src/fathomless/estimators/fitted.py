@@ -6,6 +6,7 @@ and scikit-learn's way to fit it (:mod:`fathomless.estimators.base`).
 
 import contextlib
 import copy
+import warnings
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from fathomless.estimators.encoding import ClassTask, NumberTask, Task
 from fathomless.estimators.options import ClassOptions, DrawnWeightsOptions, NoiseOptions, TableOptions, options_of
 from fathomless.inference.distributed import local_device
 from fathomless.posterior.capabilities import rebuild
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, KindOfNetwork
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.indicators import IndicatorPredictive
@@ -86,6 +88,7 @@ def require_fitted(estimator: "FittedModel") -> None:
 class FittedModel(TableOptions, ABC):
     """What is fitted, as it is read from a folder; how it was found it does not know."""
 
+    diagnostics_class: ClassVar[type[Diagnostics]] = CrossFitDiagnostics
     saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
 
     schema_: Schema
@@ -99,7 +102,7 @@ class FittedModel(TableOptions, ABC):
     held_out_: Array
     fold_: Array | None
     seed_: int
-    weighing_: dict[str, Any]
+    fit_diagnostics_: Diagnostics
     _fitted_with: dict[str, Any]  # the options of the fit, which may have been changed since
 
     # ---- what a family says
@@ -200,19 +203,19 @@ class FittedModel(TableOptions, ABC):
         self.likelihood_ = self._likelihood(self.target_, saved.tensors).to(device, dtype)
         self._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
         members = meta["layout"].get("members", [{}])  # only an ensemble tells of them
-        kinds = meta.get("weighing", {}).get("kinds", [{"options": {}, "networks": len(members)}])
-        if any(type(kind["networks"]) is not int or kind["networks"] < 1 for kind in kinds) or (
-            sum(kind["networks"] for kind in kinds) != len(members)
-        ):
+        self.fit_diagnostics_ = self.diagnostics_class.from_json(meta.get("weighing", {}))
+        kinds: Sequence[KindOfNetwork] = ()
+        if isinstance(self.fit_diagnostics_, CrossFitDiagnostics):
+            kinds = self.fit_diagnostics_.kinds
+        kinds = kinds or [KindOfNetwork(options={}, weight=1.0, networks=len(members))]
+        if sum(kind.networks for kind in kinds) != len(members):
             raise DataError(f"its kinds do not have {len(members)} networks between them")
-        if unknown := {name for kind in kinds for name in kind["options"]} - {
-            one.name for one in options_of(type(self))
-        }:
+        if unknown := {name for kind in kinds for name in kind.options} - {one.name for one in options_of(type(self))}:
             raise DataError(f"there is no option {min(unknown)!r}")
         built = []
         for kind in kinds:
-            one, sizes = self._with(kind["options"]), (self._task().width(self.schema_), self.likelihood_.outputs)
-            built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind["networks"])]
+            one, sizes = self._with(kind.options), (self._task().width(self.schema_), self.likelihood_.outputs)
+            built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind.networks)]
         self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
         rebuild(self.model_, meta["layout"])
         for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
@@ -223,11 +226,20 @@ class FittedModel(TableOptions, ABC):
         self._score, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]
         self.held_out_ = saved.tensors["held_out"].numpy()
         self.fold_ = saved.tensors["fold"].numpy() if "fold" in saved.tensors else None
-        self.weighing_ = meta.get("weighing", {})
         if meta["feature_names_in"]:
             self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         self.relevance_ = {}
         self._describe()
+
+    @property
+    def weighing_(self) -> dict[str, Any]:
+        """Diagnostics of the fit as plain JSON.
+
+        .. deprecated:: 0.2
+            Use `fit_diagnostics_`, whose attributes have types.
+        """
+        warnings.warn("weighing_ is deprecated; use the attributes of fit_diagnostics_", FutureWarning, stacklevel=2)
+        return self.fit_diagnostics_.to_json()
 
     def _with(self, options: Mapping[str, Any]) -> Self:
         """Return a copy, fitted as this one is, with other options."""
@@ -327,9 +339,10 @@ class FittedPredictor(FittedModel, ABC):
     ) -> Iterator[AnyPredictive]:
         """Predict so many rows, of which some at a time are encoded."""
         device, likelihood = self.model_.device, self.likelihood_
-        if networks_of is not None and "narrowing" in self.weighing_:
+        told = self.fit_diagnostics_
+        if networks_of is not None and isinstance(told, CrossFitDiagnostics) and told.narrowing:
             likelihood = copy.deepcopy(likelihood)  # that of single networks
-            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"], dtype=torch.float32))  # type: ignore[operator, union-attr]
+            likelihood.noise.rescale(1.0 / torch.tensor(told.narrowing, dtype=torch.float32))  # type: ignore[operator, union-attr]
         passes = self._draws() if self.model_.stochastic else 1
         networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
         networks *= len(members_of(self.model_))
@@ -388,6 +401,7 @@ class OfClasses(ClassOptions, OfRows, ABC):
 class OfNumbers:
     """What is about numbers: a scale to undo."""
 
+    density: ClassVar[bool] = False  # True if the columns of a table are the target
     target_: Target
 
     def _units(self) -> dict[str, Any]:
@@ -395,7 +409,7 @@ class OfNumbers:
         return {"shift": target.mean, "scale": target.scale, "squeeze": target.ndim == 1}
 
     def _task(self) -> NumberTask:
-        return NumberTask()
+        return NumberTask(density=self.density)
 
 
 class NamedNoise(NoiseOptions):

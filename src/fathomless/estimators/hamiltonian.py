@@ -7,7 +7,7 @@ own convergence is told of functions, of scales and of the noise: weights themse
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
 from fathomless.inference.run import Fitted
 from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, lacks
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, StructureWeights
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
@@ -121,7 +122,8 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
         for number, chains in _shared_out(self.chains, masses).items():
             networks = [cast(HasLogJoint, member).network(number) for member in members]
             found[number] = self._chains_of(prepared, number, networks, fitted.likelihood, chains)
-        weighing = _restricted(fitted.weighing, masses)
+        structure = _restricted(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
+        narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
         log_density = torch.stack([found[number].loo for number in masses], 1)
         known = max(one.told["unknown"] for one in found.values()) <= _UNKNOWN
         if self.structure_weights == "stacking" and len(masses) > 1 and known:
@@ -129,7 +131,8 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
             rows = torch.arange(len(train))
-            weighing = weighed(first, Densities(tuple(masses), log_density, rows, weight), q, None, None, prepared.seed)
+            densities, narrowing = Densities(tuple(masses), log_density, rows, weight), ()
+            structure = weighed(first, densities, q, None, None, prepared.seed)
             masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
         log_q = torch.tensor([masses.get(number, 0.0) for number in found], dtype=torch.float64).log()
         each = torch.logsumexp(log_density + log_q, 1)
@@ -143,7 +146,9 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             n_iter=self.sweeps,
             score=float((count @ each) / count.sum()) if known else None,
             seed=prepared.seed,
-            weighing={**weighing, "prior": prior_mass, "sampling": told},
+            diagnostics=CrossFitDiagnostics(
+                structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=told
+            ),
         )
 
     def _chains_of(
@@ -208,9 +213,9 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             )
 
 
-def unconverged(weighing: Mapping[str, Any]) -> list[str]:
-    """Return what is to be warned of in sampled weights, a sentence each."""
-    sampling, found = weighing.get("sampling", {}), []
+def unconverged(diagnostics: Diagnostics) -> list[str]:
+    """Return the warnings that sampled weights call for, a sentence each."""
+    sampling, found = diagnostics.sampling if isinstance(diagnostics, CrossFitDiagnostics) else {}, []
     apart = {number: told for number, told in sampling.items() if told["rhat"] > _RHAT}
     if apart:
         worst = max(apart.values(), key=lambda told: told["rhat"])
@@ -243,14 +248,20 @@ def _shared_out(chains: int, masses: Mapping[int, float]) -> dict[int, int]:
     return {number: max(min(_FEWEST, chains), round(chains * p / most)) for number, p in masses.items()}
 
 
-def _restricted(weighing: Mapping[str, Any], masses: Mapping[int, float]) -> dict[str, Any]:
-    """Keep what was decided about the structures that are sampled."""
-    if "numbers" not in weighing:
-        return {}
-    places = [weighing["numbers"].index(number) for number in masses]
-    listed = ("numbers", "errors", "single", "poisson", "log_density")
-    kept = {name: [weighing[name][place] for place in places] for name in listed}
-    return {**weighing, **kept, "weights": list(masses.values())}
+def _restricted(found: StructureWeights | None, masses: Mapping[int, float]) -> StructureWeights | None:
+    """Keep the structures that are sampled."""
+    if found is None:
+        return None
+    places = [found.numbers.index(number) for number in masses]
+    return replace(
+        found,
+        numbers=tuple(found.numbers[place] for place in places),
+        weights=tuple(masses.values()),
+        errors=tuple(found.errors[place] for place in places),
+        single=tuple(found.single[place] for place in places),
+        poisson=tuple(found.poisson[place] for place in places),
+        log_density=tuple(found.log_density[place] for place in places),
+    )
 
 
 @torch.no_grad()

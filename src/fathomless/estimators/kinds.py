@@ -12,7 +12,7 @@ common that neither has seen.
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from fathomless.inference import stacking
 from fathomless.inference.crossfit import Held, Together
 from fathomless.inference.noise import KAPPA, density, fit_noise, total
 from fathomless.inference.run import Fitted
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, KindOfNetwork, StructureWeights
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
@@ -113,18 +114,19 @@ def joined(
         assert isinstance(f.model, Ensemble)
         members += [member for member in f.model.members if isinstance(member, Model)]
         weights += [one * share for share in f.model.weights]
-    told = [
-        {"options": dict(own_options), "weight": one, "networks": len(f.model.weights)}
+    told = tuple(
+        KindOfNetwork(options=dict(own_options), weight=one, networks=len(f.model.weights))
         for own_options, one, f in zip(options, w.tolist(), fits, strict=True)
         if isinstance(f.model, Ensemble)
-    ]
+    )
+    structures = [cast(CrossFitDiagnostics, f.diagnostics).structure for f in fits]
     heaviest = fits[int(w.argmax())]
     return replace(
         heaviest,
         model=Ensemble(members, weights).eval(),
         likelihood=likelihood,
         score=score,
-        weighing={**averaged([f.weighing for f in fits], w.tolist()), "kinds": told},
+        diagnostics=CrossFitDiagnostics(structure=averaged(structures, w.tolist()), kinds=told),
     )
 
 
@@ -167,24 +169,40 @@ def _left_out(
     return summed / count
 
 
-def averaged(each: Sequence[Mapping[str, Any]], w: Sequence[float]) -> dict[str, Any]:
-    """Average what the posteriors of several kinds rest on, by weights that sum to 1.
+def averaged(each: Sequence[StructureWeights | None], w: Sequence[float]) -> StructureWeights | None:
+    """Average the posteriors over structure of several kinds, by weights that sum to 1.
 
     Standard errors are averaged too: that is the error if those of all kinds go together, and the largest it can be.
-    {} if there is nothing to average.
+    None if a kind has none.
     """
-    if not all(each):
-        return {}
-    numbers = sorted({number for one in each for number in one["numbers"]})
-    found: dict[str, Any] = {"numbers": numbers}
-    for name in ("weights", "errors", "single", "poisson"):
-        columns = [dict(zip(one["numbers"], one[name], strict=True)) for one in each]
-        found[name] = [sum(a * column.get(k, 0.0) for a, column in zip(w, columns, strict=True)) for k in numbers]
-    columns = [dict(zip(one["numbers"], one["log_density"], strict=True)) for one in each]
-    found["log_density"] = []
+    given = [one for one in each if one is not None]
+    if len(given) < len(each):
+        return None
+    numbers = sorted({number for one in given for number in one.numbers})
+
+    def listed(values: Sequence[Sequence[float]]) -> tuple[float, ...]:
+        columns = [dict(zip(one.numbers, own, strict=True)) for one, own in zip(given, values, strict=True)]
+        return tuple(sum(a * column.get(k, 0.0) for a, column in zip(w, columns, strict=True)) for k in numbers)
+
+    def mean(values: Sequence[float]) -> float:
+        return sum(a * value for a, value in zip(w, values, strict=True))
+
+    columns = [dict(zip(one.numbers, one.log_density, strict=True)) for one in given]
+    log_density = []
     for k in numbers:  # of the kinds that kept it
         own = [(a, column[k]) for a, column in zip(w, columns, strict=True) if k in column]
-        found["log_density"].append(sum(a * value for a, value in own) / sum(a for a, _ in own))
-    for name in ("mean", "mean_error", "poisson_rate", "poisson_loss"):
-        found[name] = sum(a * one[name] for a, one in zip(w, each, strict=True))
-    return {**found, "rows": each[0]["rows"], "members": sum(one["members"] for one in each)}
+        log_density.append(sum(a * value for a, value in own) / sum(a for a, _ in own))
+    return StructureWeights(
+        numbers=tuple(numbers),
+        weights=listed([one.weights for one in given]),
+        errors=listed([one.errors for one in given]),
+        mean=mean([one.mean for one in given]),
+        mean_error=mean([one.mean_error for one in given]),
+        single=listed([one.single for one in given]),
+        poisson=listed([one.poisson for one in given]),
+        poisson_rate=mean([one.poisson_rate for one in given]),
+        poisson_loss=mean([one.poisson_loss for one in given]),
+        log_density=tuple(log_density),
+        rows=given[0].rows,
+        members=sum(one.members for one in given),
+    )

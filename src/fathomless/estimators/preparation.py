@@ -25,6 +25,7 @@ from fathomless.data.targets import ClassLabels, Target
 from fathomless.data.weights import read_weight, warn_of_sum
 from fathomless.estimators.encoding import ColumnOptions, Task
 from fathomless.inference.training import SMALL_BATCH
+from fathomless.posterior.diagnostics import EqualRows
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, fold_in
@@ -76,9 +77,8 @@ class Prepared:
         by itself.
     apart : bool
         Whether equal rows are observations, which are left out one by one; copies are left out together.
-    repeats : dict, optional
-        If rows of the table are equal: "rows", how many are equal to another row, and "kind", "observations" or
-        "copies"; see :mod:`fathomless.data.repeats`.
+    repeats : EqualRows, optional
+        Equal rows of the table, if there are any.
     """
 
     schema: Schema
@@ -94,7 +94,7 @@ class Prepared:
     fold_of_row: Array | None = None
     group: Tensor | None = None
     apart: bool = False
-    repeats: dict[str, Any] | None = None
+    repeats: EqualRows | None = None
 
 
 @dataclass(frozen=True)
@@ -470,11 +470,11 @@ def _warn_of_few(count: float) -> None:
         )
 
 
-def _summary(found: Repeats | None) -> dict[str, Any] | None:
-    """Return what is kept with a fit about equal rows of its table, as plain JSON."""
+def _summary(found: Repeats | None) -> EqualRows | None:
+    """Return the equal rows that are kept with a fit."""
     if found is None or not found.rows:
         return None
-    return {"rows": found.rows, "kind": "observations" if found.observations else "copies"}
+    return EqualRows(rows=found.rows, kind="observations" if found.observations else "copies")
 
 
 def _joined(table: Encoded, folds: Tensor) -> tuple[Encoded, Tensor]:

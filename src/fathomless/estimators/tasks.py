@@ -5,7 +5,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import narwhals as nw
 import numpy as np
@@ -19,7 +19,7 @@ from fathomless.data.schema import rows_of
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
 from fathomless.estimators.base import Estimator, Predictor
-from fathomless.estimators.encoding import NumberTask, by_class
+from fathomless.estimators.encoding import by_class
 from fathomless.estimators.fitted import (
     PREDICTED_AT_ONCE,
     Array,
@@ -273,6 +273,8 @@ class Density(OfNumbers, DensityMixin, Estimator, ABC):  # type: ignore[misc]
     Networks get rows without columns, (N, 0).
     """
 
+    density: ClassVar[bool] = True
+
     @abstractmethod
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
         """Return the log density of every row in nats, in the units of the table; shape (N,).
@@ -316,9 +318,6 @@ class Density(OfNumbers, DensityMixin, Estimator, ABC):  # type: ignore[misc]
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean log density of the rows, in nats."""
         return float(np.mean(self.score_samples(X)))
-
-    def _task(self) -> NumberTask:
-        return NumberTask(density=True)
 
 
 def _check_numbers(X: Any) -> None:

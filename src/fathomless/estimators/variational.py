@@ -41,6 +41,7 @@ from fathomless.inference.training import (
     automatic_epochs,
     automatic_structure_rate,
 )
+from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks
@@ -146,22 +147,24 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             check_heads(model, likelihood, self._kind_of_heads())  # now rather than after the training
         return model.to(prepared.device), likelihood
 
-    def _continued(self) -> bool:
-        return bool(self.warm_start) and "model_" in vars(self)
-
-    def _share_of_stream(self, rows: int) -> float:
+    def _against_streams(self) -> str:
         if self.n_restarts != 1:
-            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
-        return self._share_held_out(rows)
+            return f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1"
+        if isinstance(self, CrossFitOptions) and not isinstance(self.members, str) and self.members > 1:
+            return f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'"
+        return ""
 
     def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+        folds = self._fold_plan(count, inputs) if isinstance(self, CrossFitEstimator) else SplitPlan()
+        if folds.members > 1:
+            return folds
         chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
         if grouped and self._share_held_out(math.inf) == 0.0 and not chosen:
             raise DataError(
                 f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
                 "them out, set validation_fraction, or set members above 1 where there is such an option"
             )
-        return SplitPlan(share=self._share_held_out(count))
+        return replace(folds, share=self._share_held_out(count))
 
     def _share_held_out(self, count: float) -> float:
         automatic = isinstance(self.validation_fraction, str)
@@ -251,13 +254,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     def _without_effect(self) -> tuple[str, ...]:
         """Return the names of options that have no effect if rows decide."""
 
-    def _share_of_stream(self, rows: int) -> float:
-        share = super()._share_of_stream(rows)
-        if not isinstance(self.members, str) and self.members > 1:
-            raise DataError(f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'")
-        return share
-
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+    def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
+        """Return the folds of so many rows of so many encoded columns."""
         members, copies = self._members(count, inputs), len(kinds(self.vary))
         if copies > 1 and members == 1:
             raise DataError(
@@ -265,7 +263,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
                 "they have not seen: set members above 1, or leave vary out"
             )
         if members == 1:
-            return replace(super()._split_plan(count, inputs, grouped), folds=self.folds)
+            return SplitPlan(folds=self.folds)
         if isinstance(self.folds, str):
             checks.choice("folds", self.folds, ("random", "blocks"))
         return SplitPlan(
@@ -410,8 +408,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         q = torch.tensor([looks.q[number] for number in fitted.found.numbers], dtype=torch.float64)
         found_folds = None if folds is None else folds[0][fitted.found.rows]
         group = None if prepared.group is None else prepared.group[fitted.found.rows]
-        told = weighed(fitted.model, fitted.found, q, found_folds, group, prepared.seed)
-        return replace(fitted, weighing=told), seen, looks
+        weights = weighed(fitted.model, fitted.found, q, found_folds, group, prepared.seed)
+        return replace(fitted, diagnostics=CrossFitDiagnostics(structure=weights)), seen, looks
 
 
 @recording()

@@ -137,12 +137,12 @@ def _scores(name: str, options: dict[str, Any], s: int, settings: dict[str, Any]
         warnings.simplefilter("ignore", ConvergenceWarning)
         estimator = kind(random_state=seed, **options).fit(X, y)
     seconds = time.perf_counter() - start
-    errors = estimator.depth_posterior_error_
+    errors, weights = estimator.depth_posterior_error_, estimator.fit_diagnostics_.structure
     scores: dict[str, Any] = {
         "log_likelihood": float(estimator.predict_dist(X_test).log_prob(y_test).mean()),
         "mean_depth": estimator.structure_.statistics["mean_depth"],
-        "error": estimator.weighing_.get("mean_error"),
-        "poisson": estimator.weighing_.get("poisson_rate"),
+        "error": None if weights is None else weights.mean_error,
+        "poisson": None if weights is None else weights.poisson_rate,
         "seconds": seconds,
         "coverage": None,
         "accuracy": None,

@@ -15,6 +15,7 @@ from fathomless.inference.distributed import ranks
 from fathomless.inference.looks import Densities, Looks
 from fathomless.inference.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, blueprint_of, rebuild
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
@@ -111,8 +112,8 @@ class Fitted:
     goes_on : bool
         Whether a checkpoint of its end can be gone on with by a longer inference, to the same bytes: nothing that was
         done followed from how long it was going to be.
-    weighing : dict
-        What that posterior rests on, as plain JSON: see :func:`fathomless.estimators.crossfitting.weighed`.
+    diagnostics : Diagnostics
+        Diagnostics of the inference.
     """
 
     model: Model
@@ -127,7 +128,7 @@ class Fitted:
     found: Densities | None = field(default=None, repr=False)
     lost: tuple[int, ...] = ()
     goes_on: bool = False
-    weighing: dict[str, Any] = field(default_factory=dict, repr=False)
+    diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
 
 
 class Run:

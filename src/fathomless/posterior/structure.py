@@ -8,7 +8,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
+
+from fathomless.posterior.diagnostics import StructureWeights
 
 __all__ = [
     "GraphPosterior",
@@ -204,24 +206,24 @@ class LatentPosterior(Structure):
         )
 
 
-def with_errors(posterior: ListedPosterior, weighing: Mapping[str, Any]) -> ListedPosterior:
+def with_errors(posterior: ListedPosterior, found: StructureWeights) -> ListedPosterior:
     """Return a posterior with the standard errors that rows have given it.
 
     Parameters
     ----------
     posterior : ListedPosterior
         Over numbers, such as depths.
-    weighing : mapping
-        What :func:`fathomless.estimators.crossfitting.weighed` returned.
+    found : StructureWeights
+        Weights of these numbers with their errors.
     """
-    errors = {str(number): error for number, error in zip(weighing["numbers"], weighing["errors"], strict=True)}
+    errors = {str(number): error for number, error in zip(found.numbers, found.errors, strict=True)}
     likely = max(zip(posterior.probabilities, posterior.names, strict=True))[1]
-    networks = f"{weighing['members']} networks" if weighing["members"] > 1 else "one network"
+    networks = f"{found.members} networks" if found.members > 1 else "one network"
     return replace(
         posterior,
         errors=tuple(errors.get(name, 0.0) for name in posterior.names),
-        summary=f"mean {posterior.kind} {weighing['mean']:.2f} ± {weighing['mean_error']:.2f}, largest weight on "
-        f"{likely}; from {weighing['rows']:,} rows that {networks} did not see",
+        summary=f"mean {posterior.kind} {found.mean:.2f} ± {found.mean_error:.2f}, largest weight on "
+        f"{likely}; from {found.rows:,} rows that {networks} did not see",
     )
 
 

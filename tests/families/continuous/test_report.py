@@ -148,13 +148,13 @@ def test_classes_have_a_page() -> None:
 
 
 def test_horizons_weighed_by_rows_have_their_errors(weighed: ContinuousDepthRegressor) -> None:
-    section, found, unit = page(weighed), weighed.weighing_, weighed.model_.members[0].unit
+    section, found, unit = page(weighed), weighed.fit_diagnostics_.structure, weighed.model_.members[0].unit
     table = section.groups[0].table
     assert table is not None
     assert table.head == ("Horizon", "Weight", "Single", "Log density")
-    assert [row[0] for row in table.rows] == [number(k * unit) for k in found["numbers"]]
+    assert [row[0] for row in table.rows] == [number(k * unit) for k in found.numbers]
     assert all("±" in row[1] for row in table.rows)
-    mean = f"{number(found['mean'] * unit)} ± {number(found['mean_error'] * unit, 2)}"
+    mean = f"{number(found.mean * unit)} ± {number(found.mean_error * unit, 2)}"
     assert mean in section.groups[0].figures[0].caption
     assert "rows that its networks have not seen" in section.about
 
@@ -198,7 +198,7 @@ OWN = {
 
 def test_nothing_is_said_of_an_ordinary_fit() -> None:
     estimator = fitted(epochs=20)
-    estimator.weighing_ = {"effective_depth": 5}
+    estimator.effective_depth_ = 5
     assert not OWN & set(titles(estimator))
 
 
@@ -225,7 +225,7 @@ def test_weights_that_are_the_same_at_every_depth_may_be_uncertain() -> None:
 @pytest.mark.parametrize(("needed", "steps", "said"), [(16, None, True), (16, 16, False), (4, None, False)])
 def test_too_few_steps_are_found(needed: int, steps: int | None, said: bool) -> None:
     estimator = fitted(predict_steps=steps)
-    estimator.weighing_ = {"effective_depth": needed}
+    estimator.effective_depth_ = needed
     found = titles(estimator)
     assert ("Predictions take fewer steps than they need" in found) == said
     if said:

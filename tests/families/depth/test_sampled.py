@@ -110,11 +110,11 @@ def test_hmc_fit_resumes_to_the_same_bytes(tmp_path) -> None:
 
 def test_leave_one_out_densities_weigh_depths(regression) -> None:
     """As stacking of what is kept says; the weights of the fit are there on demand."""
-    table = np.array(regression.weighing_["log_density"])
-    assert regression.weighing_["members"] == 1
+    table = np.array(regression.fit_diagnostics_.structure.log_density)
+    assert regression.fit_diagnostics_.structure.members == 1
     assert np.mean(table) == pytest.approx(regression.validation_score_ + regression.target_.log_unit, abs=1.0)
     as_fitted = fitted(structure_weights="fit")
-    assert as_fitted.weighing_["members"] > 1
+    assert as_fitted.fit_diagnostics_.structure.members > 1
     assert as_fitted.depth_posterior_ != regression.depth_posterior_
 
 

@@ -276,7 +276,7 @@ def test_held_out_rows_outside_the_support_are_told_and_left_out(by: str, tmp_pa
     with pytest.warns(DataWarning, match="outside of the support"):
         log_density = fitted.score_samples(X[fitted.held_out_])
     inside = np.isfinite(log_density)
-    assert 0 < fitted.weighing_["outside"] == (~inside).sum()
+    assert 0 < fitted.fit_diagnostics_.outside == (~inside).sum()
     tolerance = 2e-3 if by == "all" else 2e-2  # other draws; and stacked weights are fitted without the row's part
     assert fitted.validation_score_ == pytest.approx(log_density[inside].mean(), abs=tolerance)
     assert IndianChefsDensity.load(fitted.save(tmp_path / "m")).validation_score_ == fitted.validation_score_
@@ -350,7 +350,7 @@ def test_a_fit_that_has_ended_goes_on_as_one_long_fit(tmp_path: Path, iris: tupl
     assert short.goes_on_
     assert more.n_iter_ == whole.n_iter_ == longer["sweeps"]
     assert np.array_equal(more.score_samples(X), whole.score_samples(X))
-    assert more.weighing_ == whole.weighing_
+    assert more.fit_diagnostics_ == whole.fit_diagnostics_
 
 
 SCRIPT = """
@@ -406,7 +406,7 @@ def test_saved_predictions_are_bit_equal(density: IndianChefsDensity, tmp_path: 
     X = density.sample(50, random_state=1)
     assert np.array_equal(loaded.score_samples(X), density.score_samples(X))
     assert loaded.diagnostics_ == density.diagnostics_
-    assert json.dumps(loaded.weighing_) == json.dumps(density.weighing_)
+    assert json.dumps(loaded.fit_diagnostics_.to_json()) == json.dumps(density.fit_diagnostics_.to_json())
 
 
 # ------------------------------------------------------------------------------------------- bad input

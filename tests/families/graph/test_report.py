@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def test_findings_tell_of_modes_and_bounds(density: IndianChefsDensity) -> None:
     titles = {finding.title for finding in examine(bounded, [])}
     assert "The graph is at its bound" in titles
     apart = density.weighed_by("all")
-    apart.weighing_["chains"] = [{**chain, "log_likelihood": -2.0 * place} for place, chain in enumerate(apart.chains_)]
+    chains = tuple({**chain, "log_likelihood": -2.0 * place} for place, chain in enumerate(apart.chains_))
+    apart.fit_diagnostics_ = replace(apart.fit_diagnostics_, chains=chains)
     found = {finding.title: finding for finding in examine(apart, [])}
     assert found["Chains are in different modes"].severity == "advice"
     assert "1 of 2 are within 0.16" in found["Chains are in different modes"].detail

@@ -18,7 +18,7 @@ from fathomless.estimators.variational import CrossFitEstimator, VariationalEsti
 from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
 from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
-from fathomless.families.continuous.fitted import FittedContinuous
+from fathomless.families.continuous.fitted import ContinuousDiagnostics, FittedContinuous
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.inference.looks import Law
@@ -44,7 +44,7 @@ class EffectiveDepth(ContinuousOptions, Estimator, ABC):
         x = prepared.train.first.x[:_ROWS]
         draws = max(1, self.weight_draws // len(members_of(fitted.model)))
         layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(prepared.seed, "depth"))
-        return replace(fitted, weighing={**fitted.weighing, "effective_depth": layers})
+        return replace(fitted, diagnostics=ContinuousDiagnostics(**vars(fitted.diagnostics), effective_depth=layers))
 
 
 class _ContinuousDepth(FittedContinuous, EffectiveDepth, CrossFitEstimator, ABC):

@@ -4,7 +4,7 @@ import math
 import warnings
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -15,6 +15,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
 from fathomless.families.continuous.solve import PathOptions
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.structure import ListedPosterior, with_errors
@@ -22,7 +23,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import fold_in
 
-__all__ = ["FittedContinuous"]
+__all__ = ["ContinuousDiagnostics", "FittedContinuous"]
 
 _EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with gates, which halve a layer
 _PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
@@ -30,8 +31,24 @@ _WIDE = 8.0 * math.sqrt(2.0)  # of point estimates whose rate is learned, or 0: 
 _RATE = 0.0001  # median of the prior of a learned rate
 
 
+@dataclass(frozen=True, kw_only=True)
+class ContinuousDiagnostics(CrossFitDiagnostics):
+    """Diagnostics of networks of continuous depth.
+
+    Attributes
+    ----------
+    effective_depth : int
+        Residual layers that the posterior needs; 0 if they were not counted.
+    """
+
+    effective_depth: int = 0
+
+
 class FittedContinuous(ContinuousOptions, FittedPredictor, ABC):
     """How the options of the family become a model, and what it shows."""
+
+    diagnostics_class: ClassVar[type[Diagnostics]] = ContinuousDiagnostics
+    fit_diagnostics_: ContinuousDiagnostics
 
     saved_values: ClassVar[dict[str, type]] = {"PoissonPrior": PoissonPrior, "UniformPrior": UniformPrior}
     structure_: ListedPosterior
@@ -103,16 +120,17 @@ class FittedContinuous(ContinuousOptions, FittedPredictor, ABC):
                 network.predict_by(steps=self.predict_steps)
         structure = cast(ListedPosterior, self.model_.structure())
         parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
-        if "numbers" in self.weighing_ and first.random_horizon:
-            found, statistics, unit = self.weighing_, structure.statistics, first.unit
+        found = self.fit_diagnostics_.structure
+        if found is not None and first.random_horizon:
+            statistics, unit = structure.statistics, first.unit
             structure = replace(with_errors(first.structure(), found), statistics=statistics)
-            parts.append(f"mean horizon {found['mean'] * unit:.2f} ± {found['mean_error'] * unit:.2f} by unseen rows")
+            parts.append(f"mean horizon {found.mean * unit:.2f} ± {found.mean_error * unit:.2f} by unseen rows")
         elif first.random_horizon:
             parts.append(f"mean horizon {structure.statistics['mean_horizon'] * first.unit:.2f}")
         told = ", ".join(parts)
         own = first.summary(structure.statistics)
         self.structure_ = replace(structure, summary=f"{told}; {own}" if told else own)
-        self.effective_depth_ = self.weighing_.get("effective_depth", 0)
+        self.effective_depth_ = self.fit_diagnostics_.effective_depth
         self.horizon_posterior_ = {first.horizon: 1.0}
         if first.random_horizon:
             pairs = zip(structure.names, structure.probabilities, strict=True)

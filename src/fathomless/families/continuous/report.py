@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from fathomless.families.continuous.estimator import ContinuousDepthClassifier, 
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import follow, parted
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
+from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.system.rng import as_generator
 
@@ -73,7 +74,7 @@ def page(estimator: Estimator) -> StructureSection:
     if first.random_horizon:
         groups.append(_horizon(estimator, first))
         learning.append(_horizon_path(estimator, first))
-        if "numbers" in estimator.weighing_:
+        if estimator.fit_diagnostics_.structure is not None:
             about += [f"The summary counts horizons in units of {number(first.unit)} of depth.", _WEIGHTS]
     seen = _followed(first, estimator.schema_.width)
     if first.moving:
@@ -261,21 +262,20 @@ def _numbers(estimator: Estimator, first: ContinuousDepth) -> TextTable:
 
 def _horizon(estimator: Estimator, first: ContinuousDepth) -> Group:
     """Return the posterior over the horizon with its prior, and its errors if rows have weighed it."""
-    posterior, found = estimator.horizon_posterior_, estimator.weighing_
+    posterior, found = estimator.horizon_posterior_, estimator.fit_diagnostics_.structure
     reached = torch.arange(round(max(posterior) / first.unit), dtype=torch.float64)
     log_prior = first.horizon_prior.log_prob(reached).exp().tolist()
     prior = {(k + 1) * first.unit: p for k, p in enumerate(log_prior)}
-    weighed = "numbers" in found
-    errors = {k * first.unit: e for k, e in zip(found["numbers"], found["errors"], strict=True)} if weighed else {}
+    errors = {k * first.unit: e for k, e in zip(found.numbers, found.errors, strict=True)} if found else {}
     mean = sum(depth * p for depth, p in posterior.items())
-    error = f" ± {number(found['mean_error'] * first.unit, 2)}" if weighed else ""
+    error = f" ± {number(found.mean_error * first.unit, 2)}" if found else ""
     likely = sorted(posterior, key=lambda depth: -posterior[depth])[:3]
     said = listed([f"{percent(posterior[depth])} at depth {number(depth)}" for depth in likely])
-    caption = f"{'Weight' if weighed else 'Probability'} of each horizon. Their mean is {number(mean)}{error}."
-    if weighed:
+    caption = f"{'Weight' if found else 'Probability'} of each horizon. Their mean is {number(mean)}{error}."
+    if found:
         caption += (
-            f" The Poisson law that fits best has a mean of {number(found['poisson_rate'] * first.unit)} and "
-            f"predicts these rows worse by {found['poisson_loss']:.1f} nats in all."
+            f" The Poisson law that fits best has a mean of {number(found.poisson_rate * first.unit)} and "
+            f"predicts these rows worse by {found.poisson_loss:.1f} nats in all."
         )
     figure = picture(
         "horizon",
@@ -285,17 +285,17 @@ def _horizon(estimator: Estimator, first: ContinuousDepth) -> Group:
         caption=caption,
     )
     rows = [_horizon_row(estimator, i, depth, p) for i, (depth, p) in enumerate(posterior.items())]
-    head = ("Horizon", "Weight", "Single", "Log density") if weighed else ("Horizon", "Posterior", "Prior")
-    if not weighed:
+    head = ("Horizon", "Weight", "Single", "Log density") if found else ("Horizon", "Posterior", "Prior")
+    if found is None:
         rows = [(*row, percent(prior[depth])) for row, depth in zip(rows, posterior, strict=True)]
     return Group("", [figure], TextTable(f"{head[1]} of each horizon", head, rows, text=0))
 
 
 def _horizon_row(estimator: Estimator, i: int, depth: float, p: float) -> tuple[str, ...]:
-    found = estimator.weighing_
-    if "numbers" not in found:
+    found = estimator.fit_diagnostics_.structure
+    if found is None:
         return (number(depth), percent(p))
-    error, single, density = (found[name][i] for name in ("errors", "single", "log_density"))
+    error, single, density = found.errors[i], found.single[i], found.log_density[i]
     return (number(depth), f"{percent(p)} ± {percent(error)}", percent(single), f"{density:.3f}")
 
 
@@ -322,7 +322,7 @@ def findings(case: Case) -> Iterator[Finding]:
     yield from list(_certain(case, first, told["contraction"])) or _as_before(case, first, told["path_divergence"])
     yield from _coarse(case, first)
     yield from _explodes(case)
-    if first.random_horizon and "numbers" not in case.estimator.weighing_:
+    if first.random_horizon and cast(CrossFitDiagnostics, case.estimator.fit_diagnostics_).structure is None:
         yield from _given_its_start(case, first)
         yield from _not_moved(case, first)
 
@@ -353,7 +353,7 @@ def _certain(case: Case, model: ContinuousDepth, contraction: float) -> Iterator
 
 
 def _coarse(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
-    needed, steps = case.estimator.weighing_.get("effective_depth", 0), _steps(model)
+    needed, steps = case.estimator.effective_depth_, _steps(model)
     if needed > steps:
         yield Finding(
             "advice",

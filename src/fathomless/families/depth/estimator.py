@@ -59,7 +59,7 @@ class LayeredNetwork(FittedLayers, VariationalEstimator, ABC):
     shown = FAMILY.progress
 
     def _warn(self, fitted: Fitted) -> None:
-        for text in unconverged(fitted.weighing):
+        for text in unconverged(fitted.diagnostics):
             warnings.warn(text, ConvergenceWarning, stacklevel=4)
         t = fitted.training
         model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)

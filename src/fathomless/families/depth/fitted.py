@@ -17,6 +17,7 @@ from fathomless.families.depth.options import DepthOptions, NetworkOptions
 from fathomless.families.depth.sampled import SampledDepth
 from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
 from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (
     DepthLaw,
@@ -69,6 +70,7 @@ _VALUES: dict[str, type] = {
 class FittedLayers(NetworkOptions, FittedPredictor, ABC):
     """How the options of networks of layers and heads become one, and what it shows."""
 
+    fit_diagnostics_: CrossFitDiagnostics
     structure_: ListedPosterior
     depth_posterior_: dict[int, float]
     depth_posterior_error_: dict[int, float]
@@ -160,18 +162,19 @@ class FittedLayers(NetworkOptions, FittedPredictor, ABC):
             raise DataError(f"its width is {self._hidden()}, and no weights have this size")
 
     def _describe(self) -> None:
-        self.kinds_ = self.weighing_.get("kinds", [])
-        self.sampling_ = {int(number): told for number, told in self.weighing_.get("sampling", {}).items()}
-        one_law = "numbers" in self.weighing_ and not self.kinds_
+        told = self.fit_diagnostics_
+        found = told.structure
+        self.kinds_ = [kind.to_json() for kind in told.kinds]
+        self.sampling_ = {int(number): dict(record) for number, record in told.sampling.items()}
+        one_law = found is not None and not self.kinds_
         first = members_of(self.model_)[0] if one_law else self.model_
         self.structure_ = cast(ListedPosterior, first.structure())
-        if "numbers" in self.weighing_:
-            self.structure_ = with_errors(self.structure_, self.weighing_)
+        if found is not None:
+            self.structure_ = with_errors(self.structure_, found)
         pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
         self.depth_posterior_ = {int(name): p for name, p in pairs}
-        numbers = self.weighing_.get("numbers", ())
-        self.depth_posterior_error_ = dict(zip(numbers, self.weighing_.get("errors", ()), strict=True))
-        self.depth_posterior_single_ = dict(zip(numbers, self.weighing_.get("single", ()), strict=True))
+        self.depth_posterior_error_ = dict(zip(found.numbers, found.errors, strict=True)) if found else {}
+        self.depth_posterior_single_ = dict(zip(found.numbers, found.single, strict=True)) if found else {}
         if isinstance(self.model_, SampledDepth) and self.model_.reach.shape[1]:
             self.relevance_ = relevance(self.model_, self.schema_.encoded_names, 0.9)
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,6 +16,7 @@ from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.sampled import SampledDepth
 from fathomless.plots.chains import traces
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.laws import FixedDepth, FreeCategorical
 
 __all__ = ["findings", "page"]
@@ -46,8 +47,8 @@ def page(estimator: LayeredNetwork) -> StructureSection:
     structure = estimator.structure_
     if isinstance(estimator.model_, SampledDepth):
         return _sampled(estimator)
-    if "numbers" in estimator.weighing_:
-        return _weighed(estimator)
+    if (found := estimator.fit_diagnostics_.structure) is not None:
+        return _weighed(estimator, found)
     if len(structure.names) < 2:
         return StructureSection(about=_ABOUT)
     posterior, prior = estimator.depth_posterior_, _prior(estimator)
@@ -66,8 +67,9 @@ def page(estimator: LayeredNetwork) -> StructureSection:
 
 def _sampled(estimator: LayeredNetwork) -> StructureSection:
     """Return the weights of the depths, the relevance of columns, and what the chains of each depth say."""
-    weighed = "numbers" in estimator.weighing_ and len(estimator.structure_.names) > 1
-    groups = [_weights_of_depths(estimator)] if weighed else []
+    found = estimator.fit_diagnostics_.structure
+    weighed = found is not None and len(estimator.structure_.names) > 1
+    groups = [_weights_of_depths(estimator, found)] if found is not None and weighed else []
     if estimator.relevance_:
         groups.append(_relevance(estimator.relevance_))
     of, score = estimator.sampling_, estimator.validation_score_
@@ -124,15 +126,15 @@ def _trace(depth: int, told: dict[str, Any], sweeps: int) -> Figure:
     )
 
 
-def _weights_of_depths(estimator: LayeredNetwork) -> Group:
-    """Return the weights that rows have given to depths, with their errors and what stands beside them."""
-    found, prior = estimator.weighing_, _prior(estimator)
-    columns = ("numbers", "weights", "errors", "single", "log_density")
+def _weights_of_depths(estimator: LayeredNetwork, found: StructureWeights) -> Group:
+    """Return the weights of depths by out-of-fold rows, with their errors and the laws beside them."""
+    prior = _prior(estimator)
+    columns = (found.numbers, found.weights, found.errors, found.single, found.log_density)
     rows = [
         (str(depth), f"{percent(w)} ± {percent(e)}", percent(one), f"{density:.3f}")
-        for depth, w, e, one, density in zip(*(found[name] for name in columns), strict=True)
+        for depth, w, e, one, density in zip(*columns, strict=True)
     ]
-    weights = dict(zip(found["numbers"], found["weights"], strict=True))
+    weights = dict(zip(found.numbers, found.weights, strict=True))
     bars = ", ".join(f"{row[0]}: {row[1]}" for row in rows)
     figure = picture(
         "depth",
@@ -141,20 +143,20 @@ def _weights_of_depths(estimator: LayeredNetwork) -> Group:
             weights,
             prior=prior,
             errors=estimator.depth_posterior_error_,
-            poisson=dict(zip(found["numbers"], found["poisson"], strict=True)),
+            poisson=dict(zip(found.numbers, found.poisson, strict=True)),
         ),
         says=f"Bars: the weight of each number of layers, with its standard error. {bars}. In short: "
         f"{estimator.structure_.summary}.",
-        caption=f"The Poisson law that fits best has the mean {found['poisson_rate']:.2f} and predicts these rows "
-        f"worse by {found['poisson_loss']:.1f} nats in all.",
+        caption=f"The Poisson law that fits best has the mean {found.poisson_rate:.2f} and predicts these rows "
+        f"worse by {found.poisson_loss:.1f} nats in all.",
     )
     head = ("Layers", "Weight", "Single", "Log density")
     return Group("", [figure], TextTable("Weight of each depth", head, rows, text=0))
 
 
-def _weighed(estimator: LayeredNetwork) -> StructureSection:
+def _weighed(estimator: LayeredNetwork, found: StructureWeights) -> StructureSection:
     """Return the weights of depths, and of kinds of network."""
-    groups = [_weights_of_depths(estimator)]
+    groups = [_weights_of_depths(estimator, found)]
     if estimator.kinds_:
         kinds = [
             (", ".join(f"{name} {value}" for name, value in kind["options"].items()), percent(kind["weight"]))
@@ -166,8 +168,8 @@ def _weighed(estimator: LayeredNetwork) -> StructureSection:
 
 def _prior(estimator: LayeredNetwork) -> dict[int, float]:
     """Return the prior probability of each depth of the posterior; of sampled depths, among these."""
-    if "sampling" in estimator.weighing_:
-        return dict(zip(estimator.depth_posterior_, estimator.weighing_["prior"], strict=True))
+    if estimator.fit_diagnostics_.sampling:
+        return dict(zip(estimator.depth_posterior_, estimator.fit_diagnostics_.prior, strict=True))
     model = next(part for part in estimator.model_.modules() if isinstance(part, UnboundedDepth))
     depths = list(estimator.depth_posterior_)
     offsets = torch.tensor([depth - model.min_depth for depth in depths], dtype=torch.float64)
@@ -184,7 +186,7 @@ def _path(estimator: LayeredNetwork) -> Figure:
         says=f"Mean depth against the epoch. It goes from {number(path[0])} to {number(path[-1])} layers, never below "
         f"{number(min(path))} or above {number(max(path))}.",
         caption="The mean under the weights that unseen rows gave the depths, as the networks learned."
-        if "numbers" in estimator.weighing_
+        if estimator.fit_diagnostics_.structure is not None
         else "If the mean still moves at the end, depth has not come to rest.",
     )
 
@@ -195,7 +197,7 @@ def findings(case: Case) -> Iterator[Finding]:
     if isinstance(model, SampledDepth):
         yield from _not_mixed(case)
         return
-    if "numbers" in case.estimator.weighing_:
+    if cast(CrossFitDiagnostics, case.estimator.fit_diagnostics_).structure is not None:
         yield from _at_its_bound(case, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
         yield from _on_its_way(case)
@@ -204,14 +206,14 @@ def findings(case: Case) -> Iterator[Finding]:
 
 
 def _not_mixed(case: Case) -> Iterator[Finding]:
-    for text in unconverged(case.estimator.weighing_):
+    for text in unconverged(case.estimator.fit_diagnostics_):
         yield Finding(
             "problem",
             "Chains have not mixed",
             text[0].upper() + text.partition("; raise")[0][1:] + ".",
             f"Raise {case.now('sweeps')} or {case.now('leapfrogs')}.",
         )
-    sampling = case.estimator.weighing_["sampling"].values()
+    sampling = cast(CrossFitDiagnostics, case.estimator.fit_diagnostics_).sampling.values()
     doubtful = max(told["doubtful"] for told in sampling)
     if doubtful > DOUBTED and len(sampling) > 1 and case.given["structure_weights"] == "stacking":
         yield Finding(

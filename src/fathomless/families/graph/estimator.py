@@ -6,6 +6,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -115,11 +116,11 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
         checks.choice("chains_by", chains_by, ("selected", "all"))
         fits = {one["chain"]: one["log_likelihood"] for one in self.chains_ if one["states"]}
         weights = dict(
-            zip(fits, chain_weights(chains_by, list(fits.values()), apart=self.weighing_["apart"]), strict=True)
+            zip(fits, chain_weights(chains_by, list(fits.values()), apart=self._of_chains().apart), strict=True)
         )
         other = self._with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
-        told = [{**one, "weight": weights[one["chain"]]} if one["states"] else one for one in self.chains_]
-        other.weighing_ = {**self.weighing_, "chains": told}
+        told = tuple({**one, "weight": weights[one["chain"]]} if one["states"] else one for one in self.chains_)
+        other.fit_diagnostics_ = replace(self._of_chains(), chains=told)
         states = {one["chain"]: one["states"] for one in told}
         shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]
         logs = [math.log(share) if share > 0.0 else -math.inf for share in shares]
@@ -152,8 +153,8 @@ class _Conditional(_InfiniteGraph, ABC):
         noise = as_generator(fold_in(prepared.seed, "weigh"))
         return log_predictive(model.draw(x, self.weight_draws, noise), likelihood, y)
 
-    def _facts(self, prepared: Prepared) -> dict[str, Any]:
-        return {}
+    def _support(self, prepared: Prepared) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return (), ()
 
     def relevance(self) -> dict[str, dict[str, float]]:
         """Return for each encoded column what the posterior says of its use.
@@ -282,9 +283,9 @@ class IndianChefsDensity(_InfiniteGraph, Density):
             raise DataError(f"column {name!r} is constant; drop it, a density needs spread")
         return LogitScale.of(y, self.margin).encode(y).T, None
 
-    def _facts(self, prepared: Prepared) -> dict[str, Any]:
+    def _support(self, prepared: Prepared) -> tuple[tuple[float, ...], tuple[float, ...]]:
         scale = LogitScale.of(cast(Rows, prepared.train).y.cpu().numpy(), self.margin)
-        return {"low": scale.low.tolist(), "span": scale.span.tolist()}
+        return tuple(scale.low.tolist()), tuple(scale.span.tolist())
 
     def _log_density(self, prepared: Prepared, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
         scale = LogitScale.of(cast(Rows, prepared.train).y.cpu().numpy(), self.margin)
@@ -378,7 +379,8 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return Mixture(*drawn, log_weight.exp().numpy(), model.chain[chosen].numpy(), scale)
 
     def _logits(self) -> LogitScale:
-        return LogitScale(np.array(self.weighing_["low"]), np.array(self.weighing_["span"]), self.margin)
+        found = self._of_chains()
+        return LogitScale(np.array(found.low), np.array(found.span), self.margin)
 
     def _encoded(self, X: Any) -> Array:
         target = cast(TargetScale, self.target_)

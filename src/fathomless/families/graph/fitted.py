@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -11,6 +11,7 @@ from fathomless.estimators.encoding import ClassTask
 from fathomless.estimators.fitted import FittedModel
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.options import GraphOptions
+from fathomless.posterior.diagnostics import ChainDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.posterior.structure import GraphPosterior
 from fathomless.system.errors import DataError
@@ -20,6 +21,8 @@ __all__ = ["FittedGraph"]
 
 class FittedGraph(GraphOptions, FittedModel, ABC):
     """How the options of the family become a model, and what it shows."""
+
+    diagnostics_class: ClassVar[type[Diagnostics]] = ChainDiagnostics
 
     model_: IndianChefs
     structure_: GraphPosterior

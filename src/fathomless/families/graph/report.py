@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from fathomless.families.graph.estimator import IndianChefsClassifier, IndianChe
 from fathomless.families.graph.model import graph_of
 from fathomless.plots.chains import traces
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
+from fathomless.posterior.diagnostics import ChainDiagnostics
 
 __all__ = ["findings", "page"]
 
@@ -114,7 +116,7 @@ def _network(estimator: Estimator) -> list[Figure]:
 
 
 def _traces(estimator: Estimator) -> list[Figure]:
-    told = estimator.weighing_["traces"]
+    told = cast(ChainDiagnostics, estimator.fit_diagnostics_).traces
     used = [chain.get("weight", 0.0) > 0.0 for chain in estimator.chains_]
     words = {"hidden": "hidden units", "log_likelihood": "log-likelihood per row"}
     return [
@@ -171,7 +173,7 @@ def _convergence(estimator: Estimator) -> TextTable | None:
 
 def findings(case: Case) -> Iterator[Finding]:
     """Say if chains disagree, failed or have not mixed, if the prior is at a bound, and if nothing was found."""
-    told = case.estimator.weighing_
+    told = cast(ChainDiagnostics, case.estimator.fit_diagnostics_)
     for text in convergence(told, case.given["chains_by"]):
         modes = text.startswith("chains are in different modes")
         yield Finding(
@@ -183,7 +185,7 @@ def findings(case: Case) -> Iterator[Finding]:
             if modes
             else f"Raise {case.now('sweeps')}, or {case.now('chains')}.",
         )
-    concentration = told["diagnostics"].get("log_concentration")
+    concentration = told.diagnostics.get("log_concentration")
     if concentration and abs(concentration["mean"]) > _BOUND:
         yield Finding(
             "advice",
@@ -192,7 +194,7 @@ def findings(case: Case) -> Iterator[Finding]:
             "it.",
             "Give another concentration_prior, with a larger shape.",
         )
-    most, hidden = case.given["max_hidden"], told["diagnostics"].get("hidden")
+    most, hidden = case.given["max_hidden"], told.diagnostics.get("hidden")
     if most is not None and hidden and hidden["mean"] > most - 1.0:
         yield Finding(
             "advice",

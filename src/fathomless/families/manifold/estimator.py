@@ -4,6 +4,7 @@ import math
 import warnings
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -21,7 +22,7 @@ from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.dimensions import Dimensions
 from fathomless.families.manifold.fit import STEPS, Manifold, Recipe
-from fathomless.families.manifold.fitted import FittedManifold
+from fathomless.families.manifold.fitted import FittedManifold, ManifoldDiagnostics
 from fathomless.families.manifold.latent import WEIGHTS
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.sampling import sample_latent
@@ -152,11 +153,16 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         found_score = float(run.found["decoder/score"])
         score = None if math.isnan(found_score) else found_score
         kept, gate = run.found["decoder/kept"].tolist(), vars(manifold.gate_of(run.found))
-        model, likelihood, weighing = manifold.model_of(run.found), manifold.likelihood_of(run.found), dict[str, Any]()
+        model, likelihood = manifold.model_of(run.found), manifold.likelihood_of(run.found)
+        diagnostics = ManifoldDiagnostics(
+            kept=tuple(kept), score=score, gate=gate, average=tuple(rows.average.tolist())
+        )
         if several:
-            weighing["latent_dims"] = {str(number): vars(one) for number, one in several.told(run.found).items()}
+            tried_all = {str(number): vars(one) for number, one in several.told(run.found).items()}
+            diagnostics = replace(diagnostics, latent_dims=tried_all)
         if self.latent_posterior == "sampled":
-            weighing["sampling"] = sample_latent(model, likelihood, rows, fold_in(prepared.seed, "chains"))
+            sampling = sample_latent(model, likelihood, rows, fold_in(prepared.seed, "chains"))
+            diagnostics = replace(diagnostics, sampling=sampling)
         return Fitted(
             model=model,
             likelihood=likelihood,
@@ -164,7 +170,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
             n_iter=run.epoch,
             score=score,
             seed=prepared.seed,
-            weighing={"kept": kept, "score": score, "gate": gate, "average": rows.average.tolist(), **weighing},
+            diagnostics=diagnostics,
         )
 
     def _run(self, plan: Mapping[str, Begin], recipe: Recipe, prepared: Prepared) -> StagedRun:
@@ -216,7 +222,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
 
     def _warn(self, fitted: Fitted) -> None:
         """Warn of a decoder that has collapsed."""
-        error = fitted.weighing["gate"]["reconstruction"]
+        error = cast(ManifoldDiagnostics, fitted.diagnostics).gate["reconstruction"]
         if error > COLLAPSED:
             warnings.warn(
                 f"the decoder leaves {100.0 * error:.0f} % of the variance of the candidates' weights, and may have "
@@ -270,7 +276,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         if column not in numeric:
             raise DataError(f"column={column!r} was given; allowed are columns of numbers: {', '.join(numeric) or '–'}")
         away = np.linspace(-_FAR, _FAR, _ALONG)
-        encoded = np.tile(self.weighing_.get("average", np.zeros(self.schema_.width)), (_ALONG, 1))
+        encoded = np.tile(self.fit_diagnostics_.average or np.zeros(self.schema_.width), (_ALONG, 1))
         encoded[:, self.schema_.encoded_names.index(column)] = away
         return numeric[column].center + numeric[column].scale * away, self._modes(encoded)
 
@@ -298,8 +304,11 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         folds = round(1.0 / self.holdout)
         return SplitPlan(members=folds, repeats=math.ceil(self.candidates / folds), optional=True)
 
-    def _share_of_stream(self, rows: int) -> float:
-        raise DataError("a stream was given; a weight manifold compares networks on all rows: give fit a table")
+    def _share_held_out(self, count: float) -> float:
+        return 0.0  # candidates are kept from folds, the posterior sees all rows
+
+    def _against_streams(self) -> str:
+        return "a stream was given; a weight manifold compares networks on all rows: give fit a table"
 
 
 @documented

@@ -2,6 +2,7 @@
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -14,21 +15,54 @@ from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
 from fathomless.families.manifold.options import ManifoldOptions
 from fathomless.nn.layers import WeightPrior
+from fathomless.posterior.diagnostics import Diagnostics
 from fathomless.posterior.structure import LatentPosterior
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["FittedManifold"]
+__all__ = ["FittedManifold", "ManifoldDiagnostics"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifoldDiagnostics(Diagnostics):
+    """Diagnostics of a weight manifold.
+
+    Attributes
+    ----------
+    kept : tuple of int
+        Numbers of the candidates that the decoder was fitted to.
+    score : float or None
+        Validation score of the first stage, in nats per row of standardised targets.
+    gate : mapping of str to float
+        Unexplained variance of the decoder, and whether its law was kept.
+    average : tuple of D float
+        Mean of the encoded columns; empty in models of version 0.1.0.
+    latent_dims : mapping of str to mapping
+        Trials of several numbers of latent dimensions.
+    sampling : mapping
+        Record of the chains of a sampled latent posterior.
+    """
+
+    kept: tuple[int, ...]
+    score: float | None
+    gate: Mapping[str, Any]
+    average: tuple[float, ...] = ()
+    latent_dims: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
 class FittedManifold(ManifoldOptions, FittedPredictor, ABC):
     """How the options of the family become a model, and what it shows."""
+
+    diagnostics_class: ClassVar[type[Diagnostics]] = ManifoldDiagnostics
+    fit_diagnostics_: ManifoldDiagnostics
 
     saved_values: ClassVar[dict[str, type]] = {"WeightPrior": WeightPrior}
 
     model_: ProjectedNetwork
     structure_: LatentPosterior
     latent_dim_: int
+    candidates_: dict[str, Any]
 
     def _network(self, inputs: int, outputs: int) -> Flat:
         if callable(self.architecture):
@@ -77,13 +111,13 @@ class FittedManifold(ManifoldOptions, FittedPredictor, ABC):
         self.latent_dim_ = dimensions
 
     def _describe(self) -> None:
-        told = self.weighing_
+        told = self.fit_diagnostics_
         self.structure_ = self.latent_posterior_ = self.model_.structure()
-        self.decoder_gate_ = dict(told["gate"])
+        self.decoder_gate_ = dict(told.gate)
         self.latent_dim_ = int(self.model_.law.means.shape[1])
-        self.latent_dims_ = {int(number): dict(trial) for number, trial in told.get("latent_dims", {}).items()}
-        self.sampling_ = dict(told.get("sampling", {}))
-        self.candidates_ = {"kept": list(told["kept"]), "score": told["score"]}
+        self.latent_dims_ = {int(number): dict(trial) for number, trial in told.latent_dims.items()}
+        self.sampling_ = dict(told.sampling)
+        self.candidates_ = {"kept": list(told.kept), "score": told.score}
 
 
 def _widths(name: str, given: Any, least: int) -> tuple[int, ...]:

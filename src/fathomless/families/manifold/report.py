@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from fathomless.families.manifold.estimator import (
     ProjectedBayesRegressor,
 )
 from fathomless.families.manifold.fit import UNEXPLAINED
+from fathomless.families.manifold.fitted import ManifoldDiagnostics
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
 
 __all__ = ["findings", "page"]
@@ -117,8 +119,8 @@ def _modes(estimator: Estimator) -> list[Figure]:
 
 def findings(case: Case) -> Iterator[Finding]:
     """Say if the decoder has collapsed, if its law was left out, and if candidates are few for the dimensions."""
-    told = case.estimator.weighing_
-    error, kept = told["gate"]["reconstruction"], len(told["kept"])
+    told = cast(ManifoldDiagnostics, case.estimator.fit_diagnostics_)
+    error, kept = told.gate["reconstruction"], len(told.kept)
     if error > COLLAPSED:
         yield Finding(
             "problem",

@@ -2,7 +2,7 @@
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, cast
 
@@ -17,19 +17,55 @@ from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, Record
 from fathomless.posterior.ensemble import members_of
 from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["FittedSparse"]
+__all__ = ["FittedSparse", "SparseDiagnostics", "TemperatureChosen"]
 
 _POSTERIORS = ("lrt", "flow", "relaxed", "slab", "mnf")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TemperatureChosen(Record):
+    """Temperature chosen by held-out rows.
+
+    Attributes
+    ----------
+    temperature : float
+        The temperature T.
+    note : str
+        Reason for it.
+    candidates : tuple of mapping
+        Scores of each candidate; see :class:`~fathomless.families.sparse.temperature.Candidate`.
+    """
+
+    temperature: float
+    note: str
+    candidates: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseDiagnostics(CrossFitDiagnostics):
+    """Diagnostics of sparse networks.
+
+    Attributes
+    ----------
+    choice : TemperatureChosen, optional
+        Choice of the temperature, unless it was given.
+    """
+
+    choice: TemperatureChosen | None = field(default=None, metadata={"flat": TemperatureChosen})
+
+
 class FittedSparse(SparseOptions, FittedPredictor, ABC):
     """How the options of the family become a model, and what it shows."""
+
+    diagnostics_class: ClassVar[type[Diagnostics]] = SparseDiagnostics
+    fit_diagnostics_: SparseDiagnostics
 
     saved_values: ClassVar[dict[str, type]] = {"FlowOptions": FlowOptions}
     inclusion_probability_: dict[str, Array]
@@ -124,10 +160,11 @@ class FittedSparse(SparseOptions, FittedPredictor, ABC):
         for member in self._members():
             member.set_prediction(self.predict_by)
         self.structure_ = self.model_.structure()
-        self.temperature_ = float(self.weighing_.get("temperature", self.temperature))
-        self.candidates_ = self.weighing_.get("candidates", [])
-        if "note" in self.weighing_:
-            told = f"{self.structure_.summary}; temperature {self.temperature_:g}, {self.weighing_['note']}"
+        choice = self.fit_diagnostics_.choice
+        self.temperature_ = float(cast(float, self.temperature) if choice is None else choice.temperature)
+        self.candidates_ = [] if choice is None else [dict(one) for one in choice.candidates]
+        if choice is not None:
+            told = f"{self.structure_.summary}; temperature {self.temperature_:g}, {choice.note}"
             self.structure_ = replace(self.structure_, summary=told)
         first = self._members()[0]
         self.inclusion_probability_ = {

@@ -30,6 +30,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import NoiseOptions
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.variational import VariationalEstimator
+from fathomless.families.sparse.fitted import SparseDiagnostics, TemperatureChosen
 from fathomless.families.sparse.options import SparseOptions, temperatures
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint
@@ -145,9 +146,10 @@ class _Choice:
     likelihood: Likelihood | None = None
     score: float | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what is kept with the fit."""
-        return {"temperature": self.temperature, "note": self.note, "candidates": self.candidates}
+    def diagnostics(self) -> SparseDiagnostics:
+        """Return the diagnostics that are kept with the fit."""
+        choice = TemperatureChosen(temperature=self.temperature, note=self.note, candidates=tuple(self.candidates))
+        return SparseDiagnostics(choice=choice)
 
 
 class TemperatureChoice(SparseOptions, Estimator, ABC):
@@ -166,12 +168,13 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
             io.remove(self._place())
         if choice.likelihood is not None and prepared.valid is None:  # the network has seen all rows by now
             fitted = replace(fitted, likelihood=choice.likelihood, score=choice.score)
-        return replace(fitted, weighing=choice.to_json())
+        return replace(fitted, diagnostics=choice.diagnostics())
 
     def _settled(self, prepared: Prepared) -> _Choice | None:
         """Return the temperature where rows cannot choose it, and why; None if they can."""
         if cast(VariationalEstimator, self)._continued():
-            before = self.weighing_.get("candidates", [])
+            choice = cast(SparseDiagnostics, self.fit_diagnostics_).choice
+            before = [] if choice is None else [dict(one) for one in choice.candidates]
             noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
             return _Choice(self.temperature_, "that of the network that was trained on", before, noise)
         held_out = 0.0 if prepared.valid is None else prepared.valid.count

@@ -32,7 +32,6 @@ from fathomless.system.rng import as_generator, fold_in
 
 __all__ = [
     "FEW_ROWS",
-    "Array",
     "Encoded",
     "Prepared",
     "SplitPlan",

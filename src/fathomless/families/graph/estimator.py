@@ -17,9 +17,9 @@ from fathomless.data.frames import read_target
 from fathomless.data.rows import Rows
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.chains import ChainEstimator, chain_weights
-from fathomless.estimators.fitted import require_fitted
+from fathomless.estimators.fitted import Array, require_fitted
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Array, Prepared
+from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import BaseRegressor, Classifier, Density
 from fathomless.families.graph.density import LogitScale, Mixture, components, log_components
 from fathomless.families.graph.engine import engine

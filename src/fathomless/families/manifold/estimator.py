@@ -15,9 +15,9 @@ from torch import Tensor
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.fitted import require_fitted
+from fathomless.estimators.fitted import Array, require_fitted
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Array, Prepared, SplitPlan
+from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.dimensions import Dimensions

@@ -13,9 +13,11 @@ more than 0.99, and mean entropy (nats) there and among the points.
 
 import argparse
 import platform
+import sys
 import time
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,10 @@ from sklearn.datasets import load_diabetes
 
 import fathomless
 from fathomless.data.datasets import spiral
-from fathomless.experiments.gaussian_process import gaussian_process
-from fathomless.experiments.paths import TOYS, scored
+
+sys.path.append(str(Path(__file__).parents[1]))  # the experiments of this clone
+from experiments.gaussian_process import gaussian_process
+from experiments.paths import TOYS, scored
 
 #: Class and options of every column.
 KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {

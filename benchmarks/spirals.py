@@ -15,12 +15,14 @@ import dataclasses
 import json
 import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 
 import torch
 
-from fathomless.experiments.spiral import PROTOCOLS, ROTATIONS, train
+sys.path.append(str(Path(__file__).parents[1]))  # the experiments of this clone
+from experiments.spiral import PROTOCOLS, ROTATIONS, train
 
 
 def main() -> None:

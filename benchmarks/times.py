@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 KINDS: dict[str, dict[str, Any]] = {"default": {}, "one": {"members": 1}, "before": {"structure_from": "elbo"}}
@@ -25,8 +26,9 @@ def cell(truth: str, rows: int, kind: str) -> dict[str, float]:
     """Fit one table."""
     import torch
 
+    sys.path.append(str(Path(__file__).parents[1]))  # the experiments of this clone
+    from experiments.structure import table
     from fathomless import UnboundedDepthRegressor
-    from fathomless.experiments.structure import table
     from fathomless.inference import svi
 
     torch.set_num_threads(1)

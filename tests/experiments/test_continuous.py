@@ -13,11 +13,10 @@ from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
+from experiments import bimodal, continuous_uci, digits, follow, landing, paths, solvers
+from experiments.gaussian_process import gaussian_process
+from experiments.results import Value, repeated
 from fathomless.data.rows import Rows
-from fathomless.experiments import bimodal, continuous_uci, digits, follow, landing, paths, solvers
-from fathomless.experiments.gaussian_process import gaussian_process
-from fathomless.experiments.parts import repeated
-from fathomless.experiments.results import Value
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, Gaussian

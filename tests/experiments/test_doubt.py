@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fathomless.experiments import doubt
+from experiments import doubt
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,13 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fathomless import experiments, plots
-from fathomless.app import cli
-from fathomless.data import datasets
-from fathomless.experiments import cifar, clusters, logistic, sequences, spiral, uci
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.reproduce import expected, reproduce
-from fathomless.experiments.results import (
+import experiments
+from experiments import cifar, clusters, logistic, sequences, spiral, uci
+from experiments.reproduce import expected, reproduce
+from experiments.results import (
     Expectation,
     Request,
     Result,
@@ -34,6 +33,9 @@ from fathomless.experiments.results import (
     paired,
     summed_up,
 )
+from fathomless import plots
+from fathomless.app import cli
+from fathomless.data import datasets
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.training import schedule
@@ -41,6 +43,7 @@ from fathomless.nn.architectures import SequenceTransformer
 from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError, PausedError
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import seeded_globals
 
 # fits are short on purpose
@@ -454,6 +457,34 @@ def test_the_list_needs_no_torch_and_names_every_experiment() -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == NAMES
 
 
+@pytest.mark.slow
+def test_the_command_finds_the_experiments_of_its_clone_from_any_folder(tmp_path: Path) -> None:
+    path = dict(os.environ, PYTHONPATH=str(Path(experiments.__file__).parents[1] / "src"))
+    words = [sys.executable, "-m", "fathomless", "reproduce", "landing", "--out", "out"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=path)
+    assert done.returncode == 0, done.stderr
+    assert "holds" in done.stdout
+    assert (tmp_path / "out" / "result.json").exists()
+
+
+@pytest.mark.parametrize("words", [["--list"], ["chefs"], []])
+def test_an_installed_package_says_where_experiments_are_run(words: list[str], tmp_path: Path) -> None:
+    source = Path(experiments.__file__).parents[1] / "src" / "fathomless"
+    shutil.copytree(source, tmp_path / "fathomless", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "experiments").mkdir()  # of somebody else
+    done = subprocess.run(
+        [sys.executable, "-m", "fathomless", "reproduce", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=str(tmp_path)),
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "run from a clone" in done.stderr
+    assert "pip install --editable" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -499,7 +530,7 @@ def test_the_exit_code_says_whether_expectations_hold(
     fake.found = found
     monkeypatch.setattr(experiments.Experiment, "load", lambda self: fake)
     table = {"uci": {"full/paper": [{"key": "x", "at_most": 1.5, "source": "Figure 9"}]}}
-    monkeypatch.setattr("fathomless.experiments.reproduce.io.read_json", lambda path: table)
+    monkeypatch.setattr("experiments.reproduce.io.read_json", lambda path: table)
     out = tmp_path / "out"
     words = ["reproduce", "uci", "--full", "--preset", "paper", "--out", str(out), "--seed", "7"]
     assert cli.main(words) == code

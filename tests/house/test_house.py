@@ -11,7 +11,8 @@ import pytest
 import fathomless
 
 ROOT = Path(fathomless.__file__).parent
-ORDER = ("system", "posterior", "nn", "data", "plots", "inference", "estimators", "families", "experiments", "app")
+CLONE = Path(__file__).parents[2]
+ORDER = ("system", "posterior", "nn", "data", "plots", "inference", "estimators", "families", "app")
 APART = {"posterior", "nn", "data", "plots"}  # side by side: none imports another
 OWNERS = {
     "safetensors": {"system.io"},
@@ -42,7 +43,7 @@ OWNERS = {
     "onnxruntime": {"estimators.exporting"},
     "onnxscript": {"estimators.exporting"},
     "numba": {"families.graph.engine"},
-    "joblib": {"inference.mcmc.chains", "experiments.parts"},
+    "joblib": {"inference.mcmc.chains", "system.parts"},
     "arviz": {"inference.mcmc.diagnostics"},
     "PIL": {"data.readers"},
     "matplotlib": {"plots.canvas"},
@@ -71,10 +72,12 @@ FILES = {
     "data.writers",
 }  # memory reads what the system tells of itself
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if path.stat().st_size)
+EXPERIMENTS = sorted((CLONE / "experiments").glob("*.py"))  # beside the package; they are held to the same style
+ALL = [*SOURCES, *EXPERIMENTS]
 
 
 def module(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(path.relative_to(ROOT if path.is_relative_to(ROOT) else CLONE).with_suffix("").parts)
 
 
 MODULES = {module(path) for path in SOURCES}
@@ -124,7 +127,7 @@ def test_what_predicts_from_a_folder_imports_no_scikit_learn() -> None:
         left += [one for one in more if one in known and one not in seen]
 
 
-def test_the_house_has_ten_folders() -> None:
+def test_the_house_has_nine_folders() -> None:
     assert sorted(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "_") == sorted(ORDER)
     assert sorted(path.name for path in ROOT.glob("*.py")) == ["__init__.py", "__main__.py"]
     for folder in ORDER:
@@ -148,23 +151,38 @@ def test_a_folder_imports_only_folders_above_it(path: Path) -> None:
             assert not {own, other} <= APART, f"{module(path)} imports {target}"
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=module)
+def test_the_package_does_not_import_the_experiments(path: Path) -> None:
+    assert not [name for name in imports(path) if name.split(".")[0] == "experiments"]
+
+
+def test_the_experiments_do_not_import_the_application() -> None:
+    assert len(EXPERIMENTS) > 20
+    for path in EXPERIMENTS:
+        assert not [name for name in ours(path) if name.split(".")[0] == "app"], module(path)
+
+
 def test_no_module_imports_itself_by_a_detour() -> None:
+    theirs = {module(path) for path in EXPERIMENTS}
     above = {module(path): set(ours(path)) for path in SOURCES}
+    above |= {module(path): set(imports(path)) & theirs for path in EXPERIMENTS}
     left = set(above)
     while free := {name for name in left if not above[name] & left - {name}}:
         left -= free
     assert not left, f"a circle of imports goes through {sorted(left)}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module)
+@pytest.mark.parametrize("path", ALL, ids=module)
 def test_each_third_party_package_has_its_owner(path: Path) -> None:
     for name in imports(path):
         package = name.split(".")[0]
         assert module(path) in OWNERS.get(package, {module(path)}), f"{module(path)} imports {package}"
-        assert package in {*OWNERS, *sys.stdlib_module_names, "torch", "numpy", "fathomless"}, f"{package} has no owner"
+        assert package in {*OWNERS, *sys.stdlib_module_names, "torch", "numpy", "fathomless", "experiments"}, (
+            f"{package} has no owner"
+        )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module)
+@pytest.mark.parametrize("path", ALL, ids=module)
 def test_rooms_have_walls(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").count("\n")
     assert lines <= 600, f"{module(path)} has {lines} lines"
@@ -182,7 +200,7 @@ def test_files_of_tests_have_walls() -> None:
 
 
 def test_no_method_only_says_that_a_class_cannot_do_it() -> None:
-    for path in SOURCES:
+    for path in ALL:
         for kind in (node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)):
             for method in (item for item in kind.body if isinstance(item, ast.FunctionDef)):
                 body = method.body[1:] if ast.get_docstring(method) else method.body
@@ -201,7 +219,7 @@ def test_type_checkers_see_what_is_registered() -> None:
     assert names - {"BUILT_IN"} == set(fathomless.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module)
+@pytest.mark.parametrize("path", ALL, ids=module)
 def test_no_hidden_state_no_dispatch_by_attribute_no_code_from_files(path: Path) -> None:
     forbidden = {
         "hasattr",
@@ -223,7 +241,7 @@ def test_no_hidden_state_no_dispatch_by_attribute_no_code_from_files(path: Path)
     assert "pickle" not in set(imports(path))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=module)
+@pytest.mark.parametrize("path", ALL, ids=module)
 def test_only_the_owners_of_files_touch_files(path: Path) -> None:
     if module(path) in FILES:
         return
@@ -236,7 +254,7 @@ def test_only_the_owners_of_files_touch_files(path: Path) -> None:
 
 
 def test_other_processes_are_known_to_one_module() -> None:
-    for path in SOURCES:
+    for path in ALL:
         assert module(path) == "inference.distributed" or not any(
             n.startswith("torch.distributed") for n in imports(path)
         )
@@ -244,12 +262,12 @@ def test_other_processes_are_known_to_one_module() -> None:
 
 def test_estimators_and_models_hold_no_training_loop() -> None:
     for path in SOURCES:
-        if not module(path).startswith(("inference.", "families.sparse.logistic", "experiments.")):
+        if not module(path).startswith(("inference.", "families.sparse.logistic")):
             assert not any(name.startswith("torch.optim") for name in imports(path)), f"{module(path)} optimises"
 
 
 def test_every_public_object_has_a_docstring() -> None:
-    for path in SOURCES:
+    for path in ALL:
         source = tree(path)
         assert ast.get_docstring(source), f"{module(path)} has no docstring"
         for node in source.body:
@@ -261,7 +279,7 @@ def test_no_concrete_method_is_overridden() -> None:
     """A class of ours is an interface or a leaf."""
     methods: dict[str, dict[str, bool]] = {}  # class -> method -> abstract?
     bases: dict[str, list[str]] = {}
-    for path in SOURCES:
+    for path in ALL:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = [ast.unparse(base) for base in node.bases]
@@ -288,7 +306,10 @@ def test_importing_the_package_is_pure() -> None:
 
 
 def test_importing_every_module_changes_no_defaults() -> None:
-    names = ", ".join(f"fathomless.{module(path)}" for path in SOURCES if module(path) != "__init__")
+    names = ", ".join(
+        [f"fathomless.{module(path)}" for path in SOURCES if module(path) != "__init__"]
+        + [module(path).removesuffix(".__init__") for path in EXPERIMENTS]
+    )
     code = (
         "import torch, numpy as np; a = torch.get_rng_state(); b = np.random.get_state()[1].copy(); "
         "d = torch.get_default_dtype(); v = torch.distributions.Distribution._validate_args; "
@@ -298,7 +319,7 @@ def test_importing_every_module_changes_no_defaults() -> None:
         "assert d == torch.get_default_dtype() and v == torch.distributions.Distribution._validate_args; "
         "assert t == torch.get_num_threads()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=CLONE)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 

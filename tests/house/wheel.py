@@ -1,21 +1,21 @@
-"""Check what a built wheel holds: one package, its types, no stray folders, and a small size."""
+"""Check what a built wheel holds: one package, its types, no stray folders, no experiments, and a small size."""
 
 import sys
 import zipfile
 from pathlib import Path
 
-LIMIT = 1_000_000  # five families, their experiments and pages, and no data
+LIMIT = 1_000_000  # five families, their pages, no experiments and no data
 
 
 def main(path: str) -> None:
     names = zipfile.ZipFile(path).namelist()
     top = sorted({name.split("/")[0] for name in names})
     extra = [name for name in top if name != "fathomless" and not name.endswith(".dist-info")]
+    extra += [name for name in names if "experiments" in name]
     size = Path(path).stat().st_size
     if extra or "fathomless/py.typed" not in names or size > LIMIT:
-        sys.exit(
-            f"{path}: top-level names {top}, {size} bytes (limit {LIMIT}), py.typed {'fathomless/py.typed' in names}"
-        )
+        typed = "fathomless/py.typed" in names
+        sys.exit(f"{path}: top-level names {top}, stray {extra}, {size} bytes (limit {LIMIT}), py.typed {typed}")
     print(f"{Path(path).name}: {', '.join(top)}; {len(names)} files, {size} bytes")
 
 

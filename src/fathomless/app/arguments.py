@@ -276,7 +276,7 @@ def _compare_parser(names: Any, run: Command) -> None:
 
 def _reproduce_parser(names: Any, run: Command) -> None:
     parser = _command(
-        names, "reproduce", run, "run an experiment and compare it with the papers", "NAME [--full] [options] | --list"
+        names, "reproduce", run, "run an experiment of the papers, in a clone", "NAME [--full] [options] | --list"
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="an experiment; --list names them")
     parser.add_argument("--list", action="store_true", help="name the experiments")

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from fathomless.app import comparing, explaining, fitted, fitting
+from fathomless.app import comparing, explaining, fitted, fitting, reproducing
 from fathomless.app.arguments import parser, spoken
-from fathomless.app.printing import Stopped, Terminated, exit_code, note, say, show, warn
+from fathomless.app.printing import Stopped, Terminated, exit_code, say, show, warn
 from fathomless.families import registry
-from fathomless.system.errors import DataError, FathomlessError, FileError
+from fathomless.system.errors import FathomlessError, FileError
 
 __all__ = ["main"]
 
@@ -73,7 +73,7 @@ def _command(words: list[str]) -> int:
             "report": fitted.report,
             "export": fitted.export,
             "cite": _cite,
-            "reproduce": _reproduce,
+            "reproduce": reproducing.reproduce,
             "demo": _demo,
         }
         with contextlib.redirect_stderr(io.StringIO()) if _follows() else contextlib.nullcontext():
@@ -157,38 +157,6 @@ def _cite(given: argparse.Namespace) -> int:
     for reference in registry.references(*names):
         show(reference.bibtex() if given.bibtex else reference.text())
     return 0
-
-
-def _reproduce(given: argparse.Namespace) -> int:
-    from fathomless import experiments
-
-    if given.list:
-        show(experiments.listing())
-        return 0
-    if given.name is None:
-        raise DataError("no NAME was given; fathomless reproduce --list names the experiments")
-    experiments.find(given.name)  # before torch is loaded
-    from fathomless.experiments.reproduce import reproduce
-    from fathomless.experiments.results import layout
-    from fathomless.system.progress import Terminal
-
-    fitted.set_threads(given.threads)
-    mode = "full" if given.full else "smoke"
-    out = given.out or f"reproduced/{given.name}-{mode}-{given.preset}"
-    report = reproduce(
-        given.name,
-        mode=mode,
-        preset=given.preset,
-        seed=given.seed,
-        data=given.data,
-        out=out,
-        progress=Terminal("part") if sys.stderr is not None and sys.stderr.isatty() else None,
-    )
-    show(layout(report.verdicts))
-    for text in report.result.notes:
-        note(text)
-    note(f"{len(report.result.values)} values, the settings and a figure are in {out} ({report.result.seconds:.0f} s)")
-    return 0 if report.holds() else 1
 
 
 def _demo(given: argparse.Namespace) -> int:

@@ -30,11 +30,11 @@ from fathomless.data.targets import fit_labels, fit_target
 from fathomless.estimators.base import Predictor
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.scores import Score
-from fathomless.experiments.parts import run_parts
 from fathomless.families import registry
 from fathomless.posterior.metrics import standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
+from fathomless.system.parts import run_parts
 from fathomless.system.progress import Progress
 
 __all__ = ["LONG", "Compared", "Comparison", "compare", "held_out", "method", "methods_for"]

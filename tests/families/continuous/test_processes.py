@@ -23,7 +23,7 @@ from families.continuous.scalars import (
     scalar,
     standard_error,
 )
-from fathomless.families.continuous.grids import BrownianTree, Grid, jittered, overlap, refined, uniform
+from fathomless.families.continuous.grids import Grid, jittered, overlap, uniform
 from fathomless.families.continuous.processes import (
     Brownian,
     OrnsteinUhlenbeck,
@@ -215,6 +215,10 @@ def test_euler_chain_kl(steps: int, expected: float) -> None:
 
 def test_the_divergence_grows_with_refinement_to_its_limit() -> None:
     """Exact transitions on nested grids: what is between the times of a grid can but add."""
+
+    def refined(grid: Grid, times: int) -> Grid:
+        return (*(a + (b - a) * k / times for a, b in pairwise(grid) for k in range(times)), grid[-1])
+
     kept = [moments(scalar(refined(UNEVEN, k), feedback=1.5, shift=-0.6)).divergence for k in (1, 2, 4, 8)]
     assert kept == sorted(kept)
     assert kept[-1] - kept[-2] < 0.3 * (kept[1] - kept[0])
@@ -267,25 +271,6 @@ def test_the_bound_of_the_exact_drift_is_the_evidence() -> None:
         assert 0.0 < EVIDENCE - euler <= gap  # its own evidence is another one
         frozen = evidence("exact", grid) - bound(scalar(grid, network=drift))
         assert gap / 2.0 < frozen <= 1.5 * gap  # first order in the step
-
-
-def test_brownian_tree_is_consistent() -> None:
-    """The order of questions is irrelevant, finer grids keep what coarser ones had, and bridges have their variance."""
-    tree = BrownianTree(seed=3, shape=(20_000,), horizon=2.0, depth=6)
-    times = [0.0, 0.5, 1.0, 1.25, 2.0]
-    forth, back = [tree.at(t) for t in times], [tree.at(t) for t in reversed(times)][::-1]
-    assert all(torch.equal(a, b) for a, b in zip(forth, back, strict=True))
-    deeper = BrownianTree(seed=3, shape=(20_000,), horizon=2.0, depth=6)
-    torch.testing.assert_close(deeper.increments(refined(uniform(2.0, 4), 4)).cumsum(0)[3], deeper.at(0.5))
-    assert torch.equal(deeper.at(0.5), forth[1])
-    whole = tree.increments(uniform(2.0, 8))
-    error = math.sqrt(2.0 / 20_000)
-    torch.testing.assert_close(whole.var(1), torch.full((8,), 0.25, dtype=DOUBLE), rtol=4.0 * error, atol=0.0)
-    correlation = torch.corrcoef(whole) - torch.eye(8, dtype=DOUBLE)
-    assert correlation.abs().max() < 5.0 / math.sqrt(20_000)  # of 28 pairs
-    bridge_of = tree.at(0.5) - 0.5 * tree.at(1.0)  # given the ends: t (L − t) / L
-    assert float(bridge_of.var()) == pytest.approx(0.25, rel=4.0 * error)
-    assert not torch.equal(BrownianTree(seed=4, shape=(20_000,), horizon=2.0, depth=6).at(1.0), forth[2])
 
 
 @pytest.mark.parametrize("feedback", [-0.9, 0.0, 1e-6, 100.0])

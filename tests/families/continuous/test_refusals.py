@@ -16,7 +16,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.continuous.accuracy import coupled, effective_depth, finest_of
 from fathomless.families.continuous.drift import PosteriorDrift
 from fathomless.families.continuous.dynamics import ConvDynamics, MLPDynamics
-from fathomless.families.continuous.grids import BrownianTree, check_grid, reached, uniform
+from fathomless.families.continuous.grids import check_grid, reached, uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, transition
 from fathomless.families.continuous.solve import PathOptions
@@ -96,12 +96,6 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
         lambda: model().draw_on(X, 2, uniform(2.0, 6), None),
         ["to 2.0", "the horizon 1", "uniform(1, 10)"],
     ),
-    (
-        "time of a tree",
-        lambda: BrownianTree(0, (1,), depth=3).at(0.3),
-        ["time 0.3", "8 steps up to 1", "multiples of 0.125 are allowed"],
-    ),
-    ("time after a tree", lambda: BrownianTree(0, (1,), depth=3).at(1.5), ["time 1.5", "multiples of 0.125"]),
     (
         "outputs that are not in the state",
         lambda: MLPDynamics(1, 3, encoder="pad", augment=1),

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from families.continuous.scalars import DOUBLE, drifts
+from families.continuous.sra1 import average, sra1
 from families.continuous.test_solve import Swing
-from fathomless.families.continuous import reference, reversible
+from fathomless.families.continuous import reversible
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
@@ -194,7 +195,7 @@ def refined(counts: Sequence[int], finest: int, paths: int) -> dict[int, Tensor]
     for i in range(finest):
         eps, other = torch.randn(2, *w.shape, generator=noise, dtype=DOUBLE)
         after, _ = law.step(i, w, eps)
-        means.append(reference.average(law, prior, i, w, after, other))
+        means.append(average(law, prior, i, w, after, other))
         path.append(after)
         w = after
     ends = {}
@@ -202,7 +203,7 @@ def refined(counts: Sequence[int], finest: int, paths: int) -> dict[int, Tensor]
         times, h = finest // n, torch.full((1, paths, 1, 2), 0.3, dtype=DOUBLE)
         averages = torch.stack(means).unflatten(0, (n, times)).mean(1)  # ∫ w adds up
         given = [[one] for one in path[::times]], [[one] for one in averages]
-        ends[n] = reference.sra1(Swing(), *given, h, uniform(1.0, n))[0, :, 0]
+        ends[n] = sra1(Swing(), *given, h, uniform(1.0, n))[0, :, 0]
     return ends
 
 
@@ -230,9 +231,9 @@ def test_sra1_averages_have_the_moments_of_the_integral() -> None:
     for i in range(n):
         eps, other = torch.randn(2, *w.shape, generator=noise, dtype=DOUBLE)
         after, _ = fine.step(i, w, eps)
-        total += reference.average(fine, prior, i, w, after, other) / n
+        total += average(fine, prior, i, w, after, other) / n
         w = after
-    drawn = reference.average(one, prior, 0, start, w, torch.randn(w.shape, generator=noise, dtype=DOUBLE))
+    drawn = average(one, prior, 0, start, w, torch.randn(w.shape, generator=noise, dtype=DOUBLE))
     for k in range(2):
         a, b = (torch.stack([m[0, :, k], w[0, :, k]]).cov() for m in (total, drawn))
         assert torch.allclose(a, b, rtol=0.0, atol=6.0 * a.diagonal().max().item() * math.sqrt(2.0 / paths))
@@ -244,4 +245,4 @@ def test_sra1_refuses_a_drift_that_turns() -> None:
     prior, w = OrnsteinUhlenbeck(rate=1.0), torch.zeros(1, 1, 2, dtype=DOUBLE)
     law = drifts(2, "lowrank").law(prior, uniform(1.0, 2), w[:, 0], kind="exact")
     with pytest.raises(DataError, match="drift='diagonal'"):
-        reference.average(law, prior, 0, w, w, w)
+        average(law, prior, 0, w, w, w)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fathomless.families.graph.density import LogitScale, Mixture, components, log_components, log_likelihood_per_row
+from fathomless.families.graph.density import LogitScale, Mixture, components, log_components
 from fathomless.system.errors import DataError
 
 #: Two observed units 0 and 1; h1 = 2 with children 0 (1.5) and 1 (-2); h2 = 3 with children h1 (2) and 1 (1).
@@ -141,5 +141,3 @@ def test_one_network_without_hidden_units_is_a_product_of_normals() -> None:
     expected = (0.5 * np.log(rho / (2 * np.pi)) - 0.5 * rho * (a - state["biases"]) ** 2).sum(1)
     means, precisions = components([state], 2, 3, np.random.default_rng(0))
     assert log_components(means, precisions, a) == pytest.approx(np.repeat(expected[:, None], 3, 1), abs=1e-12)
-    found = log_likelihood_per_row([state] * 4, a, 5, np.random.default_rng(0))
-    assert found == pytest.approx(expected.mean(), abs=1e-12)

@@ -20,12 +20,12 @@ from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import fathomless
+from experiments.kernel_density import hellinger_samples
 from fathomless import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.data import datasets
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.chains import chain_weights, convergence, modes_apart
 from fathomless.families.graph.model import IndianChefs, largest
-from fathomless.posterior.kernel_density import hellinger_samples
 from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, PausedError
 
 # fits are short on purpose

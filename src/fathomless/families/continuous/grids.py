@@ -1,4 +1,4 @@
-"""Grids of depth: where a path of weights is looked at, and the same Brownian path on every grid.
+"""Grids of depth: where a path of weights is looked at, and how the steps of one lie in those of another.
 
 A grid is a tuple 0 = t_0 < t_1 < … < t_n = T of plain numbers, so that nothing about it is read from a device.
 """
@@ -6,17 +6,13 @@ A grid is a tuple 0 = t_0 < t_1 < … < t_n = T of plain numbers, so that nothin
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
-
-import torch
-from torch import Tensor
 
 from fathomless.system import checks
 from fathomless.system.errors import DataError
-from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.rng import fold_in
 
-__all__ = ["BrownianTree", "Grid", "check_grid", "jittered", "overlap", "reached", "refined", "uniform"]
+__all__ = ["Grid", "check_grid", "jittered", "overlap", "reached", "uniform"]
 
 Grid = tuple[float, ...]  #: 0 = t_0 < t_1 < … < t_n = T
 
@@ -32,12 +28,6 @@ def uniform(horizon: float, steps: int) -> Grid:
     checks.positive("horizon", horizon)
     checks.whole("steps", steps)
     return tuple(horizon * i / steps for i in range(steps + 1))
-
-
-def refined(grid: Grid, times: int) -> Grid:
-    """Return a grid with every step in so many equal parts."""
-    inner = [a + (b - a) * k / times for a, b in pairwise(grid) for k in range(times)]
-    return (*inner, grid[-1])
 
 
 def check_grid(grid: Sequence[float], horizon: float) -> Grid:
@@ -120,66 +110,3 @@ def overlap(grid: Grid, width: float, pieces: int) -> list[list[float]]:
             start = max(start, min(b, end))
         rows.append(row)
     return rows
-
-
-@dataclass(frozen=True)
-class BrownianTree:
-    """One Brownian path on [0, `horizon`], at any dyadic time, the same in whatever order it is asked for.
-
-    B at the middle of an interval of length L, given its ends, is their mean plus √(L / 4) times a normal number whose
-    seed is that of the interval. Asking costs `depth` numbers of the shape and keeps none.
-
-    Parameters
-    ----------
-    seed : int
-        Of the path.
-    shape : tuple of int
-        Of B at one time.
-    horizon : float
-        T.
-    depth : int
-        Times are multiples of T / 2^depth.
-    dtype : torch.dtype
-        Of the numbers.
-    """
-
-    seed: int
-    shape: tuple[int, ...]
-    horizon: float = 1.0
-    depth: int = 16
-    dtype: torch.dtype = field(default=torch.float64)
-
-    def at(self, t: float) -> Tensor:
-        """Return B(t).
-
-        Raises
-        ------
-        DataError
-            For times outside [0, T], or between those of the tree.
-        """
-        ticks = 2**self.depth
-        place = t / self.horizon * ticks
-        if not 0.0 <= t <= self.horizon or abs(place - round(place)) > 1e-6:
-            raise DataError(
-                f"the time {t:g} was asked of a tree with {ticks:,} steps up to {self.horizon:g}; multiples of "
-                f"{self.horizon / ticks:g} are allowed"
-            )
-        left, right, target = 0, ticks, round(place)
-        low, high = torch.zeros(self.shape, dtype=self.dtype), math.sqrt(self.horizon) * self._normal("end")
-        while left < target < right:
-            middle = (left + right) // 2
-            spread = math.sqrt(0.25 * self.horizon * (right - left) / ticks)
-            between = 0.5 * (low + high) + spread * self._normal(left, right)
-            if target < middle:
-                right, high = middle, between
-            else:
-                left, low = middle, between
-        return low if target == left else high
-
-    def increments(self, grid: Grid) -> Tensor:
-        """Return B at the end less B at the start of every step, (steps, ...)."""
-        return torch.stack([self.at(t) for t in grid]).diff(dim=0)
-
-    def _normal(self, *place: int | str) -> Tensor:
-        noise = as_generator(fold_in(self.seed, "brownian", *place))
-        return torch.randn(self.shape, generator=noise, dtype=self.dtype)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from fathomless.families.graph.state import Floats, logistic
 from fathomless.inference.mcmc.chains import Arrays
@@ -23,7 +23,7 @@ from fathomless.inference.mcmc.diagnostics import ess_mean
 from fathomless.system.checks import interval
 from fathomless.system.errors import DataError
 
-__all__ = ["LogitScale", "Mixture", "components", "log_components", "log_likelihood_per_row"]
+__all__ = ["LogitScale", "Mixture", "components", "log_components"]
 
 _AT_ONCE = 4_000_000  # numbers of a block of rows and components
 
@@ -229,11 +229,3 @@ class Mixture:
             below = self.cdf(column, middle) < q
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return np.asarray(0.5 * (low + high))
-
-
-def log_likelihood_per_row(
-    states: Sequence[Arrays], logits: Floats, draws: int, generator: np.random.Generator
-) -> float:
-    """Return the mean log density of rows of logits under one chain's kept networks: what chains are compared by."""
-    total = log_components(*components(states, logits.shape[1], draws, generator), logits)
-    return float((logsumexp(total, axis=1) - math.log(total.shape[1])).mean())

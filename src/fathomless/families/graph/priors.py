@@ -113,26 +113,6 @@ class GraphPrior:
                 total += math.log(alpha * gamma) + math.lgamma(m) + _log_rising(alpha, d - m) - _log_rising(alpha, d)
         return total
 
-    def finite_log_prob(self, graph: Graph, units: int) -> float:
-        """Return the log density of a graph in the finite model of K units, whose limit the Indian chefs process is.
-
-        Popularities are Beta(alpha gamma / K, alpha - alpha gamma / K), with phi more for observed units, and `units`
-        is K > gamma. Units that reach no observed one are integrated out.
-        """
-        choice("kind", self.kind, ("icp",))
-        alpha, phi, share = self.concentration, self.popularity, self.concentration * self.mass / units
-        rest = alpha - share
-        spare = np.cumprod((rest + np.arange(len(graph.orders))) / (alpha + np.arange(len(graph.orders))))
-        gaps = np.diff(np.concatenate([[0.0], np.sort(graph.orders), [1.0]]))
-        silent = float(gaps @ np.concatenate([[1.0], spare]))  # that a unit has no edge to those there are
-        total = (units - len(graph.orders)) * math.log(silent)
-        total += sum(math.log(units - graph.observed - unit) for unit in range(graph.hidden))
-        below = self.eligible(graph.orders).sum(1)
-        for unit, (m, d) in enumerate(zip(graph.out_degrees.tolist(), below.tolist(), strict=True)):
-            more = phi if unit < graph.observed else 0.0
-            total += _log_rising(share + more, m) + _log_rising(rest, d - m) - _log_rising(alpha + more, d)
-        return total
-
 
 def _log_rising(start: float, factors: int) -> float:
     """Log of start (start + 1) ... with some factors."""

@@ -1,4 +1,4 @@
-"""Exact draws of graphs from their priors, and of the finite model whose limit the Indian chefs process is.
+"""Exact draws of graphs from their priors.
 
 The buffet in words: each unit, when its turn comes, takes the units above it as parents with probability
 (m + phi) / (alpha + t + phi), where t counts the units *already served* below the parent and m those of them that took
@@ -12,10 +12,10 @@ import numpy as np
 
 from fathomless.families.graph.graphs import Graph
 from fathomless.families.graph.priors import GraphPrior
-from fathomless.system.checks import choice, whole
+from fathomless.system.checks import whole
 from fathomless.system.errors import DataError
 
-__all__ = ["sample", "sample_finite"]
+__all__ = ["sample"]
 
 
 def sample(
@@ -173,38 +173,3 @@ class _Kitchen:
     def edges(self) -> list[tuple[int, int]]:
         rank = self._rank
         return [(rank[upper], rank[lower]) for upper, lower in self.links]
-
-
-def sample_finite(
-    prior: GraphPrior, orders: Sequence[float | None], units: int, generator: np.random.Generator
-) -> Graph:
-    """Draw a graph of the finite model of `units` units in all; it tends to the Indian chefs process as they grow.
-
-    Popularities are tiny Beta variables, drawn by their logarithms so that none underflows.
-
-    Raises
-    ------
-    DataError
-        If orders are not as the prior wants them, or there are not more units than the mass.
-    """
-    choice("prior.kind", prior.kind, ("icp",))
-    _check(prior, orders)
-    observed, share = len(orders), prior.concentration * prior.mass / units
-    if not units > max(prior.mass, observed):
-        raise DataError(f"units={units} was given; more than the mass {prior.mass:g} and the observed units is needed")
-    where = generator.random(units)
-    where[:observed] = [where[unit] if order is None else order for unit, order in enumerate(orders)]
-    first = share + np.where(np.arange(units) < observed, prior.popularity, 0.0)
-    small = np.log(generator.standard_gamma(first + 1)) + np.log1p(-generator.random(units)) / first
-    popularity = np.exp(
-        small - np.logaddexp(small, np.log(generator.standard_gamma(prior.concentration - share, units)))
-    )
-    active, edges = list(range(observed)), []
-    number = {unit: unit for unit in active}
-    for unit in active:  # grows while it runs
-        for upper in np.flatnonzero((where > where[unit]) & (generator.random(units) < popularity)).tolist():
-            if upper not in number:
-                number[upper] = len(active)
-                active.append(upper)
-            edges.append((number[upper], number[unit]))
-    return Graph.of(where[active], edges, observed)

@@ -28,18 +28,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.manifolds import mean_field
+from experiments.results import Request, Result, Value, paired, repeated
+from experiments.uci import SPLITS, split
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
-from fathomless.experiments.manifolds import mean_field
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value, paired
-from fathomless.experiments.uci import SPLITS, split
 from fathomless.families.baselines.estimator import MeanFieldNetworkRegressor
 from fathomless.families.manifold.estimator import ProjectedBayesRegressor
 from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Likelihood
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["MODELS", "figure", "run"]
@@ -52,7 +52,7 @@ _DRAWS = 320  # networks in a prediction
 
 
 def run(request: Request) -> Result:
-    """Score every model on every table; see :class:`fathomless.experiments.Module`.
+    """Score every model on every table; see :class:`experiments.Module`.
 
     Both presets are the same: the paper leaves most of its settings open. The smoke run takes a table that comes with
     scikit-learn, one split and short stages, and needs no data folder.
@@ -196,7 +196,7 @@ class _Networks:
 
 def figure(result: Result) -> Any:
     """Draw the scores of all models for every table."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables = list(result.settings["splits"])

@@ -14,13 +14,13 @@ from typing import Any, cast
 import numpy as np
 from torch import nn
 
+from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data import datasets
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.nn.architectures import Architecture, SequenceTransformer, TabularTransformer
 from fathomless.posterior.distributions import ClassPredictive
 from fathomless.posterior.metrics import accuracy, expected_calibration_error, nll
+from fathomless.system.parts import run_parts
 
 __all__ = ["ImageRows", "figure", "run"]
 
@@ -70,7 +70,7 @@ _NETWORKS = {"rows": _rows, "columns": _columns}
 
 
 def run(request: Request) -> Result:
-    """Score all models on every task; see :class:`fathomless.experiments.Module`.
+    """Score all models on every task; see :class:`experiments.Module`.
 
     There is no paper to follow: both presets are the same. The smoke run needs no data folder.
     """
@@ -159,7 +159,7 @@ def _scores(
 
 def figure(result: Result) -> Any:
     """Draw accuracy, log-likelihood and mean depth of all models, for every task."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import legend, start
 
     tasks, models = list(result.settings["tasks"]), list(result.settings["models"])

@@ -13,15 +13,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from experiments.results import Request, Result, Value, paired, repeated, summed_up
+from experiments.uci import SPLITS, split
 from fathomless.data import datasets
 from fathomless.estimators.tasks import Regressor
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value, paired, summed_up
-from fathomless.experiments.uci import SPLITS, split
 from fathomless.families.baselines.estimator import MeanFieldNetworkRegressor
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.posterior.metrics import nll, rmse
+from fathomless.system.parts import run_parts
 
 __all__ = ["MODELS", "figure", "run"]
 
@@ -36,7 +36,7 @@ MODELS: Mapping[str, tuple[type[Regressor], Mapping[str, Any]]] = {
 
 
 def run(request: Request) -> Result:
-    """Score every model on every table; see :class:`fathomless.experiments.Module`.
+    """Score every model on every table; see :class:`experiments.Module`.
 
     There is no paper to follow: both presets are the same. The smoke run takes a table that comes with scikit-learn,
     one split and short trainings, and needs no data folder.
@@ -103,7 +103,7 @@ def _part(
 
 def figure(result: Result) -> Any:
     """Draw the scores of all models for every table."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables, models = list(result.settings["splits"]), list(result.settings["models"])

@@ -1,4 +1,4 @@
-r"""SRA1: a solver of strong order 3/2 of the hidden state, for references and tests.
+r"""SRA1: a solver of strong order 3/2 of the hidden state, for tests of the others.
 
 Heun's error along one path is of order 1, since a path of weights is rough and is seen at the ends of steps alone. SRA1
 sees its average over a step too, which is jointly Gaussian with both ends: given them, with :math:`x = \lambda \Delta`
@@ -26,8 +26,6 @@ from fathomless.families.continuous.dynamics import Dynamics
 from fathomless.families.continuous.grids import Grid
 from fathomless.families.continuous.processes import Process
 from fathomless.system.errors import DataError
-
-__all__ = ["average", "sra1"]
 
 
 def average(law: PathLaw, prior: Process, i: int, w: Tensor, after: Tensor, eps: Tensor) -> Tensor:

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.batched import BatchedRuns, densities, fit_batched
 from fathomless.inference.run import Fitted
@@ -38,6 +37,7 @@ from fathomless.posterior.laws import (
     UniformPrior,
 )
 from fathomless.posterior.likelihoods import Categorical
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["PROTOCOLS", "ROTATIONS", "Protocol", "figure", "run", "train"]
@@ -103,7 +103,7 @@ _KINDS = {"default": ("udn", *_FINITE, "dun", "udn@1", "udn@5", "udn*3"), "paper
 
 
 def run(request: Request) -> Result:
-    """Train every kind on every rotation, three times; see :class:`fathomless.experiments.Module`.
+    """Train every kind on every rotation, three times; see :class:`experiments.Module`.
 
     The data are drawn, and need no folder. The smoke run takes three rotations, two repetitions and few epochs.
     """
@@ -311,7 +311,7 @@ def _apart(a: Any, b: Any) -> Value:
 
 def figure(result: Result) -> Any:
     """Draw accuracy and mean depth against rotation (Figures 3a and 3b), and the way of the mean depth in training."""
-    from fathomless.experiments.pictures import colours, panels
+    from experiments.pictures import colours, panels
     from fathomless.plots.canvas import GREEN, legend, start
 
     rotations, kinds = result.settings["rotations"], result.settings["kinds"]

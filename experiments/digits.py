@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from experiments.follow import class_scores, drawn, plain, rows_of, steps_of
+from experiments.results import Request, Result, Value, repeated
 from fathomless.data import datasets
-from fathomless.experiments.follow import class_scores, drawn, plain, rows_of, steps_of
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value
 from fathomless.families.continuous.dynamics import ConvDynamics
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier
+from fathomless.system.parts import run_parts
 
 __all__ = ["KINDS", "MULTIPLES", "convolutions", "figure", "run"]
 
@@ -57,7 +57,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def run(request: Request) -> Result:
-    """Fit every kind; see :class:`fathomless.experiments.Module`.
+    """Fit every kind; see :class:`experiments.Module`.
 
     It needs no data folder, and both presets are the same. The smoke run has short trainings on 200 digits.
     """
@@ -101,6 +101,6 @@ def _part(settings: Mapping[str, Any], options: Mapping[str, Any], s: int) -> di
 
 def figure(result: Result) -> Any:
     """Draw accuracy, log-likelihood and calibration error against the number of steps."""
-    from fathomless.experiments.pictures import knob
+    from experiments.pictures import knob
 
     return knob(result, list(result.settings["kinds"]), MULTIPLES)

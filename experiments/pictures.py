@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from fathomless.experiments.results import Result, Value
+from experiments.results import Result, Value
 from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, figure, legend, start
 
 __all__ = ["colours", "dots", "knob", "on_a_logarithm", "panels"]

@@ -1,19 +1,22 @@
 """The experiments of the papers, and some beyond them: what ``fathomless reproduce`` runs.
 
+They are run from a clone and are no part of the installed package. The command finds this folder beside ``src``; Python
+imports it with the clone on its path (``PYTHONPATH``).
+
 An experiment is a module of this package with two functions::
 
     run(request: Request) -> Result
     figure(result) -> Figure
 
-A request (:class:`~fathomless.experiments.results.Request`) names its mode: ``"smoke"`` takes seconds on one core and
-needs no more data than it says, ``"full"`` is the experiment. A
-full run is cut into parts (:func:`fathomless.experiments.parts.run_parts`), each kept in the folder `out` as soon as it
-is done, so that a run which was interrupted goes on where it stood. ``figure`` draws a result, also one that was read
-back from its file, with what :mod:`fathomless.plots` offers.
+A request (:class:`~experiments.results.Request`) names its mode: ``"smoke"`` takes seconds on one core and needs no
+more data than it says, ``"full"`` is the experiment. A full run is cut into parts
+(:func:`fathomless.system.parts.run_parts`), each kept in the folder `out` as soon as it is done, so that a run which
+was interrupted goes on where it stood. ``figure`` draws a result, also one that was read back from its file, with what
+:mod:`fathomless.plots` offers.
 
 To add one: write the module, add its line to :data:`EXPERIMENTS`, and write into ``expected.json``, under its name and
 mode (``"smoke"``, ``"full/default"``, ``"full/paper"``), what it must show and where that comes from
-(:class:`~fathomless.experiments.results.Expectation`). The command line, the tests and the documentation follow.
+(:class:`~experiments.results.Expectation`). The command line, the tests and the documentation follow.
 Experiments may import everything but the application.
 """
 
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from fathomless.system.errors import DataError
 
 if TYPE_CHECKING:
-    from fathomless.experiments.results import Request, Result
+    from experiments.results import Request, Result
 
 __all__ = ["EXPERIMENTS", "PRESETS", "Experiment", "Module", "find", "listing"]
 
@@ -60,7 +63,7 @@ class Experiment:
 
     def load(self) -> Module:
         """Import the module."""
-        return cast(Module, importlib.import_module(f"fathomless.experiments.{self.name}"))
+        return cast(Module, importlib.import_module(f"experiments.{self.name}"))
 
 
 #: Every experiment, in the order of ``fathomless reproduce --list``.

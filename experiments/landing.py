@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value
+from experiments.results import Request, Result, Value
 from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
 from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["COEFFICIENTS", "LOG_EVIDENCE", "POINTS", "figure", "gradients", "run"]
@@ -49,7 +49,7 @@ _Drift = Callable[[float, Tensor], Tensor]
 
 
 def run(request: Request) -> Result:
-    """Estimate gradients at every point; see :class:`fathomless.experiments.Module`.
+    """Estimate gradients at every point; see :class:`experiments.Module`.
 
     It needs no data and no training, and both presets are the same. The smoke run has fewer paths.
     """
@@ -145,7 +145,7 @@ def _part(settings: Mapping[str, Any], point: str, steps: int) -> dict[str, tupl
 
 def figure(result: Result) -> Any:
     """Draw the variance against the coefficient of the stochastic term, and against the number of steps."""
-    from fathomless.experiments.pictures import colours, on_a_logarithm, panels
+    from experiments.pictures import colours, on_a_logarithm, panels
     from fathomless.plots.canvas import legend, start
 
     points, steps = list(result.settings["points"]), list(result.settings["steps"])

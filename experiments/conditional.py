@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.results import Request, Result, Value, paired, repeated
+from experiments.uci import split
 from fathomless.data import datasets
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value, paired
-from fathomless.experiments.uci import split
 from fathomless.families.registry import estimator_class, families
+from fathomless.system.parts import run_parts
 
 __all__ = ["MODELS", "TABLES", "figure", "run"]
 
@@ -36,7 +36,7 @@ _SMOKE = {"graph": {"chains": 2, "sweeps": 200, "states": 40}, "depth": {"epochs
 
 
 def run(request: Request) -> Result:
-    """Score every family on every table; see :class:`fathomless.experiments.Module`.
+    """Score every family on every table; see :class:`experiments.Module`.
 
     There is no paper to follow: both presets are the same. The smoke run takes a table that comes with scikit-learn.
     """
@@ -95,7 +95,7 @@ def _part(settings: Mapping[str, Any], table: str, name: str, s: int, data: Any)
 
 def figure(result: Result) -> Any:
     """Draw what the graphs gain over the others on every table."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables = list(result.settings["tables"])

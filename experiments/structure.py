@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from experiments.results import Request, Result, Value, summed_up
 from fathomless.data.datasets import spiral
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["KINDS", "TABLES", "figure", "run", "table"]
@@ -92,7 +92,7 @@ def table(name: str, rows: int, seed: int) -> tuple[Array, Array]:
 
 
 def run(request: Request) -> Result:
-    """Fit every kind to every table; see :class:`fathomless.experiments.Module`.
+    """Fit every kind to every table; see :class:`experiments.Module`.
 
     There is no paper to follow: both presets are the same. The data are drawn, and need no folder.
     """
@@ -158,7 +158,7 @@ def _scores(name: str, options: dict[str, Any], s: int, settings: dict[str, Any]
 
 def figure(result: Result) -> Any:
     """Draw the posterior over depth of the default for every table, with standard errors."""
-    from fathomless.experiments.pictures import panels
+    from experiments.pictures import panels
     from fathomless.plots.canvas import GREEN, INK, start
 
     tables = list(result.settings["tables"])

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from fathomless import experiments
-from fathomless.experiments.results import Request, Result, Verdict, expectations, judge
+import experiments
+from experiments.results import Request, Result, Verdict, expectations, judge
 from fathomless.system import checks, io
 from fathomless.system.progress import Progress
 
@@ -54,9 +54,9 @@ def reproduce(
     Parameters
     ----------
     name : str
-        One of :data:`fathomless.experiments.EXPERIMENTS`.
+        One of :data:`experiments.EXPERIMENTS`.
     mode, preset, seed, data, progress
-        As in :class:`fathomless.experiments.Module`.
+        As in :class:`experiments.Module`.
     out : path, optional
         Folder for ``result.json``, ``figure.svg`` and, of a full run, its parts. An interrupted full run goes on from
         them; a smoke run starts anew.

@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data import datasets
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.sparse.model import inclusion_table
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.metrics import nll, rmse
+from fathomless.system.parts import run_parts
 
 __all__ = ["WEIGHTS", "figure", "run"]
 
@@ -36,7 +36,7 @@ _SCORES = ("log_likelihood", "rmse", "mean_depth", "density", "expected_density"
 
 
 def run(request: Request) -> Result:
-    """Fit every kind of weights to every table; see :class:`fathomless.experiments.Module`.
+    """Fit every kind of weights to every table; see :class:`experiments.Module`.
 
     There is no paper to follow: both presets are the same. The smoke run needs no data folder.
     """
@@ -119,7 +119,7 @@ def _halves(rows: int, seed: int) -> tuple[Any, Any]:
 
 def figure(result: Result) -> Any:
     """Draw log-likelihood, mean depth and density of every kind of weights, for every table."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables, kinds = list(result.settings["tables"]), list(result.settings["kinds"])

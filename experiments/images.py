@@ -21,10 +21,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from experiments.results import Request, Result, Value
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value
 from fathomless.families.baselines.model import dropout_network, finite_network
 from fathomless.families.sparse.export import to_sparse
 from fathomless.families.sparse.model import SparseNetwork, freeze_after
@@ -42,6 +41,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import accuracy, brier, expected_calibration_error
 from fathomless.posterior.model import Model
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "Perceptron", "convolutional", "figure", "fully_connected", "pixels", "run"]
@@ -116,7 +116,7 @@ def convolutional() -> nn.Sequential:
 
 
 def run(request: Request) -> Result:
-    """Train and score every method; see :class:`fathomless.experiments.Module`.
+    """Train and score every method; see :class:`experiments.Module`.
 
     The smoke run is two epochs of the paper's protocol at ten times its rate, LRT, on 6,000 images of MNIST. The
     paper's preset takes its 250 epochs on an accelerator, and the first 10 of them without.
@@ -355,7 +355,7 @@ def _he(layer: nn.Module) -> nn.Module:
 
 def figure(result: Result) -> Any:
     """Draw accuracy and density against epochs for every training."""
-    from fathomless.experiments.pictures import panels
+    from experiments.pictures import panels
     from fathomless.plots.canvas import legend, start
 
     page, (left, right) = panels(2, across=2, width=4.4)

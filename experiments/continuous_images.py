@@ -13,14 +13,14 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from fathomless.experiments.follow import class_scores, drawn, network, published, steps_of, training
-from fathomless.experiments.images import pixels
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value
+from experiments.follow import class_scores, drawn, network, published, steps_of, training
+from experiments.images import pixels
+from experiments.results import Request, Result, Value
 from fathomless.families.continuous.dynamics import ConvDynamics
 from fathomless.inference.distributed import local_device
 from fathomless.inference.svi import fit
 from fathomless.posterior.likelihoods import Categorical
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["MULTIPLES", "PROTOCOLS", "figure", "run"]
@@ -48,7 +48,7 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
 
 
 def run(request: Request) -> Result:
-    """Train both networks; see :class:`fathomless.experiments.Module`. It needs the data folder.
+    """Train both networks; see :class:`experiments.Module`. It needs the data folder.
 
     The smoke run has five epochs on 600 images.
     """
@@ -97,6 +97,6 @@ def _part(settings: Mapping[str, Any], kind: str, data: str | PathLike[str] | No
 
 def figure(result: Result) -> Any:
     """Draw accuracy, log-likelihood and calibration error against the number of steps."""
-    from fathomless.experiments.pictures import knob
+    from experiments.pictures import knob
 
     return knob(result, result.settings["kinds"], {name: MULTIPLES[name] for name in result.settings["multiples"]})

@@ -21,14 +21,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from experiments import bimodal
+from experiments.follow import bound, drawn, each, published, rows_of, steps_of
+from experiments.gaussian_process import gaussian_process
+from experiments.results import Request, Result, Value, repeated
 from fathomless.data.datasets import cosine_gap, cubic
 from fathomless.data.rows import Rows
 from fathomless.data.targets import TargetScale
-from fathomless.experiments import bimodal
-from fathomless.experiments.follow import bound, drawn, each, published, rows_of, steps_of
-from fathomless.experiments.gaussian_process import gaussian_process
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
@@ -39,6 +38,7 @@ from fathomless.posterior.likelihoods import Laplace, Likelihood
 from fathomless.posterior.metrics import coverage, nll
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import predictive
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["TOYS", "Toy", "figure", "run", "scored"]
@@ -100,7 +100,7 @@ _REGIONS = ("data", "gap", "outside")
 
 
 def run(request: Request) -> Result:
-    """Fit both toys, and the parts beside; see :class:`fathomless.experiments.Module`.
+    """Fit both toys, and the parts beside; see :class:`experiments.Module`.
 
     It needs no data folder. The smoke run has one short fit of everything.
     """
@@ -256,7 +256,7 @@ def _monotone(settings: Mapping[str, Any], s: int) -> dict[str, float]:
 
 def figure(result: Result) -> Any:
     """Draw what is predicted on the toys, beside a Gaussian process, and the end of the weight with two modes."""
-    from fathomless.experiments.pictures import panels
+    from experiments.pictures import panels
     from fathomless.plots import functions
     from fathomless.plots.canvas import BLUE, INK, RUST, legend, limits, start
 

@@ -19,6 +19,7 @@ __all__ = [
     "judge",
     "layout",
     "paired",
+    "repeated",
     "summed_up",
 ]
 
@@ -234,6 +235,19 @@ def summed_up(values: Sequence[float]) -> Value:
     mean = math.fsum(values) / n
     error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else None
     return Value(mean, error, n)
+
+
+def repeated(found: Mapping[str, Mapping[str, Any]], name: str, repetitions: int) -> dict[str, Value]:
+    """Sum up the numbers of the parts `name`/0, `name`/1, ... as `name`/SCORE; what is no number is left out.
+
+    Examples
+    --------
+    >>> repeated({"a/0": {"rmse": 1.0}, "a/1": {"rmse": 3.0}}, "a", 2)
+    {'a/rmse': Value(value=2.0, error=1.0, n=2)}
+    """
+    each = [found[f"{name}/{s}"] for s in range(repetitions)]
+    scores = [score for score, value in each[0].items() if isinstance(value, int | float)]
+    return {f"{name}/{score}": summed_up([one[score] for one in each]) for score in scores}
 
 
 def paired(ours: Sequence[float], theirs: Sequence[float]) -> Value:

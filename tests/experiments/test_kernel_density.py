@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from fathomless.posterior.kernel_density import RULES, KernelDensity, hellinger_samples
+from experiments.kernel_density import RULES, KernelDensity, hellinger_samples
 from fathomless.system.errors import DataError
 
 RNG = np.random.default_rng(0)

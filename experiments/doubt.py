@@ -20,13 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.follow import drawn, each, rows_of
+from experiments.gaussian_process import gaussian_process
+from experiments.paths import TOYS, Toy, scored
+from experiments.results import Request, Result, Value, repeated
 from fathomless.data.rows import Rows
 from fathomless.data.targets import TargetScale
-from fathomless.experiments.follow import drawn, each, rows_of
-from fathomless.experiments.gaussian_process import gaussian_process
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.paths import TOYS, Toy, scored
-from fathomless.experiments.results import Request, Result, Value
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
@@ -37,6 +36,7 @@ from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["METHODS", "Sampled", "figure", "hamiltonian", "prior_output", "r_hat", "run"]
@@ -49,7 +49,7 @@ _TOY = "cosine"
 
 
 def run(request: Request) -> Result:
-    """Fit the toy by every method; see :class:`fathomless.experiments.Module`. It needs no data folder."""
+    """Fit the toy by every method; see :class:`experiments.Module`. It needs no data folder."""
     full = request.mode == "full"
     own: dict[str, Any] = {"repetitions": 3, "width": 32, "hidden": 64, "rate": 0.02, "steps": 5, "options": {}}
     own |= {"rank": 24, "epochs": 3000, "chains": 4, "warm_up": 1500, "kept": 3000, "leapfrogs": 40}
@@ -318,7 +318,7 @@ _BY: Mapping[str, Callable[..., _Fit]] = {
 
 def figure(result: Result) -> Any:
     """Draw what every method predicts."""
-    from fathomless.experiments.pictures import panels
+    from experiments.pictures import panels
     from fathomless.plots import functions
     from fathomless.plots.canvas import INK
 

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.follow import bound, network, training
+from experiments.results import Request, Result, Value, repeated
 from fathomless.data.datasets import cosine_gap
 from fathomless.data.rows import Rows
-from fathomless.experiments.follow import bound, network, training
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value
 from fathomless.families.continuous.accuracy import coupled
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
@@ -30,6 +29,7 @@ from fathomless.families.continuous.solve import PathOptions
 from fathomless.inference.objective import elbo
 from fathomless.inference.svi import fit
 from fathomless.posterior.likelihoods import Gaussian
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["JITTERS", "SCHEMES", "divergence", "errors", "figure", "run"]
@@ -48,7 +48,7 @@ _MULTIPLES = {"half": 0.5, "same": 1.0, "five": 5.0}
 
 
 def run(request: Request) -> Result:
-    """Measure all four; see :class:`fathomless.experiments.Module`.
+    """Measure all four; see :class:`experiments.Module`.
 
     It needs no data folder, and both presets are the same. The smoke run has fewer paths and short trainings.
     """
@@ -203,7 +203,7 @@ def _jittered(settings: Mapping[str, Any], jitter: str, s: int) -> dict[str, flo
 
 def figure(result: Result) -> Any:
     """Draw errors against the number of steps, and bounds with other numbers of steps than in training."""
-    from fathomless.experiments.pictures import colours, dots, on_a_logarithm, panels
+    from experiments.pictures import colours, dots, on_a_logarithm, panels
     from fathomless.plots.canvas import legend, start
 
     page, (left, right) = panels(2, across=2, width=4.6)

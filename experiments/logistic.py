@@ -22,10 +22,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from experiments.results import Request, Result, Value, summed_up
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, summed_up
 from fathomless.families.sparse.logistic import Selection, selections
 from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference.batched import fit_batched
@@ -36,6 +35,7 @@ from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.likelihoods import Bernoulli
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "SUPPORT", "Protocol", "figure", "network", "regenerated", "run"]
@@ -120,7 +120,7 @@ PROTOCOLS = {
 
 
 def run(request: Request) -> Result:
-    """Fit every method from many seeds; see :class:`fathomless.experiments.Module`.
+    """Fit every method from many seeds; see :class:`experiments.Module`.
 
     The smoke run takes few fits and epochs, and needs the data set lbbnn_logistic.
     """
@@ -296,7 +296,7 @@ def _scores(fit: Mapping[str, Any]) -> dict[str, float]:
 
 def figure(result: Result) -> Any:
     """Draw for each method the share of fits that find each column; those that matter are filled and bold."""
-    from fathomless.experiments.pictures import panels
+    from experiments.pictures import panels
     from fathomless.plots.canvas import GREEN, INK, legend, start
 
     named = [name.removesuffix("/tpr") for name in result.values if name.endswith("/tpr")]

@@ -19,14 +19,14 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data import datasets
 from fathomless.estimators.variational import fit_together
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.metrics import nll, rmse
+from fathomless.system.parts import run_parts
 
 __all__ = ["DEEP", "SHALLOW", "SPLITS", "figure", "plan", "run", "split"]
 
@@ -80,7 +80,7 @@ def plan(preset: str) -> dict[str, dict[str, Any]]:
 
 
 def run(request: Request) -> Result:
-    """Score the models of a preset on every table; see :class:`fathomless.experiments.Module`.
+    """Score the models of a preset on every table; see :class:`experiments.Module`.
 
     The smoke run takes a table that comes with scikit-learn, two splits, few epochs and depths, and needs no data
     folder.
@@ -175,7 +175,7 @@ def split(rows: int, seed: int) -> tuple[Array, Array]:
 
 def figure(result: Result) -> Any:
     """Draw RMSE and log-likelihood of all models, and the mean depth of the first, for every table."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import legend, start
 
     tables = list(result.settings["splits"])

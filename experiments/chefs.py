@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, summed_up
+from experiments.results import Request, Result, Value, summed_up
 from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.simulate import sample
 from fathomless.system.errors import DataError
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["LAWS", "figure", "run"]
@@ -27,7 +27,7 @@ _MOST = 60  # hidden units
 
 
 def run(request: Request) -> Result:
-    """Draw graphs from every prior; see :class:`fathomless.experiments.Module`.
+    """Draw graphs from every prior; see :class:`experiments.Module`.
 
     Both presets are the same.
     """
@@ -71,7 +71,7 @@ def _part(settings: Mapping[str, Any], kind: str, concentration: float, mass: fl
 
 def figure(result: Result) -> Any:
     """Draw a graph of average size of every prior and setting."""
-    from fathomless.experiments.pictures import panels
+    from experiments.pictures import panels
     from fathomless.families.graph import plots
     from fathomless.families.graph.graphs import Graph
 

@@ -1,4 +1,4 @@
-"""Long experiments in parts: each is kept as soon as it is done, and not done again."""
+"""Long computations in parts: each is kept as soon as it is done, and not done again."""
 
 import json
 import time
@@ -7,12 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fathomless.experiments.results import Value, summed_up
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress, Silent
 
-__all__ = ["repeated", "run_parts"]
+__all__ = ["run_parts"]
 
 Part = Callable[[], Mapping[str, Any]]
 
@@ -25,7 +24,7 @@ def run_parts(
     progress: Progress | None = None,
     jobs: int = 1,
 ) -> tuple[dict[str, dict[str, Any]], float]:
-    """Run the parts of an experiment, in their order or several at once.
+    """Run the parts of a computation, in their order or several at once.
 
     Parameters
     ----------
@@ -90,19 +89,6 @@ def _one(name: str, make: Part) -> tuple[str, dict[str, Any], float]:
     start = time.monotonic()
     values = json.loads(json.dumps(make()))
     return name, values, time.monotonic() - start
-
-
-def repeated(found: Mapping[str, Mapping[str, Any]], name: str, repetitions: int) -> dict[str, Value]:
-    """Sum up the numbers of the parts `name`/0, `name`/1, ... as `name`/SCORE; what is no number is left out.
-
-    Examples
-    --------
-    >>> repeated({"a/0": {"rmse": 1.0}, "a/1": {"rmse": 3.0}}, "a", 2)
-    {'a/rmse': Value(value=2.0, error=1.0, n=2)}
-    """
-    each = [found[f"{name}/{s}"] for s in range(repetitions)]
-    scores = [score for score, value in each[0].items() if isinstance(value, int | float)]
-    return {f"{name}/{score}": summed_up([one[score] for one in each]) for score in scores}
 
 
 def _kept(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Half of each table (500 points of those that are drawn) is learned, half is kept. `ratio` is the squared Hellinger
 distance of fantasies from the test rows over that of the training rows from them
-(:func:`~fathomless.posterior.kernel_density.hellinger_samples`), with the chains that are selected and with all;
+(:func:`~experiments.kernel_density.hellinger_samples`), with the chains that are selected and with all;
 held-out log densities stand beside a kernel density estimate, scikit-learn's Bayesian mixture of Gaussians, and a small
 flow. Columns are divided by the standard deviation of the training rows. Every estimator is as it comes; "budget" names
 the tables for which chains are shorter.
@@ -20,13 +20,13 @@ import torch
 from sklearn.mixture import BayesianGaussianMixture
 from torch import Tensor, nn
 
+from experiments.kernel_density import KernelDensity, hellinger_samples
+from experiments.results import Request, Result, Value, paired, repeated
 from fathomless.data import datasets
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value, paired
 from fathomless.families.graph.estimator import IndianChefsDensity
 from fathomless.families.graph.state import Floats
 from fathomless.nn.flows import Flow
-from fathomless.posterior.kernel_density import KernelDensity, hellinger_samples
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["TABLES", "figure", "run", "table"]
@@ -75,7 +75,7 @@ def _read(name: str, data: Any) -> Floats:
 
 
 def run(request: Request) -> Result:
-    """Fit every table; see :class:`fathomless.experiments.Module`.
+    """Fit every table; see :class:`experiments.Module`.
 
     "paper" compares priors over graphs too: cascading buffets, as in the paper's table.
     """
@@ -214,7 +214,7 @@ _ROUNDS = {"kernel": _kernel, "mixture": _mixture, "flow": _flow}
 
 def figure(result: Result) -> Any:
     """Draw the ratios to the baseline, and what held-out rows gain over other estimators, by table."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import legend, start
 
     names, priors = list(result.settings["splits"]), result.settings["priors"]

@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.results import Request, Result, Value, summed_up
 from fathomless.data.rows import Rows
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, summed_up
 from fathomless.families.baselines.model import dropout_network
 from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference.svi import fit
@@ -40,6 +39,7 @@ from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import auroc
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import predictive
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["METHODS", "PROTOCOLS", "figure", "grid", "law", "posterior", "run", "sample"]
@@ -142,7 +142,7 @@ class _Cases:
 
 
 def run(request: Request) -> Result:
-    """Train and score every method; see :class:`fathomless.experiments.Module`. It needs no data and no accelerator.
+    """Train and score every method; see :class:`experiments.Module`. It needs no data and no accelerator.
 
     The smoke run is one short training of each method on 50 cases of each cluster, with our settings.
     """
@@ -300,7 +300,7 @@ def _plain(values: Tensor) -> Any:
 
 def figure(result: Result) -> Any:
     """Draw entropy over the square for sizes and methods, what is flagged outside of it, and sorted test cases."""
-    from fathomless.experiments.pictures import colours
+    from experiments.pictures import colours
     from fathomless.plots.canvas import INK, legend, start
     from fathomless.plots.canvas import figure as blank
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from experiments.results import Request, Result, Value, paired, repeated
 from fathomless.data.datasets import spiral
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value, paired
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["figure", "run"]
@@ -23,7 +23,7 @@ _DEPTHS = ("mean_horizon", "effective_depth")
 
 
 def run(request: Request) -> Result:
-    """Fit every rotation; see :class:`fathomless.experiments.Module`.
+    """Fit every rotation; see :class:`experiments.Module`.
 
     There is no paper to follow: both presets are the same. The data are drawn, and need no folder.
     """
@@ -79,7 +79,7 @@ def _part(settings: Mapping[str, Any], rotation: int, s: int) -> dict[str, Any]:
 
 def figure(result: Result) -> Any:
     """Draw the posterior over the horizon for every rotation, and accuracy and depth against the rotation."""
-    from fathomless.experiments.pictures import dots, panels
+    from experiments.pictures import dots, panels
     from fathomless.plots.canvas import GREEN, legend, start
 
     rotations = result.settings["rotations"]

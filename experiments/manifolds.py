@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.results import Request, Result, Value, repeated
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
-from fathomless.experiments.parts import repeated, run_parts
-from fathomless.experiments.results import Request, Result, Value
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.fit import Manifold, Recipe
 from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
@@ -34,6 +33,7 @@ from fathomless.families.manifold.network import Flat, FlatNetwork
 from fathomless.inference.stages import run_stages
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["CENTRES", "bumps", "figure", "gap_rows", "mean_field", "run", "shares"]
@@ -223,7 +223,7 @@ def _moments(f: Tensor, log_weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def run(request: Request) -> Result:
-    """Fit both toys; see :class:`fathomless.experiments.Module`.
+    """Fit both toys; see :class:`experiments.Module`.
 
     Both presets are the same: the paper leaves most of its settings open. The data are drawn, and need no folder.
     """
@@ -256,7 +256,7 @@ def run(request: Request) -> Result:
 
 def figure(result: Result) -> Any:
     """Draw both toys: the predictive means of the bumps, and mean ± 2 standard deviations in the gap."""
-    from fathomless.experiments.pictures import colours, panels
+    from experiments.pictures import colours, panels
     from fathomless.plots.canvas import INK, legend, start
 
     page, axes = panels(4, across=2)

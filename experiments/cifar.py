@@ -22,10 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
-from fathomless.experiments.parts import run_parts
-from fathomless.experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.objective import log_predictive
@@ -46,6 +45,7 @@ from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import io
 from fathomless.system.errors import DataError
+from fathomless.system.parts import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["Pixels", "Setup", "figure", "run", "setup", "train"]
@@ -156,7 +156,7 @@ def setup(mode: str, preset: str, accelerator: bool) -> Setup:
 
 
 def run(request: Request) -> Result:
-    """Train on every task; see :class:`fathomless.experiments.Module`. It needs the folder with CIFAR-10."""
+    """Train on every task; see :class:`experiments.Module`. It needs the folder with CIFAR-10."""
     device = torch.device("cuda" if request.mode == "full" and torch.cuda.is_available() else "cpu")
     chosen = setup(request.mode, request.preset, device.type == "cuda")
     settings = {"seed": request.seed, "preset": request.preset, "device": device.type, **dataclasses.asdict(chosen)}
@@ -371,7 +371,7 @@ def evaluated(done: Fitted, rows: Rows) -> tuple[float, float]:
 
 def figure(result: Result) -> Any:
     """Draw the posteriors over depth (Figure 4), and the path of the mean depth from each start (Figure 7)."""
-    from fathomless.experiments.pictures import colours, panels
+    from experiments.pictures import colours, panels
     from fathomless.plots.canvas import legend, start, whole_numbers
 
     tasks, starts = result.settings["tasks"], [f"udn_{s:g}" for s in result.settings["starts"]]

@@ -165,7 +165,10 @@ class BrownianTree:
                 f"{self.horizon / ticks:g} are allowed"
             )
         left, right, target = 0, ticks, round(place)
-        low, high = torch.zeros(self.shape, dtype=self.dtype), math.sqrt(self.horizon) * self._normal("end")
+        low, high = (
+            torch.zeros(self.shape, dtype=self.dtype, device="cpu"),
+            math.sqrt(self.horizon) * self._normal("end"),
+        )
         while left < target < right:
             middle = (left + right) // 2
             spread = math.sqrt(0.25 * self.horizon * (right - left) / ticks)
@@ -182,4 +185,4 @@ class BrownianTree:
 
     def _normal(self, *place: int | str) -> Tensor:
         noise = as_generator(fold_in(self.seed, "brownian", *place))
-        return torch.randn(self.shape, generator=noise, dtype=self.dtype)
+        return torch.randn(self.shape, generator=noise, dtype=self.dtype, device=noise.device)

@@ -46,6 +46,7 @@ from fathomless.data.schema import (
     some,
 )
 from fathomless.system import memory
+from fathomless.system.draws import permutation
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
 
@@ -472,7 +473,7 @@ def split(
         raise DataError(f"a split of {n} rows with fraction {fraction} was asked; need n >= 1 and 0 <= fraction < 1")
     if strata is not None and strata.shape != (n,):
         raise DataError(f"strata have shape {tuple(strata.shape)}; one class for each of the {n} rows is needed")
-    order = torch.randperm(n, generator=generator, device=generator.device).cpu()
+    order = permutation(n, generator, torch.device("cpu"))
     classes = torch.zeros(n, dtype=torch.int64) if strata is None else strata.cpu().unique(return_inverse=True)[1]
     counts = classes.bincount()
     quota = _quota(counts.tolist(), min(round(n * fraction), n - 1))

@@ -131,7 +131,7 @@ class Stream:
         """Yield batches of nearly equal size, in random order."""
         steps = self.steps(batch_size)
         sizes = [len(self) * (i + 1) // steps - len(self) * i // steps for i in range(steps)][::-1]
-        chunks = torch.randperm(len(self.sizes), generator=order).tolist()
+        chunks = torch.randperm(len(self.sizes), generator=order, device="cpu").tolist()
         held: list[Rows] = []
         for place, i in enumerate(chunks):
             held.append(self.read(i))

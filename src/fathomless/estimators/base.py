@@ -41,7 +41,7 @@ from fathomless.estimators.preparation import (
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.system import checks, io
+from fathomless.system import checks, io, memory
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
@@ -218,7 +218,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
         """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
-        with recording(), _restored_on_error(self), named(self):
+        with recording(), _restored_on_error(self), named(self), memory.told(_SMALLER):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)
@@ -342,6 +342,10 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
 class Predictor(FittedPredictor, Estimator, ABC):
     """What estimators share whose posterior says something of rows with a law for each."""
+
+
+#: What a fit that finds no memory can do.
+_SMALLER = "lower batch_size, width, members or weight_draws, or set device='cpu' if an accelerator is full"
 
 
 @contextlib.contextmanager

@@ -138,13 +138,14 @@ def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
         for member, own in zip(points.members, model.members, strict=True):
             assert isinstance(member, Model)
             assert isinstance(own, Model)
-            drawn = member.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean"), device=part.x.device))
+            drawn = member.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean")))
             if own.stochastic and isinstance(own, LinearHeads):
                 doubt = doubt + doubt_about_heads(own, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
             means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
         each.append(torch.stack(means))
     sizes = folds.max(1).values + 1  # networks of each partition
-    unseen = torch.cat([line == torch.arange(int(size))[:, None] for line, size in zip(folds, sizes, strict=True)])
+    numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
+    unseen = torch.cat([line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)])
     V, S = disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
     factor = narrowing(V, (S - doubt).maximum(V), len(folds), len(unseen))
     likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]

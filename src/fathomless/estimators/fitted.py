@@ -342,7 +342,8 @@ class FittedPredictor(FittedModel, ABC):
         told = self.fit_diagnostics_
         if networks_of is not None and isinstance(told, CrossFitDiagnostics) and told.narrowing:
             likelihood = copy.deepcopy(likelihood)  # that of single networks
-            likelihood.noise.rescale(1.0 / torch.tensor(told.narrowing, dtype=torch.float32))  # type: ignore[operator, union-attr]
+            factor = 1.0 / torch.tensor(told.narrowing, dtype=torch.float32, device=device)
+            likelihood.noise.rescale(factor)  # type: ignore[operator, union-attr]
         passes = self._draws() if self.model_.stochastic else 1
         networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
         networks *= len(members_of(self.model_))
@@ -353,9 +354,10 @@ class FittedPredictor(FittedModel, ABC):
         )
         for start in range(0, max(1, count), PREDICTED_AT_ONCE):
             found = encoded(slice(start, start + PREDICTED_AT_ONCE))
-            with without_gradients():  # not around the yield: the mode is the caller's there
+            # not around the yield: the mode is the caller's there
+            with memory.told("predict fewer rows at once, or set device='cpu'"), without_gradients():
                 x = torch.as_tensor(found, dtype=self.model_.dtype).to(device)
-                noise = as_generator(fold_in(self.seed_, "predict"), device=x.device)
+                noise = as_generator(fold_in(self.seed_, "predict"))
                 draws = self.model_.draw(x, self._draws(), noise)
                 _check_finite(draws.f, start)
                 if networks_of is not None:

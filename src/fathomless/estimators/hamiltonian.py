@@ -167,7 +167,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             own = self._lasting()
             name = saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
             folder = Path(self.checkpoint) / f"chains-{number}"
-            keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name})
+            keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
             resume = keeper.found()
             callbacks.append(keeper)
         run = run_chains(

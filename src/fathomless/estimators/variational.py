@@ -113,7 +113,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             if prepared.folds is not None:
                 own["dealt"] = prepared.folds.tolist()
             name = saving.fingerprint(prepared.train, prepared.valid, state, training, own, without)
-            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
             resume = keeper.found()
             callbacks.append(keeper)
         return {

@@ -403,7 +403,7 @@ def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
     """One pass over the data; return the sums of the bounds' parts, (parts, F)."""
     t, size = runs.training, len(train)
     steps = math.ceil(size / t.batch_size)
-    orders = [torch.randperm(size, generator=runs.orders[i]) for i in runs.active] if steps > 1 else []
+    orders = [torch.randperm(size, generator=runs.orders[i], device="cpu") for i in runs.active] if steps > 1 else []
     index = torch.stack(orders).to(runs.device) if orders else None  # (F, N)
     shares = []
     for b in range(steps):
@@ -524,7 +524,7 @@ def _factor(runs: BatchedRuns, train: Stack) -> float:
 def densities(runs: BatchedRuns, rows: Rows) -> Tensor:
     """Log predictive density of rows (F, N, …) of the active members, each under its own network; (F, N)."""
     runs.pair.eval()
-    noise = as_generator(fold_in(runs.members[0].seed, "score"), device=runs.device)
+    noise = as_generator(fold_in(runs.members[0].seed, "score"))
     (density,) = _evaluate(runs, runs.state["value"], rows, None, max(runs.training.draws, 8), noise)
     runs.pair.train()
     return cast(Tensor, density)

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fathomless.inference.distributed import ranks
@@ -110,15 +111,23 @@ class Checkpoint:
         Least time between two checkpoints; 0 writes one at every evaluation.
     extra : mapping
         More JSON to keep beside the run, for instance a fingerprint of the data.
+    device : torch.device, optional
+        Where the run is. One on an accelerator goes on there alone: its generators draw other numbers elsewhere.
     """
 
     kind = "checkpoint"
 
     def __init__(
-        self, folder: str | PathLike[str], seconds: float = 30.0, extra: Mapping[str, Any] | None = None
+        self,
+        folder: str | PathLike[str],
+        seconds: float = 30.0,
+        extra: Mapping[str, Any] | None = None,
+        device: torch.device | None = None,
     ) -> None:
         io.writable(folder)
         self.folder, self.seconds, self.extra = Path(folder), seconds, dict(extra or {})
+        if device is not None and device.type != "cpu":
+            self.extra["device"] = device.type
         self._last = -math.inf
 
     def __call__(self, run: Run) -> None:
@@ -138,11 +147,17 @@ class Checkpoint:
         FileError
             If the checkpoint is damaged.
         DataError
-            If it belongs to another run (its `extra` differs).
+            If it belongs to another run (its `extra` differs), or to a device of another kind.
         """
         if not io.holds(self.folder):
             return None
         saved = io.load(self.folder, kinds={self.kind})
+        there, here = (extra.get("device", "cpu") for extra in (saved.meta["extra"], self.extra))
+        if saved.meta["extra"] | {"device": ""} == self.extra | {"device": ""} and there != here:
+            raise DataError(
+                f"the checkpoint in {self.folder} was written on device {there!r}, and this fit is on {here!r}, whose "
+                f"generators draw other numbers; set device={there!r}, or give another folder to start anew"
+            )
         if saved.meta["extra"] != self.extra:
             raise DataError(
                 f"the checkpoint in {self.folder} belongs to a fit of other data or other options; give another "

@@ -154,12 +154,14 @@ def held(model: Model, valid: Rows | Blocks, seed: int, draws: int = 16) -> Held
     model.eval()
     parts, drawn = [], None
     for part in valid.parts(_CHUNK):
-        drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score"), device=part.x.device))
+        drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score")))
         parts.append(drawn.f)
     assert drawn is not None
     log_weight, structure = drawn.log_weight.double(), drawn.structure
     if isinstance(valid, Rows):
-        return Held(torch.cat(parts, 1), log_weight, structure, valid.y, valid.weight, torch.arange(len(valid)))
+        return Held(
+            torch.cat(parts, 1), log_weight, structure, valid.y, valid.weight, torch.arange(len(valid), device="cpu")
+        )
     networks, table = len(valid.index), valid.table
     joined = torch.cat([part.reshape(len(part), networks, -1, part.shape[-1]) for part in parts], 2).flatten(1, 2)
     real = (valid.weight > 0.0).reshape(-1)
@@ -197,7 +199,7 @@ def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numb
     start = times.cumsum(0) - times
     f = f[:, order]  # the networks of a row next to each other
     f = torch.cat([f[:, start + r] for r in range(least)])
-    log_weight = (log_weight - torch.tensor(least, dtype=torch.float32).log()).repeat(least)
+    log_weight = (log_weight - torch.tensor(least, dtype=torch.float32, device=log_weight.device).log()).repeat(least)
     weight = None if table.weight is None else table.weight[rows]
     return Held(f, log_weight, structure.repeat(least), table.y[rows], weight, rows.cpu())
 

@@ -326,7 +326,7 @@ def per_square(likelihood: LocationScale) -> Tensor:
     if isinstance(likelihood, StudentT):
         df = likelihood.df().detach().double()
         return (df + 1.0) / (df + 3.0)
-    return torch.ones((), dtype=torch.float64)
+    return torch.ones((), dtype=torch.float64, device="cpu")
 
 
 def greatest_evidence(evidence: Callable[[Tensor], Tensor], like: Tensor) -> float:

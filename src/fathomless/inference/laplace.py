@@ -35,6 +35,7 @@ from fathomless.inference.heads import greatest_evidence, per_square
 from fathomless.nn.flat import refuse
 from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
 __all__ = ["LaplacePosterior", "doubted", "jacobian", "laplace_posterior", "linearised"]
@@ -67,8 +68,7 @@ class LaplacePosterior:
 
     def deviations(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw θ − θ*, (n, P)."""
-        noise = torch.empty(n, len(self.scale), dtype=self.scale.dtype, device=self.scale.device)
-        noise.normal_(generator=generator)
+        noise = normal(self.scale, generator, (n, len(self.scale)))
         free = self.precision**-0.5
         shrunk = ((noise @ self.basis) * (free - (self.square + self.precision).rsqrt())) @ self.basis.T
         drawn: Tensor = self.scale * (free * noise - shrunk)

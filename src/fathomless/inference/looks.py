@@ -109,7 +109,7 @@ def densities(
     numbers: list[int] = []
     each, kept = [], []
     for part in valid.parts(_CHUNK):
-        drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score"), device=part.x.device))
+        drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score")))
         if not numbers:
             numbers = sorted(set(drawn.structure.tolist()))
         each.append(_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
@@ -119,12 +119,12 @@ def densities(
         each = _widened(likelihood, kept, each, numbers)
     if isinstance(valid, Rows):
         weight = None if valid.weight is None else valid.weight.double().cpu()
-        return Densities(tuple(numbers), torch.cat(each).cpu(), torch.arange(len(valid)), weight)
+        return Densities(tuple(numbers), torch.cat(each).cpu(), torch.arange(len(valid), device="cpu"), weight)
     networks = len(valid.index)
     joined = torch.cat([part.reshape(networks, -1, len(numbers)) for part in each], 1).flatten(0, 1).cpu()  # (F·V, L)
     real = (valid.weight > 0.0).reshape(-1).cpu()
     rows, place = valid.index.reshape(-1).cpu()[real].unique(return_inverse=True)
-    joined, empty = joined[real], torch.full((len(rows), len(numbers)), -math.inf, dtype=torch.float64)
+    joined, empty = joined[real], torch.full((len(rows), len(numbers)), -math.inf, dtype=torch.float64, device="cpu")
     largest = empty.scatter_reduce(0, place[:, None].expand_as(joined), joined, "amax")
     sums = torch.zeros_like(empty).index_add(0, place, (joined - largest[place]).exp())
     mean = largest + (sums / place.bincount()[:, None]).log()
@@ -256,7 +256,7 @@ class Looks:
         """Fit the posterior (L,) to held-out densities, from where it was."""
         if self.law is not None:
             return self.law(found.numbers, found.log_density, log_prior, found.weight)
-        before = torch.tensor([self.q.get(number, 0.0) for number in found.numbers], dtype=torch.float64)
+        before = torch.tensor([self.q.get(number, 0.0) for number in found.numbers], dtype=torch.float64, device="cpu")
         start = before if bool(before.sum() > 0.0) else None
         return stacking.refit(found.log_density, log_prior, found.weight, start=start)
 
@@ -330,7 +330,9 @@ class Looks:
             return 0
         self.focusing = True
         _, poisson, _ = stacking.poisson(found.log_density, log_prior, found.weight)
-        wanted_by = torch.tensor([self.q[number] for number in found.numbers], dtype=torch.float64).maximum(poisson)
+        wanted_by = torch.tensor(
+            [self.q[number] for number in found.numbers], dtype=torch.float64, device="cpu"
+        ).maximum(poisson)
         kept = (wanted_by >= _REST) & stacking.usable(found.log_density)
         mass = 0.75 * poisson[kept] / poisson[kept].sum().clamp(min=1e-300) + 0.25 / int(kept.sum())
         numbers = [number for number, keep in zip(found.numbers, kept.tolist(), strict=True) if keep]
@@ -393,7 +395,7 @@ class Looks:
 def prior_of(model: ListedStructure, numbers: Sequence[int]) -> Tensor:
     """Return the log prior of some structures, (L,)."""
     listed = model.listed(numbers[-1] + 1)
-    return torch.tensor([listed[number] for number in numbers], dtype=torch.float64)
+    return torch.tensor([listed[number] for number in numbers], dtype=torch.float64, device="cpu")
 
 
 def _ask_for_memory(model: Model, factor: float) -> None:

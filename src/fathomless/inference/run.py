@@ -312,7 +312,7 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | B
     model.eval()
     few = rows if isinstance(data, Blocks) else rows.take(slice(0, 2))
     try:
-        draws = model.draw(few.x, 1, as_generator(0, device=rows.x.device))
+        draws = model.draw(few.x, 1, as_generator(0))
         likelihood.log_prob(draws.f, few.y)
     except (RuntimeError, TypeError, IndexError) as error:
         if isinstance(error, FathomlessError):
@@ -361,7 +361,7 @@ def first_part(model: nn.Module, x: Tensor, wrong: Callable[[Tensor], bool]) -> 
 
     hooks = [part.register_forward_hook(looking(name)) for name, part in model.named_modules() if name]
     try:
-        model(x, 1, as_generator(0, device=x.device))
+        model(x, 1, as_generator(0))
     finally:
         for hook in hooks:
             hook.remove()

@@ -72,7 +72,7 @@ class _Table(NamedTuple):
 
     def spread(self, masses: Tensor) -> Tensor:
         """Put numbers of the kept structures among zeros, (K,) to (L,)."""
-        return torch.zeros(len(self.kept), dtype=torch.float64).masked_scatter(self.kept, masses)
+        return torch.zeros(len(self.kept), dtype=torch.float64, device="cpu").masked_scatter(self.kept, masses)
 
 
 @dataclass(frozen=True)
@@ -245,14 +245,16 @@ def bars(
     """
     table = _table(log_density, log_prior, weight)
     N, L = log_density.shape
-    at = (torch.arange(L, dtype=torch.float64) if numbers is None else _vector("numbers", numbers, L))[table.kept]
+    at = (torch.arange(L, dtype=torch.float64, device="cpu") if numbers is None else _vector("numbers", numbers, L))[
+        table.kept
+    ]
     near = _inside(_vector("q", q, L)[table.kept], table, even=_LEAST)
     folds, groups = (None if given is None else _labels(given, N) for given in (fold, group))
     drawn = _bootstraps(table.weight, groups, seed, whole("bootstraps", bootstraps, least=2))
     theta = torch.cat([_ascend(table, w, near.expand(len(w), -1), 2)[0] for w in drawn])  # (bootstraps, K)
     errors = torch.cat([theta.std(0), (theta @ at).std(0, keepdim=True)])
     if folds is not None and N and (count := int(folds.max()) + 1) > 1:
-        rest = table.weight * (folds != torch.arange(count)[:, None])  # (folds, N)
+        rest = table.weight * (folds != torch.arange(count, device="cpu")[:, None])  # (folds, N)
         theta, _ = _ascend(table, rest, _inside(near[0], table).expand(count, -1), _STEPS)
         spread = torch.cat([theta.std(0), (theta @ at).std(0, keepdim=True)])
         errors = torch.maximum(errors, (count - 1) / math.sqrt(count) * spread)
@@ -319,7 +321,9 @@ def best_on_path(
         found = float(fit - mass[held] @ (np.log(mass[held]) - prior[held]))
         return -math.inf if math.isnan(found) else found  # a law without mass on any structure that is left
 
-    grid = torch.linspace(math.log(low), math.log(high), whole("points", points, least=2), dtype=torch.float64).tolist()
+    grid = torch.linspace(
+        math.log(low), math.log(high), whole("points", points, least=2), dtype=torch.float64, device="cpu"
+    ).tolist()
     scores = [score(at) for at in grid]
     top = scores.index(max(scores))
     left, right = grid[max(top - 1, 0)], grid[min(top + 1, len(grid) - 1)]
@@ -339,7 +343,7 @@ def poisson(log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None
 
     Parameters and errors as in :func:`refit`; returns λ (the mean before the cut), q and F as :func:`best_on_path`.
     """
-    offset = torch.arange(log_prior.numel(), dtype=torch.float64)
+    offset = torch.arange(log_prior.numel(), dtype=torch.float64, device="cpu")
     log_factorial = torch.lgamma(offset + 1.0)
 
     def law(rate: float) -> Tensor:
@@ -356,7 +360,7 @@ def _given(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> tup
     prior = _vector("log_prior", log_prior, L)
     if bool((prior.isnan() | (prior == math.inf)).any()):
         raise DataError("log_prior holds NaN or +inf; finite numbers are allowed, and -inf to exclude a structure")
-    s = torch.ones(N, dtype=torch.float64) if weight is None else _vector("weight", weight, N)
+    s = torch.ones(N, dtype=torch.float64, device="cpu") if weight is None else _vector("weight", weight, N)
     if not bool(s.isfinite().all() and (s >= 0.0).all()):
         raise DataError("weight holds a number that is negative or not finite; finite weights of 0 or more are allowed")
     return log_density.detach().to("cpu", torch.float64), prior, s
@@ -392,7 +396,7 @@ def _table(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> _Ta
 
 def _inside(near: Tensor | None, table: _Table, even: float = _EVEN) -> Tensor:
     """Return a start inside the simplex, (1, K), near given masses of the kept structures."""
-    start = torch.full((1, len(table.log_prior)), 1.0 / len(table.log_prior), dtype=torch.float64)
+    start = torch.full((1, len(table.log_prior)), 1.0 / len(table.log_prior), dtype=torch.float64, device="cpu")
     if near is None or not float(near.sum()):
         return start
     if not bool(near.isfinite().all() and (near >= 0.0).all()):
@@ -414,8 +418,8 @@ def _ascend(table: _Table, weight: Tensor, start: Tensor, steps: int) -> tuple[T
         u = _newton(np.stack([(r := p * v) @ r.T for v in np.sqrt(s) / mixture]), slope, q)  # Σ s_i r_i r_iᵀ
         q, mixture = _search(p, s, log_prior, q, mixture, u, slope)
         if (slope.max(1) <= enough).all():
-            return torch.from_numpy(q), True
-    return torch.from_numpy(q), False
+            return torch.as_tensor(q, device="cpu"), True
+    return torch.as_tensor(q, device="cpu"), False
 
 
 def _newton(curvature: Array, slope: Array, q: Array) -> Array:
@@ -459,10 +463,10 @@ def _search(
 def _bootstraps(weight: Tensor, group: Tensor | None, seed: int, count: int) -> Iterator[Tensor]:
     """Yield weights of rows, (b, N) at a time, with the sum given: ~ Gamma(s_i), or s_i times a factor of its group."""
     rng = np.random.default_rng(seed)
-    shape = weight if group is None else torch.ones(len(group.unique()), dtype=torch.float64)
+    shape = weight if group is None else torch.ones(len(group.unique()), dtype=torch.float64, device="cpu")
     size = max(1, _CHUNK // max(len(weight), 1))
     for first in range(0, count, size):
-        drawn = torch.from_numpy(rng.standard_gamma(shape.numpy(), (min(size, count - first), len(shape))))
+        drawn = torch.as_tensor(rng.standard_gamma(shape.numpy(), (min(size, count - first), len(shape))), device="cpu")
         w = drawn if group is None else weight * drawn[:, group]
         total = w.sum(1, keepdim=True)
         yield torch.where(total > 0.0, w * (weight.sum() / total), weight)

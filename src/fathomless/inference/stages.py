@@ -159,13 +159,14 @@ class StagedRun:
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Take over what :meth:`tensors` and :meth:`meta` returned."""
+        tensors = {name: tensor.to(self.device) for name, tensor in tensors.items()}
         self.found = under("found", tensors)
         self.epoch, self.step, self.history = meta["epoch"], meta["step"], list(meta["history"])
         self.stop = meta["stop"]
         if "generator" not in tensors:
             return
         self._begin(self.epoch // self.rounds)
-        self._generator.set_state(tensors["generator"])
+        self._generator.set_state(tensors["generator"].cpu())
         with torch.no_grad():
             for i, leaf in enumerate(self._leaves()):
                 leaf.copy_(tensors[f"leaf/{i}"])

@@ -252,7 +252,7 @@ def calibrate(
     """
     parameters = [p for p in likelihood.parameters() if p.requires_grad and move]
     with torch.no_grad():
-        noise = as_generator(fold_in(seed, "score"), device=valid.x.device)
+        noise = as_generator(fold_in(seed, "score"))
         drawn = model.draw(valid.x, max(draws, 8), noise)
     start = [p.detach().clone() for p in parameters]
     weight = torch.ones_like(drawn.f[0, :, 0]) if valid.weight is None else valid.weight
@@ -305,7 +305,7 @@ def parts_of(rows: int) -> Tensor:
 
     There are ten parts at most, and two where rows are so many that one parameter follows none of them.
     """
-    return torch.arange(rows) % min(10 if rows <= _CHUNK else 2, rows)
+    return torch.arange(rows, device="cpu") % min(10 if rows <= _CHUNK else 2, rows)
 
 
 def _learns(likelihood: Likelihood) -> bool:
@@ -559,7 +559,7 @@ def score(run: Run, rows: Rows | Blocks) -> float:
     run.likelihood.eval()
     total = torch.zeros((), dtype=torch.float64, device=run.model.device)
     for part in filter(len, map(run.ranks.share, rows.parts(_CHUNK))):
-        noise = as_generator(fold_in(run.seed, "score"), device=run.model.device)
+        noise = as_generator(fold_in(run.seed, "score"))
         density = log_predictive(run.model.draw(part.x, max(run.training.draws, 8), noise), run.likelihood, part.y)
         total += (density if part.weight is None else density * part.weight).double().sum()
     run.ranks.add([total])

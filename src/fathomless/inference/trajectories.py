@@ -39,6 +39,7 @@ from fathomless.inference.mcmc.elliptical import elliptical_slice
 from fathomless.nn.flat import FlatNetworks, flattened, refuse
 from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Likelihood
+from fathomless.system.draws import normal, permutation, uniform
 from fathomless.system.errors import DivergenceError
 
 __all__ = ["CHAINS", "constant_rate", "iterates", "subspace_draws", "swag_draws"]
@@ -91,7 +92,7 @@ def constant_rate(
         Of the rows that are looked at, and of the first vector of the power iteration.
     """
     generator = torch.Generator().manual_seed(seed)
-    some = rows.take(torch.randperm(len(rows), generator=generator)[:_ROWS].to(rows.x.device))
+    some = rows.take(permutation(len(rows), generator, rows.x.device)[:_ROWS])
     mean, theta, weight = _objective(network, likelihood, scale, rows.count), flattened(network), _weight(some)
 
     def of_row(x: Tensor, y: Tensor) -> Tensor:
@@ -103,7 +104,7 @@ def constant_rate(
     spread = float(share @ (each - share @ each).square().sum(1))
     point = theta.clone().requires_grad_()
     (slope,) = torch.autograd.grad(mean(point, some.x, some.y, weight), point, create_graph=True)
-    v = torch.randn(len(theta), generator=generator, dtype=theta.dtype).to(theta.device)
+    v = normal(theta, generator)
     greatest = 0.0
     for _ in range(_POWER):
         v = v / v.norm()
@@ -152,8 +153,7 @@ def iterates(
     until = _weight(rows).double().cumsum(0)
     found = []
     for done in range(passes):
-        drawn = torch.rand(math.ceil(len(rows) / batch), batch, generator=generator, dtype=torch.float64)
-        for at in drawn.to(until.device) * until[-1]:
+        for at in uniform(until, generator, (math.ceil(len(rows) / batch), batch)) * until[-1]:
             part = rows.take(torch.searchsorted(until, at, right=True).clamp(max=len(rows) - 1))
             theta = theta - rate * slope(theta, part.x, part.y, even)
         if not bool(theta.isfinite().all()):
@@ -171,8 +171,8 @@ def swag_draws(points: Tensor, rank: int, n: int, generator: torch.Generator) ->
     running = points.cumsum(0) / count
     mean, deviations = running[-1], (points - running)[-rank:]  # (K, P)
     variance = (points.square().mean(0) - mean.square()).clamp(min=0.0)
-    first = torch.empty(n, points.shape[1], dtype=points.dtype, device=points.device).normal_(generator=generator)
-    second = torch.empty(n, len(deviations), dtype=points.dtype, device=points.device).normal_(generator=generator)
+    first = normal(points, generator, (n, points.shape[1]))
+    second = normal(points, generator, (n, len(deviations)))
     low = second @ deviations / math.sqrt(2.0 * max(len(deviations) - 1, 1))
     drawn: Tensor = mean + first * (0.5 * variance).sqrt() + low
     return drawn

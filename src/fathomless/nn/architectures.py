@@ -331,7 +331,7 @@ def make_identity(part: nn.Module) -> None:
     reshapes = any(isinstance(module, _Sum) for module in part.modules())
     with torch.no_grad():
         if linear is not None and linear.in_features == linear.out_features:
-            linear.weight.copy_(torch.eye(linear.in_features))
+            linear.weight.copy_(torch.eye(linear.in_features, device=linear.weight.device))
             if linear.bias is not None:
                 linear.bias.zero_()
         elif branches and all(end is not None for end in ends):

@@ -58,7 +58,7 @@ class GatedStep(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         last = int(ranks.max())
         # a hidden unit of rank r may see inputs up to r, and be seen by outputs beyond r
-        ladder = [torch.arange(units) * max(last, 1) // units for units in hidden]
+        ladder = [torch.arange(units, device="cpu") * max(last, 1) // units for units in hidden]
         outputs = torch.cat([ranks, ranks])
         for i, (seen, own) in enumerate(pairwise([ranks, *ladder, outputs])):
             strict = i == len(hidden)
@@ -133,7 +133,7 @@ class Flow(nn.Module):
                 "least one coordinate and positive numbers of units are needed"
             )
         coupling = kind == "coupling" and d > 1
-        order = torch.arange(d) % 2 if coupling else torch.arange(d)
+        order = torch.arange(d, device="cpu") % 2 if coupling else torch.arange(d, device="cpu")
         own: dict[str, Any] = {"hidden": hidden, "coupling": coupling, "gate": gate, "shift": shift, "scale": scale}
         ranks = (order if k % 2 == 0 else order.max() - order for k in range(steps))
         self.steps = nn.ModuleList(GatedStep(rank, **own) for rank in ranks)

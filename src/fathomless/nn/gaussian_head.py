@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fathomless.nn.layers import BayesianLayer
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
 __all__ = ["GaussianHead"]
@@ -85,7 +86,7 @@ class GaussianHead(BayesianLayer):
 
     def deviation(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw W − M, (K, P)."""
-        noise = self.scale * torch.empty_like(self.scale).normal_(generator=generator)
+        noise = self.scale * normal(self.scale, generator)
         return self.mixing @ (self.basis @ noise[:, :, None])[:, :, 0]
 
     def variance(self, x: Tensor) -> Tensor:

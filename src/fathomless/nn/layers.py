@@ -16,6 +16,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from fathomless.nn.stacked import StackedLinear
 from fathomless.nn.stateless import called
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -133,7 +134,7 @@ class MeanField(BayesianLayer):
         drawn, divergence = {}, x.new_zeros(())
         for (name, prior_scale), log_scale in zip(self._prior.items(), self.log_scale, strict=True):
             scale = log_scale.exp()
-            drawn[name] = mean[name] + scale * torch.empty_like(scale).normal_(generator=generator)
+            drawn[name] = mean[name] + scale * normal(scale, generator)
             divergence = divergence + gaussian_divergence(mean[name], scale, prior_scale)
         return called(self.module, drawn, x), divergence
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.stateless import called
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
 __all__ = ["MatrixNormal"]
@@ -79,7 +80,7 @@ class MatrixNormal(BayesianLayer):
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Apply the map with drawn weights."""
         mean = self.mean()
-        noise = torch.empty_like(mean).normal_(generator=generator)
+        noise = normal(mean, generator)
         drawn = mean + self.log_scale_out.exp()[:, None] * noise * self.log_scale_in.exp()
         weight = dict(self.module.named_parameters())["weight"]
         count = weight[0].numel()

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from fathomless.nn.flows import Flow
 from fathomless.system import checks
+from fathomless.system.draws import normal
 
 __all__ = ["FlowOptions", "Multiplier"]
 
@@ -115,7 +116,7 @@ class Multiplier(nn.Module):
     def forward(self, generator: torch.Generator | None = None, n: int | None = None) -> tuple[Tensor, Tensor]:
         """Draw z, shape (d,) or (n, d); return it and log q(z), shape () or (n,)."""
         shape = self.base_mean.shape if n is None else (n, *self.base_mean.shape)
-        noise = torch.empty_like(self.base_mean.expand(shape)).normal_(generator=generator)
+        noise = normal(self.base_mean.expand(shape), generator)
         z, log_det = self.flow(self.base_mean + (0.5 * self.base_log_variance).exp() * noise)
         log_base = -0.5 * (noise.square() + self.base_log_variance + math.log(2.0 * math.pi)).sum(-1)
         return z, log_base - log_det
@@ -130,7 +131,7 @@ class Multiplier(nn.Module):
         mean, variance : Tensor, shape (K,)
             Of :math:`e^\top (W \odot \Gamma)` given z; one normal draw of it is made.
         """
-        noise = torch.empty_like(mean).normal_(generator=generator)
+        noise = normal(mean, generator)
         s = _SQUASH[self.options.squash](mean + variance.clamp_min(1e-12).sqrt() * noise).mean()
         nu, log_variance = self.centre * s, self.spread * s  # (d,)
         if self.options.intercept:
@@ -144,6 +145,6 @@ class Multiplier(nn.Module):
     @torch.no_grad()
     def mean(self, draws: int = 1000) -> Tensor:
         """Estimate E z, shape (d,); the same draws every time."""
-        generator = torch.Generator(self.base_mean.device).manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         z, _ = self.forward(generator, draws)
         return z.mean(0)

@@ -12,6 +12,7 @@ from fathomless.nn.layers import BayesianLayer
 from fathomless.nn.multiplicative_flow import FlowOptions, Multiplier
 from fathomless.nn.spike_slab import SlabPrior, SlabStart, SpikeSlabPosterior, WeightMoments, inclusions_from
 from fathomless.system import checks
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 from fathomless.system.rng import branch
 
@@ -167,9 +168,7 @@ class SpikeSlab(BayesianLayer):
         with torch.autocast(x.device.type, enabled=False):  # variances span too many orders for half precision
             square = x.to(own.variance.dtype).square()
             variance = self.act(square, own.variance, None if bias is None else bias.variance)
-        return (_noisy_compiled() if self.compiled else _noisy)(
-            mean, variance, torch.empty_like(mean).normal_(generator=generator)
-        )
+        return (_noisy_compiled() if self.compiled else _noisy)(mean, variance, normal(mean, generator))
 
 
 class LinearMap(NamedTuple):

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fathomless.system.draws import normal, uniform
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -82,7 +83,7 @@ class SlabPrior:
                         f"a prior {name} of {given!r} was given; allowed are numbers, tensors and 'learned'"
                     )
                 continue
-            value = torch.as_tensor(given, dtype=torch.float64)
+            value = torch.as_tensor(given, dtype=torch.float64, device="cpu")
             if not bool(((value > least) & (value < most)).all()):
                 shown = f"{given}" if value.ndim == 0 else f"a tensor from {value.min():.3g} to {value.max():.3g}"
                 raise DataError(f"a prior {name} of {shown} was given; {least:g} < {name} < {most:g} is allowed")
@@ -289,11 +290,11 @@ class SpikeSlabPosterior(nn.Module):
         ----------
         C. Maddison, A. Mnih and Y. Teh, "The Concrete Distribution", ICLR 2017.
         """
-        weight = mean + self.log_scale.exp() * torch.empty_like(mean).normal_(generator=generator)
+        weight = mean + self.log_scale.exp() * normal(mean, generator)
         if self.logit is None:
             return weight
         edge = torch.finfo(mean.dtype).eps
-        u = torch.empty_like(mean).uniform_(generator=generator).clamp(edge, 1.0 - edge)
+        u = uniform(mean, generator).clamp(edge, 1.0 - edge)
         return weight * ((self.logit + u.logit()) / temperature).sigmoid()
 
     def drawn(self, mean: Tensor, predict_by: str, generator: torch.Generator | None) -> Tensor:
@@ -301,12 +302,12 @@ class SpikeSlabPosterior(nn.Module):
 
         Inside :func:`inclusions_from` the inclusions come from its generator.
         """
-        weight = mean + self.log_scale.exp() * torch.empty_like(mean).normal_(generator=generator)
+        weight = mean + self.log_scale.exp() * normal(mean, generator)
         if self.logit is None:
             return weight
         if predict_by == "median":
             return torch.where(self.logit > 0.0, weight, 0.0)
-        u = torch.empty_like(mean).uniform_(generator=_INCLUSIONS.get() or generator)
+        u = uniform(mean, _INCLUSIONS.get() or generator)
         return torch.where(u < self.logit.sigmoid(), weight, 0.0)
 
     def means(self, mean: Tensor, predict_by: str) -> Tensor:

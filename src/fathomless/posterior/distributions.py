@@ -23,6 +23,7 @@ from torch import Tensor
 from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows, safe_unit
 from fathomless.posterior.split import Groups, Spread, Uncertainty, divided, spread, standard_error
 from fathomless.system import checks
+from fathomless.system.draws import multinomial
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import Seed, as_generator
@@ -157,7 +158,7 @@ class Predictive(ABC):
 
     def _networks(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n networks by their weight, shape (n,)."""
-        return torch.multinomial(self.log_weight.exp(), n, replacement=True, generator=generator)
+        return multinomial(self.log_weight.exp(), n, generator)
 
     def _spread(self, values: Tensor) -> Spread | None:
         """Estimate what structure and weights leave open of values under each draw, (N, ...) from (S, N, ...)."""
@@ -467,8 +468,7 @@ class ClassPredictive(Predictive):
     def sample(self, n: int, generator: torch.Generator) -> Labels:
         """Draw labels, shape (n, N): one network for each of the n samples, shared by its rows."""
         index = self._networks(n, generator)
-        probs = self.log_p[index].exp()  # (n, N, C)
-        drawn = torch.multinomial(probs.flatten(0, 1), 1, generator=generator).view(n, len(self))
+        drawn = multinomial(self.log_p[index].exp().flatten(0, 1), 1, generator).view(n, len(self))
         labels: Labels = self.labels[drawn.numpy()]
         return labels
 
@@ -548,7 +548,7 @@ class ClassPredictive(Predictive):
             raise DataError(
                 f"labels were given that are not classes: {', '.join(unknown[:10])}; allowed are {self.labels.tolist()}"
             )
-        return torch.tensor([index_of[label] for label in given.tolist()], dtype=torch.int64)
+        return torch.tensor([index_of[label] for label in given.tolist()], dtype=torch.int64, device="cpu")
 
 
 def _array(values: Tensor) -> npt.NDArray[Any]:
@@ -597,4 +597,4 @@ def doubles(values: Values) -> Tensor:
     if isinstance(values, Tensor):
         return values.cpu().to(torch.float64)
     copied = np.array(unmasked(values), dtype=np.float64)  # series and read-only arrays are no tensors
-    return torch.from_numpy(copied)
+    return torch.as_tensor(copied, device="cpu")

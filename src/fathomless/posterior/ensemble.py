@@ -79,7 +79,9 @@ class Ensemble(Resizable):
         kinds = sorted({type(member).__name__ for member in members})
         if len(kinds) != 1:
             raise DataError(f"an ensemble of {', '.join(kinds) or 'no members'} was asked for; one class is allowed")
-        weight = torch.tensor([1.0] * len(members) if weights is None else list(weights), dtype=torch.float64)
+        weight = torch.tensor(
+            [1.0] * len(members) if weights is None else list(weights), dtype=torch.float64, device="cpu"
+        )
         if weight.shape != (len(members),) or not bool((weight.isfinite() & (weight > 0.0)).all()):
             raise DataError(
                 f"weights={weights} were given for {len(members)} members; one positive number for each is needed"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fathomless.posterior.distributions import ClassPredictive, Labels, Predictive, Values, check_alike, doubles
 from fathomless.posterior.split import Spread, Uncertainty
+from fathomless.system.draws import bernoulli
 from fathomless.system.errors import DataError
 
 __all__ = ["IndicatorPredictive"]
@@ -99,7 +100,7 @@ class IndicatorPredictive(Predictive):
 
     def sample(self, n: int, generator: torch.Generator) -> Labels:
         """Draw labels, shape (n, N, T): one network for each of the n samples, shared by its rows and columns."""
-        return torch.bernoulli(self.logit[self._networks(n, generator)].sigmoid(), generator=generator).long().numpy()
+        return bernoulli(self.logit[self._networks(n, generator)].sigmoid(), generator).long().numpy()
 
     def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
         """Lay the distribution out as columns, one value for each row.

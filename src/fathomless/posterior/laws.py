@@ -284,7 +284,9 @@ class StickBreaking(DepthLaw):
             if left > 1.0 - self.truncation.upper
             else 0.0
         )
-        hazard = torch.cat([hazard, torch.full((math.ceil(beyond) + 1,), default, dtype=torch.float64)])
+        hazard = torch.cat(
+            [hazard, torch.full((math.ceil(beyond) + 1,), default, dtype=torch.float64, device=hazard.device)]
+        )
         F_k = 1.0 - (1.0 - hazard).cumprod(0)
         return _between(F_k, self.truncation)
 

@@ -415,13 +415,13 @@ class StudentT(LocationScale):
                 raise DataError(f"df='stated' was given with noise={noise!r}; networks state both: set noise='stated'")
             self.noise = StatedNoise(self.targets, shapes=1)
         share = (1.0 / _DF_START - 1.0 / _DF_HIGH) / (1.0 / _DF_LOW - 1.0 / _DF_HIGH)
-        start = torch.full((targets,), math.log(share / (1.0 - share)), dtype=torch.float32)
+        start = torch.full((targets,), math.log(share / (1.0 - share)), dtype=torch.float32, device="cpu")
         self.raw_df = nn.Parameter(start) if learned else None
 
     def df(self) -> Tensor:
         """Degrees of freedom, shape () if fixed and (T,) if learned."""
         if self.raw_df is None:
-            return torch.tensor(self.fixed_df, dtype=torch.float64)
+            return torch.tensor(self.fixed_df, dtype=torch.float64, device="cpu")
         return 1.0 / (1.0 / _DF_HIGH + (1.0 / _DF_LOW - 1.0 / _DF_HIGH) * self.raw_df.sigmoid())
 
     def law(self) -> Law:
@@ -483,7 +483,11 @@ class Categorical(Likelihood, HasWidth):
     def wider(self, factor: float) -> "Categorical":
         """Return one whose temperature is so many times as large."""
         warmer = Categorical(self.classes, temperature=True)
-        before = torch.zeros((), dtype=torch.float32) if self.log_temperature is None else self.log_temperature.detach()
+        before = (
+            torch.zeros((), dtype=torch.float32, device="cpu")
+            if self.log_temperature is None
+            else self.log_temperature.detach()
+        )
         warmer.log_temperature = nn.Parameter(before + math.log(factor))
         return warmer
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fathomless.posterior import student
 from fathomless.posterior.roots import with_derivatives
+from fathomless.system.draws import exponential, multinomial, normal, uniform
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -196,7 +197,7 @@ class Normal(Component):
 
     def standard_sample(self, generator: torch.Generator) -> Tensor:
         """Independent standard Gaussians."""
-        return torch.randn(self.loc.shape, generator=generator, dtype=torch.float64)
+        return normal(self.loc, generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +229,7 @@ class Laplace(Component):
 
     def standard_sample(self, generator: torch.Generator) -> Tensor:
         """Difference of two independent exponentials."""
-        pair = torch.empty((2, *self.loc.shape), dtype=torch.float64).exponential_(generator=generator)
+        pair = exponential(self.loc, generator, (2, *self.loc.shape))
         return pair[0] - pair[1]
 
 
@@ -281,7 +282,7 @@ class StudentT(Component):
         Bailey, *Polar generation of random variates with the t-distribution*, Mathematics of Computation
         62 (1994).
         """
-        u, v = torch.rand((2, *self.loc.shape), generator=generator, dtype=torch.float64)
+        u, v = uniform(self.loc, generator, (2, *self.loc.shape))
         radius = torch.sqrt(self.df * torch.expm1(-2.0 / self.df * torch.log1p(-u)))  # 1 - U is never 0
         return radius * torch.cos(2.0 * math.pi * v)
 
@@ -470,7 +471,7 @@ class Mixture:
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n times, independently for each element of the batch; shape (n, *batch)."""
         count = n * self.batch_shape.numel()
-        index = torch.multinomial(self.weight, count, replacement=True, generator=generator)
+        index = multinomial(self.weight, count, generator)
         index = index.view(n, *self.batch_shape)
         return self.component.through(lambda t: t.gather(0, index)).sample(generator)
 
@@ -584,4 +585,4 @@ def concatenate_rows(components: Sequence[C]) -> C:
 def _double(values: Values) -> Tensor:
     if isinstance(values, Tensor):
         return values.cpu().to(torch.float64)
-    return torch.as_tensor(values, dtype=torch.float64)
+    return torch.as_tensor(values, dtype=torch.float64, device="cpu")

@@ -136,7 +136,7 @@ class Groups:
     def of(cls, log_weight: Tensor, number: Tensor) -> Self:
         """Sort draws by their number, in ascending order; both (S,)."""
         names, member = number.unique(return_inverse=True)
-        largest = torch.full((len(names),), -math.inf, dtype=torch.float64)
+        largest = torch.full((len(names),), -math.inf, dtype=torch.float64, device=log_weight.device)
         largest = largest.scatter_reduce(0, member, log_weight, "amax")
         relative = torch.exp(log_weight - largest[member])
         sums = torch.zeros_like(largest).index_add(0, member, relative)
@@ -331,8 +331,10 @@ class _Apart:
         several = torch.bincount(owner, minlength=len(structures.outer)) > 1
         if len(several) < 2 or not bool(several.any()) or bool((owner[unit] != member).any()):
             return None
-        units = Groups.of(log_weight, torch.where(several[member], unit, len(names) + torch.arange(len(unit))))
-        owner = torch.zeros(len(units.outer), dtype=torch.int64).scatter(0, units.member, member)
+        units = Groups.of(
+            log_weight, torch.where(several[member], unit, len(names) + torch.arange(len(unit), device=unit.device))
+        )
+        owner = torch.zeros(len(units.outer), dtype=torch.int64, device=member.device).scatter(0, units.member, member)
         return cls(structures, units, Groups.of(units.outer.log(), owner))
 
     def squares(self, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ def icdf(p: Tensor, df: Tensor) -> Tensor:
     from scipy import special  # here, since few need it
 
     p, df = torch.broadcast_tensors(p, df)
-    z = torch.as_tensor(special.stdtrit(df.numpy(), p.numpy()))
+    z = torch.as_tensor(special.stdtrit(df.numpy(), p.numpy()), device="cpu")
     far = (p > 0) & (p < _FAR)
     if far.any():
         z = z.masked_scatter(far, _far_icdf(p[far], df[far]))
@@ -67,12 +67,12 @@ def _far_icdf(p: Tensor, df: Tensor) -> Tensor:
     """
     from scipy import special
 
-    x = torch.as_tensor(special.betaincinv(0.5 * df.numpy(), 0.5, 2.0 * p.clamp_min(_LEAST).numpy()))
+    x = torch.as_tensor(special.betaincinv(0.5 * df.numpy(), 0.5, 2.0 * p.clamp_min(_LEAST).numpy()), device="cpu")
     log_t = 0.5 * (df.log() + torch.log1p(-x) - x.log())  # x = df / (df + t²)
-    constant, target = torch.as_tensor(log_constant(df)), p.log()
+    constant, target = torch.as_tensor(log_constant(df), device="cpu"), p.log()
     for _ in range(_STEPS):
         t = log_t.exp()
-        log_tail = torch.as_tensor(special.stdtr(df.numpy(), -t.numpy())).log()
+        log_tail = torch.as_tensor(special.stdtr(df.numpy(), -t.numpy()), device="cpu").log()
         slope = (log_t + constant - energy(t, df) - log_tail).exp()  # minus the derivative of log F(-t) in log t
         step = (log_tail - target) / slope
         step = torch.where(step.isfinite(), step, 0.0)
@@ -89,7 +89,7 @@ class _CDF(torch.autograd.Function):
     def forward(z: Tensor, df: Tensor) -> Tensor:
         from scipy import special  # here, since few need it
 
-        return torch.as_tensor(special.stdtr(df.detach().numpy(), z.detach().numpy()))
+        return torch.as_tensor(special.stdtr(df.detach().numpy(), z.detach().numpy()), device="cpu")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:

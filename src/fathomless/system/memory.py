@@ -1,9 +1,10 @@
-"""Memory: how much there is, and a refusal, before a large allocation, that names the size that fits."""
+"""Memory: how much there is, and refusals, before a large allocation and after one that failed, that say what fits."""
 
+import contextlib
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from fathomless.system.errors import DataError
 if sys.platform != "win32":
     import resource
 
-__all__ = ["available", "human", "release", "require"]
+__all__ = ["available", "human", "release", "require", "told"]
 
 _SHARE = 0.9  # of what is free that one computation may ask for
 _SMALL = 1 << 26  # bytes below which nobody asks
@@ -63,6 +64,31 @@ def require(need: float, what: str, remedy: Callable[[float], str]) -> None:
             f"{what} needs {human(need)} of memory, {human(free)} are free, of which 90 % may be taken; "
             f"{remedy(_SHARE * free / need)}"
         )
+
+
+@contextlib.contextmanager
+def told(remedy: str) -> Iterator[None]:
+    """Say what to do where torch finds no memory, on an accelerator or on the processor.
+
+    Parameters
+    ----------
+    remedy : str
+        What needs less.
+
+    Raises
+    ------
+    DataError
+        In place of torch's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        import torch  # here, since most who ask for memory do without
+
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        reason = str(error).partition("\n")[0].partition(". GPU")[0][:200]
+        raise DataError(f"there is no memory left ({reason}); {remedy}") from error
 
 
 def release(array: Any) -> None:

@@ -122,11 +122,6 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
         ["eps=1.0", "inside (0, 1)", "for instance 0.01"],
     ),
     (
-        "generator elsewhere",
-        lambda: model().draw(X.to("meta"), 2, torch.Generator()),
-        ["generator on cpu", "rows on meta", "torch.Generator('meta')"],
-    ),
-    (
         "networks that differ",
         lambda: model().side_by_side([model(steps=7)]),
         ["differ in more than seeds", "equal sizes, priors and grids"],

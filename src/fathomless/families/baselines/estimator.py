@@ -116,7 +116,7 @@ class _LaplaceNetwork(FittedLaplace, AfterTraining, LayeredNetwork):
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
         scale = model.prior_scale()
         posterior = laplace_posterior(model.network, likelihood, rows, scale)
-        generator = torch.Generator(scale.device).manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         told = doubted(likelihood)
         part = told if told < likelihood.outputs else None
         model.take(posterior.deviations(self.networks, generator), posterior.precision, part)
@@ -132,7 +132,7 @@ class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):
         points = iterates(
             network, held, rows, scale, rate=rate, batch=batch, passes=self.passes, seed=fold_in(seed, "batches")
         )
-        generator = torch.Generator(scale.device).manual_seed(fold_in(seed, "draws"))
+        generator = torch.Generator().manual_seed(fold_in(seed, "draws"))
         apart, stretch = self._along(model, held, rows, points, generator)
         model.take(apart - flattened(network), stretch=stretch)
 

@@ -26,6 +26,7 @@ from fathomless.families.depth.model import UnboundedDepth
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales
 from fathomless.posterior.laws import FixedDepth, FreeCategorical, UniformPrior
+from fathomless.system.draws import bernoulli
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -76,8 +77,8 @@ class Dropout(BayesianLayer):
         """Apply the module, drop outputs."""
         y: Tensor = self.module(x)
         shape = y.shape if self.training else (1, *y.shape[1:])  # one mask for all rows
-        chance = torch.full(shape, 1.0 - self.rate, dtype=y.dtype, device=y.device)
-        kept = torch.bernoulli(chance, generator=generator)
+        where = y.device if generator is None else generator.device
+        kept = bernoulli(torch.full(shape, 1.0 - self.rate, dtype=y.dtype, device=where), generator).to(y.device)
         own = dict(self.module.named_parameters())
         decay = [0.5 / scale**2 * own[name].square().sum() for name, scale in self._prior.items()]
         return y * kept / (1.0 - self.rate), torch.stack([y.new_zeros(()), *decay]).sum()

@@ -18,6 +18,7 @@ from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Bernoulli, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 
@@ -77,16 +78,16 @@ def coupled(model: Model, x: Tensor, n: int, steps: int, finest: int, seed: int)
     if finest % steps or {steps, finest} != set(counts(model, (steps, finest))):
         per = f" and multiples of the {model.horizons} horizons" if model.random_horizon else ""
         raise DataError(f"steps={steps} was given with a finest grid of {finest}; divisors of it{per} are allowed")
-    noise = as_generator(seed, device=x.device)
+    noise = as_generator(seed)
     grid, fine = model.grid(steps), model.grid(finest)
     if not model.moving:
         return model.draw_on(x, n, grid, noise)
     law, times = model.law_of_paths(fine), (len(fine) - 1) // (len(grid) - 1)
-    source = as_generator(fold_in(seed, "steps"), device=x.device)
+    source = as_generator(fold_in(seed, "steps"))
     shape, like = (model.members, n, model.moving), model.mean
 
     def coarse(i: int) -> Tensor:
-        eps = [torch.randn(shape, generator=source, dtype=like.dtype, device=like.device) for _ in range(times)]
+        eps = [normal(like, source, shape) for _ in range(times)]
         return _joined(law, i * times, eps)
 
     return model.draw_on(x, n, grid, noise, coarse)
@@ -123,7 +124,7 @@ def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tens
         square = 0.5 * ((0.5 * p).exp() - (0.5 * q).exp()).square().sum(1)
     else:
         law = predictive(a, likelihood)
-        y = law.sample(_SAMPLES, as_generator(seed, device=a.f.device))  # (M, B, T)
+        y = law.sample(_SAMPLES, as_generator(seed))  # (M, B, T)
         y = torch.as_tensor(y, dtype=a.f.dtype, device=a.f.device).reshape(_SAMPLES, a.f.shape[1], -1)
         ratio = [0.5 * (_log_density(b, likelihood, one) - _log_density(a, likelihood, one)) for one in y]
         square = 0.5 * torch.expm1(torch.stack(ratio)).square().mean(0)

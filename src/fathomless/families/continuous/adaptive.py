@@ -71,7 +71,7 @@ def fit_grid(model: ContinuousDepth, x: Tensor, tolerance: float = 0.01, *, n: i
         )
     multiple = model.horizons if model.random_horizon else 1
     grid, longest = model.grid(multiple * math.ceil(_FINEST / multiple)), _FINEST // _LEAST
-    start, path = model.path(n, grid, as_generator(seed, device=x.device))
+    start, path = model.path(n, grid, as_generator(seed))
     first = model.scale.numel() - sum(weight.size for weight in model.dynamics.still)
     fixed = parted(start[..., first:] * model.scale[first:], model.dynamics.still)
     rows = x.reshape(model.members, -1, *x.shape[1:])

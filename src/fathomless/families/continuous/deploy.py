@@ -84,7 +84,7 @@ def fixed_paths(model: ContinuousDepth, paths: int, steps: int | None = None, se
     seed : int
         Of the paths: those that :meth:`~fathomless.families.continuous.model.ContinuousDepth.draw` draws with it.
     """
-    return _fixed(model, paths, steps, as_generator(seed, device=model.device))
+    return _fixed(model, paths, steps, as_generator(seed))
 
 
 @torch.no_grad()

@@ -79,7 +79,9 @@ class PosteriorDrift(nn.Module):
         noise = as_generator(fold_in(seed, "drift"))
         self.basis: nn.Parameter | None = None
         if self.rotated:
-            self.basis = nn.Parameter(torch.randn(1, size, self.rank, generator=noise, dtype=dtype))
+            self.basis = nn.Parameter(
+                torch.randn(1, size, self.rank, generator=noise, dtype=dtype, device=noise.device)
+            )
         self.network = _Network(size, rank, noise, dtype) if kind in ("network", "both") else None
         self.log_speed = nn.Parameter(torch.zeros(1, 1, dtype=dtype)) if learned else None
         self._dtype = dtype
@@ -98,7 +100,7 @@ class PosteriorDrift(nn.Module):
     def extend(self, pieces: int) -> int:
         """Have at least so many pieces; new ones are 0, so that the posterior is the prior there. Return how many."""
         created = max(0, pieces - self.pieces)
-        like = self.shift[0] if self.pieces else torch.zeros(1, self.size, dtype=self._dtype)
+        like = self.shift[0] if self.pieces else torch.zeros(1, self.size, dtype=self._dtype, device="cpu")
         for _ in range(created):
             self.shift.append(nn.Parameter(torch.zeros_like(like)))
             if self.kind == "diagonal" or self.rotated:
@@ -314,7 +316,7 @@ class _Network(nn.Module):
         self.weights, self.biases, self.gates = nn.ParameterList(), nn.ParameterList(), nn.ParameterList()
         for a, b in pairwise(sizes):
             last = len(self.weights) == 2
-            start = torch.randn(1, a, b, generator=noise, dtype=dtype) / math.sqrt(a)
+            start = torch.randn(1, a, b, generator=noise, dtype=dtype, device=noise.device) / math.sqrt(a)
             self.weights.append(nn.Parameter(torch.zeros_like(start) if last else start))
             self.biases.append(nn.Parameter(torch.zeros(1, 1, b, dtype=dtype)))
             self.gates.append(nn.Parameter(torch.zeros(1, 3, b, dtype=dtype)))

@@ -329,7 +329,7 @@ def initial_weights(
     noise, means, scales = as_generator(seed), [], []
     for weight in (*dynamics.moving, *dynamics.still):
         wide = weight_prior if fan_in else weight_prior * math.sqrt(weight.fan_in)
-        draw = torch.randn(weight.size, generator=noise, dtype=dtype) * (weight.gain / wide)
+        draw = torch.randn(weight.size, generator=noise, dtype=dtype, device=noise.device) * (weight.gain / wide)
         means.append(draw)
         scales.append(torch.full_like(draw, wide / math.sqrt(weight.fan_in)))
     return torch.cat(means), torch.cat(scales)

@@ -116,7 +116,9 @@ class _ContinuousDepth(FittedContinuous, EffectiveDepth, CrossFitEstimator, ABC)
         networks, steps = self._networks(), counts(self.model_, steps)
         finest = finest_of(steps)
         draws = max(1, math.ceil(self.weight_draws / len(networks)))
-        x = torch.as_tensor(self._predictors(self.schema_, self._table(X, reset=False)), dtype=self.model_.dtype)
+        x = torch.as_tensor(
+            self._predictors(self.schema_, self._table(X, reset=False)), dtype=self.model_.dtype, device="cpu"
+        )
         x = x.to(self.model_.device)
         most = coupled(self.model_, x, draws, max(steps), finest, random_state)
         each = []

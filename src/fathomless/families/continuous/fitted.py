@@ -138,5 +138,5 @@ class FittedContinuous(ContinuousOptions, FittedPredictor, ABC):
         each = [network.divergence_profile() for network in networks]
         depth = max((one.depth for one in each), key=len)
         rates = [torch.nn.functional.pad(one.rate, (0, len(depth) - len(one.depth))) for one in each]
-        profile = [torch.tensor(depth, dtype=torch.float64), torch.stack(rates).mean(0)]
+        profile = [torch.tensor(depth, dtype=torch.float64, device="cpu"), torch.stack(rates).mean(0)]
         self.divergence_profile_ = torch.stack(profile, 1).numpy()

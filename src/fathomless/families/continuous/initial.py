@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fathomless.nn.layers import gaussian_divergence
+from fathomless.system.draws import normal
 
 __all__ = ["InitialLaw"]
 
@@ -48,7 +49,7 @@ class InitialLaw:
         shape = (len(self.mean), n, self.mean.shape[1])
         if self.log_width is None:
             return mean.expand(shape)
-        eps = torch.randn(shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        eps = normal(mean, generator, shape)
         width = self.log_width.exp()[:, None]
         if U is None:
             return mean + width * eps

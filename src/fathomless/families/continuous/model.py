@@ -38,7 +38,6 @@ from fathomless.families.continuous.solve import (
     PathDivergence,
     PathOptions,
     automatic_segment,
-    check_device,
     follow,
     normal,
     parted,
@@ -140,7 +139,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
             )
         self.log_width: nn.Parameter | None = None
         if self.options.initial == "gaussian":
-            widths = torch.full((1, len(scale)), math.log(0.1), dtype=dtype)
+            widths = torch.full((1, len(scale)), math.log(0.1), dtype=dtype, device="cpu")
             if self.drift is not None and self.drift.rotated:
                 widths = torch.cat([widths.new_full((1, self.drift.rank), math.log(0.3)), widths[:, self.moving :]], 1)
             self.log_width = nn.Parameter(widths)
@@ -201,8 +200,8 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         initial = self._initial().closed(1).mean().item()
         if self.moving:
             profile = self.divergence_profile()
-            price = float((profile.rate * torch.tensor(grid, dtype=torch.float64).diff()).sum())
-            _, path = self.path(_PATHS, grid, as_generator(0, device=self.device))
+            price = float((profile.rate * torch.tensor(grid, dtype=torch.float64, device="cpu").diff()).sum())
+            _, path = self.path(_PATHS, grid, as_generator(0))
             _, middle = self.path(1, grid, None)
             deviation = path[-1].std(1).mean().item()
             rough = float(torch.stack([(b - a).abs().mean() for a, b in pairwise(middle)]).sum())
@@ -296,7 +295,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         """Return k -> log prior of the `count` shortest horizons kδ; of a fixed one 0 -> 0."""
         if not self.random_horizon:
             return {0: 0.0}
-        log_prior = self.horizon_prior.log_prob(torch.arange(count, dtype=torch.float64))
+        log_prior = self.horizon_prior.log_prob(torch.arange(count, dtype=torch.float64, device="cpu"))
         return {1 + k: p for k, p in enumerate(log_prior.tolist()) if p > -math.inf}
 
     def weigh(self, masses: Mapping[int, float], *, only: bool = False) -> int:
@@ -421,10 +420,13 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
     def divergence_profile(self, n: int = 16, seed: int = 0) -> DivergenceProfile:
         """Return E KL_i / Δ_i for every step of the grid of predictions: where the data changed the network."""
         grid = self.grid()
-        dt, depth = torch.tensor(grid, dtype=torch.float64).diff(), tuple(0.5 * (a + b) for a, b in pairwise(grid))
+        dt, depth = (
+            torch.tensor(grid, dtype=torch.float64, device="cpu").diff(),
+            tuple(0.5 * (a + b) for a, b in pairwise(grid)),
+        )
         if not self.moving:
-            return DivergenceProfile(depth, torch.zeros(len(dt), dtype=torch.float64))
-        _, path = self.path(n, grid, as_generator(seed, device=self.device))
+            return DivergenceProfile(depth, torch.zeros(len(dt), dtype=torch.float64, device="cpu"))
+        _, path = self.path(n, grid, as_generator(seed))
         law = self.law_of_paths(grid)
         each = [law.closed(i, law.change(i, w)).mean() for i, w in enumerate(path[:-1])]
         return DivergenceProfile(depth, torch.stack(each).double().cpu() / dt)
@@ -463,7 +465,6 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
             Noise of the steps, if it is given.
         """
         estimator = self.options.estimator if self.training else "full"
-        check_device(generator, x)
         with torch.autocast(x.device.type, enabled=False):  # only the slope may be in a narrower type
             law = self._initial()
             start = law.draw(n, generator)  # (F, n, P)
@@ -522,7 +523,9 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
             return grid
         drawn = branch(generator, "times")
         shift = (
-            torch.rand(len(grid), generator=as_generator(drawn.initial_seed()), dtype=torch.float32).sub(0.5).tolist()
+            torch.rand(len(grid), generator=as_generator(drawn.initial_seed()), dtype=torch.float32, device="cpu")
+            .sub(0.5)
+            .tolist()
         )
         kept = {0, *self.marks(grid)}
         return tuple(t if i in kept else t + 0.9 * shift[i] * grid[1] for i, t in enumerate(grid))

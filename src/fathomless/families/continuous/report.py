@@ -21,6 +21,7 @@ from fathomless.families.continuous.solve import follow, parted
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
 from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
+from fathomless.system.draws import normal
 from fathomless.system.rng import as_generator
 
 __all__ = ["findings", "page"]
@@ -115,7 +116,7 @@ def _followed(model: ContinuousDepth, inputs: int) -> _Seen:
     steps = _steps(model)
     grid = model.grid(steps * math.ceil(_FINE / steps))
     paths = min(max(_NUMBERS // (len(grid) * model.scale.numel()), _DRAWN[0]), _DRAWN[1]) if model.stochastic else 1
-    start, path = model.path(paths, grid, as_generator(0, device=model.device))
+    start, path = model.path(paths, grid, as_generator(0))
     moving = sum(weight.size for weight in model.dynamics.moving)
     fixed = parted(start[..., moving:] * model.scale[moving:], model.dynamics.still)
     h = model.dynamics.enter(fixed, model.mean.new_zeros(1, 1, inputs))
@@ -214,8 +215,8 @@ def _accuracy(estimator: Estimator, first: ContinuousDepth) -> Figure:
     tried = [steps * 2**k for k in range(_DOUBLED + 1)]
     if not first.random_horizon and steps % 2 == 0:
         tried = [steps // 2, *tried]
-    noise = as_generator(0, device=model.device)
-    x = torch.randn(_ROWS, estimator.schema_.width, generator=noise, dtype=model.dtype, device=model.device)
+    like = torch.empty(0, dtype=model.dtype, device=model.device)
+    x = normal(like, as_generator(0), (_ROWS, estimator.schema_.width))
     draws = max(1, math.ceil(estimator.weight_draws / len(_networks(estimator))))
     each = [coupled(model, x, draws, count, tried[-1], 0) for count in tried]
     far = [hellinger(one, each[-1], estimator.likelihood_).mean().item() for one in each[:-1]] + [0.0]
@@ -263,7 +264,7 @@ def _numbers(estimator: Estimator, first: ContinuousDepth) -> TextTable:
 def _horizon(estimator: Estimator, first: ContinuousDepth) -> Group:
     """Return the posterior over the horizon with its prior, and its errors if rows have weighed it."""
     posterior, found = estimator.horizon_posterior_, estimator.fit_diagnostics_.structure
-    reached = torch.arange(round(max(posterior) / first.unit), dtype=torch.float64)
+    reached = torch.arange(round(max(posterior) / first.unit), dtype=torch.float64, device="cpu")
     log_prior = first.horizon_prior.log_prob(reached).exp().tolist()
     prior = {(k + 1) * first.unit: p for k, p in enumerate(log_prior)}
     errors = {k * first.unit: e for k, e in zip(found.numbers, found.errors, strict=True)} if found else {}

@@ -31,6 +31,7 @@ from fathomless.families.continuous.dynamics import Dynamics
 from fathomless.families.continuous.grids import Grid
 from fathomless.families.continuous.processes import Process
 from fathomless.families.continuous.solve import Noise, Solution, parted
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_seed, fold_in
 
@@ -41,11 +42,11 @@ _MOST = {torch.float32: 0.025, torch.float64: 0.05}  # of the rate times a step:
 
 def repeatable(generator: torch.Generator | None, like: Tensor) -> Noise:
     """Return a source of noise that gives the same numbers whenever a step is asked for; nothing is kept."""
-    seed, own = as_seed(generator or torch.default_generator), torch.Generator(like.device)
+    seed, own = as_seed(generator or torch.default_generator), torch.Generator((generator or like).device)
 
     def draw(i: int) -> Tensor:
         own.manual_seed(fold_in(seed, "step", i))
-        return torch.randn(like.shape, generator=own, dtype=like.dtype, device=like.device)
+        return normal(like, own)
 
     return draw
 

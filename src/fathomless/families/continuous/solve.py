@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fathomless.families.continuous.drift import DRIFTS, PathLaw
 from fathomless.families.continuous.dynamics import Dynamics, Weight
-from fathomless.system import checks
+from fathomless.system import checks, draws
 from fathomless.system.errors import DataError
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "PathOptions",
     "Solution",
     "automatic_segment",
-    "check_device",
     "follow",
     "normal",
     "parted",
@@ -182,7 +181,7 @@ def normal(generator: torch.Generator | None, like: Tensor, shape: tuple[int, ..
     """Return a source of noise that draws step after step; nothing is kept."""
 
     def draw(_: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
+        return draws.normal(like, generator, shape)
 
     return draw
 
@@ -305,21 +304,6 @@ def _step(
         return h + (end - t) * slope
     again = dynamics.slope(after, end, h + (end - t) * slope)
     return h + (0.5 * (end - t)) * (slope + again)
-
-
-def check_device(generator: torch.Generator | None, x: Tensor) -> None:
-    """Refuse a generator that cannot draw where rows are.
-
-    Raises
-    ------
-    DataError
-        With both devices.
-    """
-    if generator is not None and generator.device.type != x.device.type:
-        raise DataError(
-            f"a generator on {generator.device} was given for rows on {x.device}; one on the device of the rows is "
-            f"allowed: use torch.Generator({str(x.device)!r})"
-        )
 
 
 def automatic_segment(steps: int) -> int:

@@ -91,7 +91,7 @@ def reach(
     """
     if not isinstance(law, TruncatedPoisson | QuantilePoisson | StickBreaking):
         return None
-    k = torch.arange(_DEEPEST, dtype=torch.float64)
+    k = torch.arange(_DEEPEST, dtype=torch.float64, device="cpu")
     mass = prior.log_prob(k).exp()
     mean = float((k * mass).sum() / mass.sum())
     start, back = (one.start(0) for one in (law, dataclasses.replace(law, rate=max(mean, _SHALLOWEST))))

@@ -98,7 +98,7 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     stopped = torch.full_like(label, model.depth)
     was_training = model.training
     model.eval()
-    rows, h, mixture, left = torch.arange(len(x), device=x.device), x, torch.zeros(()), 1.0
+    rows, h, mixture, left = torch.arange(len(x), device=x.device), x, torch.zeros((), device=x.device), 1.0
     for depth in range(model.depth + 1):
         h = model.layers[str(depth)](h) if depth else h
         if depth not in posterior:

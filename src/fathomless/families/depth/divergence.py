@@ -78,5 +78,5 @@ def charges(
             owners.append((part.get_submodule(owner), leaf))
             sizes.append(own[parameter].numel())
             plain.append([share / scale**2 for share in paid])
-    table = torch.tensor([*plain, *bayesian], dtype=torch.float64).reshape(-1, len(depths)).T
+    table = torch.tensor([*plain, *bayesian], dtype=torch.float64, device="cpu").reshape(-1, len(depths)).T
     return Charges(owners, sizes, table.contiguous())

@@ -187,13 +187,14 @@ def _states(found: Sampled) -> States:
     """Put together what the chains of one depth have kept, chain after chain."""
     kept = [(chain.number, one) for chain in found.run.chains for one in chain.kept]
     weights, precision, df = (
-        torch.from_numpy(np.array([one[name] for _, one in kept])) for name in ("weights", "precision", "df")
+        torch.as_tensor(np.array([one[name] for _, one in kept]), device="cpu")
+        for name in ("weights", "precision", "df")
     )
     inputs = found.groups.inputs
     leaving = weights[:, : int((found.groups.of_weight < inputs).sum())]  # unit after unit, input by input
     reach = leaving.double().square().reshape(len(weights), -1, max(inputs, 1)).mean(1).sqrt()[:, :inputs]
     df = df if bool(df.isfinite().all()) else df[:, :0]
-    return States(weights, precision.rsqrt(), df, reach, torch.tensor([number for number, _ in kept]))
+    return States(weights, precision.rsqrt(), df, reach, torch.tensor([number for number, _ in kept], device="cpu"))
 
 
 @documented

@@ -209,7 +209,7 @@ class FittedDepth(DepthOptions, FittedLayers):
     def _deepest(self, law: DepthLaw) -> int:
         """Return the greatest depth at the start."""
         start = [raw for raw in (law.start(0),) if raw is not None]
-        deepest = law.support(torch.tensor(start, dtype=torch.float64))[-1]
+        deepest = law.support(torch.tensor(start, dtype=torch.float64, device="cpu"))[-1]
         depth = self.min_depth + (deepest if self.max_depth is None else min(deepest, self.max_depth))
         if depth > _MOST:
             raise DataError(

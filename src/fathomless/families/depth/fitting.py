@@ -32,10 +32,10 @@ def fitting(law: DepthLaw, min_depth: int) -> Law:
         offsets = [depth - min_depth for depth in depths]
 
         def masses(rate: float) -> Tensor:
-            start = torch.tensor([dataclasses.replace(law, rate=rate).start(0)], dtype=torch.float64)
+            start = torch.tensor([dataclasses.replace(law, rate=rate).start(0)], dtype=torch.float64, device="cpu")
             support = law.support(start)
             mass = dict(zip(support, law.probs_and_grad(start, support)[0].tolist(), strict=True))
-            return torch.tensor([mass.get(k, 0.0) for k in offsets], dtype=torch.float64)
+            return torch.tensor([mass.get(k, 0.0) for k in offsets], dtype=torch.float64, device="cpu")
 
         _, q, _ = stacking.best_on_path(log_density, log_prior, weight, masses, 0.02, 2.0 * (max(offsets) + 1))
         return q

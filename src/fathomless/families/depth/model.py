@@ -313,7 +313,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         """Return depth -> log prior of the `count` shallowest depths, as far as `max_depth` and the prior allow."""
         if self.max_depth is not None:
             count = min(count, self.max_depth - self.min_depth + 1)
-        log_prior = self.prior.log_prob(torch.arange(count, dtype=torch.float64))
+        log_prior = self.prior.log_prob(torch.arange(count, dtype=torch.float64, device="cpu"))
         return {self.min_depth + k: p for k, p in enumerate(log_prior.tolist()) if p > -math.inf}
 
     def weigh(self, masses: Mapping[int, float], *, only: bool = False) -> int:
@@ -571,14 +571,14 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         self._drawn_heads_alone = all(name.startswith("heads.") for name in self._bayesian)
         self._sparse_layers = [layer for _, part in self._parts for _, layer in sparse_layers(part)]
         self._pays = charges(self._parts, depths, self.weight_prior, cumulative=self.head_divergence == "cumulative")
-        log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64))
+        log_prior = self.prior.log_prob(torch.tensor(support, dtype=torch.float64, device="cpu"))
         if not bool(log_prior.isfinite().all()):
             reason = f"the posterior over depth reaches {depths[-1]} layers, where the prior {self.prior} has no mass"
             raise DepthError(f"{reason}; choose a prior that covers the support, or a law that stays inside the prior")
         for name, table in (
             ("_charges", self._pays.table),
-            ("_sizes", torch.tensor(self._pays.sizes, dtype=torch.int64)),
-            ("_depths", torch.tensor(depths)),
+            ("_sizes", torch.tensor(self._pays.sizes, dtype=torch.int64, device=self._device())),
+            ("_depths", torch.tensor(depths, device=self._device())),
             ("_log_prior", log_prior),
         ):
             self.register_buffer(name, table.to(self._device()), persistent=False)

@@ -172,7 +172,7 @@ def _prior(estimator: LayeredNetwork) -> dict[int, float]:
         return dict(zip(estimator.depth_posterior_, estimator.fit_diagnostics_.prior, strict=True))
     model = next(part for part in estimator.model_.modules() if isinstance(part, UnboundedDepth))
     depths = list(estimator.depth_posterior_)
-    offsets = torch.tensor([depth - model.min_depth for depth in depths], dtype=torch.float64)
+    offsets = torch.tensor([depth - model.min_depth for depth in depths], dtype=torch.float64, device="cpu")
     return dict(zip(depths, model.prior.log_prob(offsets).exp().tolist(), strict=True))
 
 

@@ -124,7 +124,7 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
         states = {one["chain"]: one["states"] for one in told}
         shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]
         logs = [math.log(share) if share > 0.0 else -math.inf for share in shares]
-        other.model_.log_weight.copy_(torch.tensor(logs, dtype=torch.float64))
+        other.model_.log_weight.copy_(torch.tensor(logs, dtype=torch.float64, device="cpu"))
         other._describe()
         return other
 
@@ -295,9 +295,9 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         inside = np.isfinite(a).all(1)
         found = np.full(len(a), -np.inf)
         logs = log_components(means, precisions, a[inside])
-        found[inside] = torch.from_numpy(logs).logsumexp(1).numpy() - math.log(logs.shape[1])
+        found[inside] = torch.as_tensor(logs, device="cpu").logsumexp(1).numpy() - math.log(logs.shape[1])
         found[inside] += scale.log_jacobian(a[inside])
-        return torch.from_numpy(found)
+        return torch.as_tensor(found, device="cpu")
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
         """Return the log density of every row in nats, in the units of the table.

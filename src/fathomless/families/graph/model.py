@@ -23,6 +23,7 @@ from fathomless.families.graph.graphs import Graph
 from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import GraphPosterior, credible_interval
+from fathomless.system.draws import normal
 
 if TYPE_CHECKING:
     from fathomless.inference.mcmc.chains import Arrays
@@ -132,7 +133,7 @@ class IndianChefs(Resizable):
         first = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         joined["graph"] = np.array([first[key] for key in keys])
         for name, values in joined.items():
-            getattr(self, name).copy_(torch.from_numpy(values))
+            getattr(self, name).copy_(torch.as_tensor(values, device="cpu"))
 
     def states(self) -> list[dict[str, NDArray[Any]]]:
         """Return the networks, one mapping of arrays for each; undoes :meth:`fill`."""
@@ -212,7 +213,7 @@ class IndianChefs(Resizable):
         weights[state["parents"], state["children"]] = state["weights"]
         of_inputs = state["biases"] + x @ weights[:inputs]  # (B, K)
         hidden = self.observed + torch.argsort(-state["orders"][self.observed :], stable=True)
-        noise = torch.randn(len(hidden), n, 1, generator=generator, dtype=x.dtype, device=x.device)
+        noise = normal(x, generator, (len(hidden), n, 1))
         noise = noise / state["precisions"][hidden].sqrt()[:, None, None]
         u = x.new_zeros(len(hidden), n, x.shape[0])
         for place, unit in enumerate(hidden.tolist()):

@@ -37,6 +37,7 @@ from fathomless.inference.run import under
 from fathomless.inference.stages import Stage
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks
+from fathomless.system.draws import integers, normal, permutation
 from fathomless.system.errors import DivergenceError
 from fathomless.system.rng import building, fold_in
 
@@ -201,8 +202,9 @@ class Decoder(nn.Module):
             self.last = nn.Linear(features, size)
         else:
             self.last = LayerMap(features, blocks or (size,)) if last == "layers" else ChunkMap(features, size)
-        for name, value in (("mean", torch.zeros(size)), ("scale", torch.ones(size)), ("residual", torch.zeros(size))):
-            self.register_buffer(name, value)
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+        self.register_buffer("residual", torch.zeros(size))
         self.register_buffer("shift", torch.zeros(dimensions))
         self.register_buffer("spread", torch.ones(dimensions))
 
@@ -292,19 +294,17 @@ class AutoencoderStage(Stage):
     def loss(self, share: float, generator: torch.Generator) -> Tensor:
         """Return the objective at a share t/T of the steps."""
         own = self.components
-        noise = torch.randn(own.shape, generator=generator, dtype=own.dtype, device=own.device)
+        noise = normal(own, generator)
         z = self.encoder(own + self.options.noise * self.unit * noise)  # (R, D)
         decoded = self.decoder.last(self.decoder.features(z))  # (R, P)
         value: Tensor = (self.tilde - decoded).square().mean() + self.options.rho * z.square().sum(1).mean()
         beta = self.options.beta * min(max((share - _FROM) / _RISE, 0.0), 1.0)
         if beta == 0.0:
             return value
-        chosen = torch.randperm(len(z), generator=generator, device=generator.device)[: self.options.members].to(
-            z.device
-        )
+        chosen = permutation(len(z), generator, z.device)[: self.options.members]
         rows = self.rows
         if len(rows) > WHOLE:
-            rows = rows.take(torch.randint(len(rows), (2 * BATCH,), generator=generator, device=generator.device))
+            rows = rows.take(integers(len(rows), (2 * BATCH,), generator, rows.x.device))
         return value - beta * self._log_likelihood(self.decoder.mean + self.decoder.scale * decoded[chosen], rows)
 
     def _log_likelihood(self, weights: Tensor, rows: Rows) -> Tensor:
@@ -351,7 +351,7 @@ class AutoencoderStage(Stage):
         codes, gate = self.codes(), self.gate()
         decoder.residual.copy_((self.tilde - decoder.last(decoder.features(codes))).square().mean(0))
         each = [gate.reconstruction, gate.log_likelihood, gate.of_candidates, gate.apart]
-        told = torch.tensor(each, dtype=torch.float32)
+        told = torch.tensor(each, dtype=torch.float32, device="cpu")
         state = {f"decoder/{name}": value for name, value in decoder.state_dict().items()}
         return {**self.beside, **state, "codes": codes, "gate": told.double()}
 

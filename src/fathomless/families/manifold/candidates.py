@@ -25,6 +25,7 @@ from fathomless.families.manifold.network import Flat
 from fathomless.inference.crossfit import Held
 from fathomless.inference.stages import Stage
 from fathomless.posterior.likelihoods import Likelihood
+from fathomless.system.draws import integers
 from fathomless.system.errors import DivergenceError
 
 __all__ = ["BATCH", "WHOLE", "CandidateStage", "kept_from", "out_of_fold", "squared_errors", "worth_keeping"]
@@ -123,7 +124,7 @@ class CandidateStage(Stage):
         if total <= WHOLE:
             return self._objectives(self.rows.x, self.rows.y, self.counts).sum() / self.rows.count
         shape = (len(self.weights), BATCH)
-        index = torch.randint(total, shape, generator=generator, device=generator.device).to(self.rows.x.device)
+        index = integers(total, shape, generator, self.rows.x.device)
         counts = self.counts.gather(1, index) * (total / BATCH)
         return self._objectives(self.rows.x[index], self.rows.y[index], counts).sum() / self.rows.count
 
@@ -236,7 +237,7 @@ def out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> Held:
     first = (~unseen[:, numbers]).to(torch.int8).argsort(dim=0, stable=True)  # (R, n): unseen first
     place = torch.arange(most, device=f.device)[:, None] % count[numbers]
     network = first.gather(0, place)  # (most, n)
-    log_weight = torch.full((most,), -math.log(most), dtype=torch.float64)
-    structure = torch.zeros(most, dtype=torch.int64)
+    log_weight = torch.full((most,), -math.log(most), dtype=torch.float64, device="cpu")
+    structure = torch.zeros(most, dtype=torch.int64, device="cpu")
     some = rows.take(numbers)
     return Held(f[network, numbers], log_weight, structure, some.y, some.weight, numbers.cpu())

@@ -102,7 +102,7 @@ class Dimensions:
             table = torch.stack([self._log_density(number, found) for number in self.trials], 1)  # (N, L)
             count = self.held.weight
             weight = torch.ones_like(table[:, 0]) if count is None else count.to(table)
-            masses = refit(table, torch.zeros(len(self.trials)), weight).tolist()
+            masses = refit(table, torch.zeros(len(self.trials), device="cpu"), weight).tolist()
             means = (weight @ table / weight.sum()).tolist()
             self._found = {
                 n: Trial(*each) for n, each in zip(self.trials, zip(means, masses, strict=True), strict=True)
@@ -112,7 +112,7 @@ class Dimensions:
     def _log_density(self, number: int, found: Mapping[str, Tensor]) -> Tensor:
         trial, own = self.trials[number], _own(found, number)
         model, likelihood = trial.model_of(own), trial.likelihood_of(own)
-        generator = as_generator(fold_in(self.seed, "trial", number), device=self.held.x.device)
+        generator = as_generator(fold_in(self.seed, "trial", number))
         weights, log_weight = model.sample_weights(_DRAWS, generator)
         log_p = [
             torch.logsumexp(log_weight[:, None] + likelihood.log_prob(model.network(weights, part.x), part.y), 0)

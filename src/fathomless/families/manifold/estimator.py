@@ -181,7 +181,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
             dealt = None if prepared.folds is None else prepared.folds.tolist()
             facts = {**own, "seed": prepared.seed, "dealt": dealt}
             name = saving.fingerprint(prepared.train, None, (), recipe, facts)
-            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
+            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
             resume = keeper.found()
             callbacks.append(keeper)
         return run_stages(
@@ -213,7 +213,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
             decoder = Decoder(own.dimensions, own.hidden, network.size, own.last, network.blocks)
         numbers = 4.0 * (network.size * recipe.candidates + sum(p.numel() for p in decoder.parameters()))
         memory.require(
-            numbers * torch.empty((), dtype=prepared.dtype).element_size(),
+            numbers * torch.empty((), dtype=prepared.dtype, device="cpu").element_size(),
             f"a manifold of {network.size:,} weights, learned from {recipe.candidates} candidates",
             lambda share: (
                 f"networks of about {int(share * network.size):,} weights fit: lower width, or use chunks (decoder_map)"

@@ -37,6 +37,7 @@ from fathomless.inference.svi import parts_of
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
 from fathomless.system import checks
+from fathomless.system.draws import normal
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["STEPS", "UNEXPLAINED", "Manifold", "Recipe"]
@@ -185,9 +186,9 @@ class Manifold:
         )
 
     def _from_prior(self, name: str, scale: Tensor) -> Tensor:
-        noise = as_generator(fold_in(self.seed, "candidates", name), device=scale.device)
+        noise = as_generator(fold_in(self.seed, "candidates", name))
         shape = (self.trajectories, len(scale))
-        drawn = torch.randn(shape, generator=noise, dtype=scale.dtype, device=scale.device)
+        drawn = normal(scale, noise, shape)
         if isinstance(self.network, FlatModule):  # what has no prior stays where it is
             return torch.where(scale.isfinite(), scale * drawn, self.network.start.to(scale))
         return scale * drawn
@@ -232,7 +233,12 @@ class Manifold:
             score = self._score(own, f, centre, unseen, rows)
             likelihood = self._settled(out_of_fold(f[kept], unseen[kept], rows), likelihood)
         state = {f"likelihood/{name}": value.detach() for name, value in likelihood.state_dict().items()}
-        return {"weights": ordered, "kept": kept, "score": torch.tensor(score, dtype=torch.float64), **state}
+        return {
+            "weights": ordered,
+            "kept": kept,
+            "score": torch.tensor(score, dtype=torch.float64, device="cpu"),
+            **state,
+        }
 
     def _kept(self, own: Mapping[str, Tensor], errors: Tensor) -> Tensor:
         """Return the numbers of the candidates that are kept, given their errors (R,) on unseen rows."""

@@ -98,7 +98,7 @@ class FittedManifold(ManifoldOptions, FittedPredictor, ABC):
         network = self._network(inputs, outputs)
         hidden, last = self._decoder_hidden(), self._decoder_map()
         decoder = Decoder(self.latent_dim_, hidden, network.size, last, network.blocks).to(dtype)
-        law = LatentLaw(torch.zeros(1, self.latent_dim_, dtype=dtype), covariance=self.covariance)
+        law = LatentLaw(torch.zeros(1, self.latent_dim_, dtype=dtype, device="cpu"), covariance=self.covariance)
         of_decoder = None if self._random() == "none" else DecoderLaw(decoder, self._random())
         return ProjectedNetwork(network, decoder, law, of_decoder).eval()
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from fathomless.families.manifold.autoencoder import Decoder
 from fathomless.nn.layers import gaussian_divergence
 from fathomless.system import checks
+from fathomless.system.draws import integers, normal
 from fathomless.system.errors import DataError
 
 __all__ = ["COVARIANCES", "RANDOM", "WEIGHTS", "DecoderLaw", "LatentLaw", "farthest", "shares"]
@@ -99,9 +100,9 @@ class LatentLaw(nn.Module):
         """Draw n points of every component, (K, n, D)."""
         count, dimensions = self.means.shape
         if self.points is not None:
-            index = torch.randint(self.points.shape[1], (count, n), generator=generator, device=self.points.device)
+            index = integers(self.points.shape[1], (count, n), generator, self.points.device)
             return self.points.gather(1, index[..., None].expand(-1, -1, dimensions))
-        noise = self.means.new_empty(count, n, dimensions).normal_(generator=generator)
+        noise = normal(self.means, generator, (count, n, dimensions))
         return self.means[:, None] + noise @ self.factors().mT
 
     def log_prob(self, z: Tensor) -> Tensor:

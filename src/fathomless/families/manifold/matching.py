@@ -128,4 +128,4 @@ def _assigned(
 def _assignment(gain: Tensor) -> Tensor:
     """Return which row goes to each column, so that the sum of the gains is the greatest."""
     _, rows = linear_sum_assignment(gain.T.cpu().double().numpy(), maximize=True)
-    return torch.from_numpy(rows)
+    return torch.as_tensor(rows, device="cpu")

@@ -33,6 +33,7 @@ from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import LatentPosterior
+from fathomless.system.draws import integers, normal
 from fathomless.system.errors import DivergenceError
 
 __all__ = ["LatentStage", "ProjectedNetwork"]
@@ -86,7 +87,7 @@ class ProjectedNetwork(Resizable):
             f = self.network.drawn_per_row(mean, variance, x, generator)
         else:
             if variance is not None:
-                mean = mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator)
+                mean = mean + variance.sqrt() * normal(mean, generator)
             most = max(1, _AT_ONCE // max(1, x.shape[0] * self.network.units))
             f = torch.cat([self.network(part, x) for part in mean.split(most)])
         divergence = {"latent": self.law.divergence(drawn)}
@@ -104,7 +105,7 @@ class ProjectedNetwork(Resizable):
         """Draw weights (S, P), `n` of every component, and the log weight of each, (S,)."""
         mean, variance = self.moments(self.law.sample(n, generator).flatten(0, 1))
         if variance is not None:
-            mean = mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator)
+            mean = mean + variance.sqrt() * normal(mean, generator)
         return mean, (self.law.log_weight - math.log(n)).repeat_interleave(n)
 
     @torch.no_grad()
@@ -190,8 +191,7 @@ class LatentStage(Stage):
         """Return −ELBO / N; of many rows by a batch."""
         rows, count = self.rows, self.rows.count
         if len(rows) > WHOLE:
-            index = torch.randint(len(rows), (2 * BATCH,), generator=generator, device=generator.device)
-            rows = rows.take(index.to(rows.x.device))
+            rows = rows.take(integers(len(rows), (2 * BATCH,), generator, rows.x.device))
         draws = self.model.draw(rows.x, self.each, generator)
         draws = replace(draws, log_weight=draws.log_weight.to(draws.f.dtype))
         bound = elbo(draws, self.likelihood, rows.y, size=len(self.rows), weight=rows.weight)

@@ -26,6 +26,7 @@ from fathomless.nn.flat import flattened, refuse
 from fathomless.nn.layers import WeightPrior, prior_scales
 from fathomless.nn.stateless import called
 from fathomless.system import checks
+from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
 __all__ = ["ACTIVATIONS", "Affine", "Flat", "FlatModule", "FlatNetwork"]
@@ -151,13 +152,13 @@ class FlatNetwork:
         pairs = list(zip(self.layers(mean), self.layers(variance), strict=True))
         for place, (centre, spread) in enumerate(pairs):
             moved, scale = _applied(centre, hidden), _applied(spread, hidden.square()).sqrt()
-            hidden = moved + scale * torch.empty_like(moved).normal_(generator=generator)
+            hidden = moved + scale * normal(moved, generator)
             hidden = hidden if place + 1 == len(pairs) else act(hidden)
         return hidden
 
     def prior_scale(self, prior: WeightPrior) -> Tensor:
         """Return the standard deviation of the prior of every weight, shape (P,)."""
-        each = self.layers(torch.zeros(self.size, dtype=torch.float32))
+        each = self.layers(torch.zeros(self.size, dtype=torch.float32, device="cpu"))
         return self.flat([Affine(*(part + prior.scale_of(part) for part in layer)) for layer in each])
 
 
@@ -219,14 +220,17 @@ class FlatModule:
 
     def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Evaluate networks with weights N(mean, variance), drawn once for all rows."""
-        return self(mean + variance.sqrt() * torch.empty_like(mean).normal_(generator=generator), x)
+        return self(mean + variance.sqrt() * normal(mean, generator), x)
 
     def prior_scale(self, prior: WeightPrior) -> Tensor:
         """Return the standard deviation of the prior of every weight, (P,); infinite where there is no prior."""
         scales = prior_scales(self.module, prior)
         named = self.module.named_parameters()
         return torch.cat(
-            [torch.full((p.numel(),), scales.get(name, torch.inf), dtype=torch.float32) for name, p in named]
+            [
+                torch.full((p.numel(),), scales.get(name, torch.inf), dtype=torch.float32, device="cpu")
+                for name, p in named
+            ]
         )
 
 

@@ -53,7 +53,7 @@ def sample_latent(
             total = total + (log_p.sum(1) if part.weight is None else log_p @ part.weight.to(log_p))
         return total
 
-    generator = as_generator(seed, device=model.law.means.device)
+    generator = as_generator(seed)
     z = model.law.means.detach().clone()
     value = log_likelihood(z)
     points, values = [], []

@@ -67,7 +67,7 @@ class _SparseBayes(FittedSparse, TemperatureChoice, VariationalEstimator, ABC):
             If the network is not a chain of layers.
         """
         members = self._members()
-        noise = [as_generator(fold_in(self.seed_, "relevance", i), device=m.device) for i, m in enumerate(members)]
+        noise = [as_generator(fold_in(self.seed_, "relevance", i)) for i in range(len(members))]
         used = torch.cat([drawn_inputs(m.network, draws, own) for m, own in zip(members, noise, strict=True)])
         return {name: float(used[:, own].any(1).double().mean()) for name, own in self._columns().items()}
 

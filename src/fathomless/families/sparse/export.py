@@ -377,7 +377,7 @@ def _outputs(fixed: nn.Module, links: Sequence[Link], example: Tensor) -> tuple[
     whole = fixed.network if isinstance(fixed, SparseNetwork) else fixed
     whole = whole if isinstance(whole, BayesianLayer) else Bayesian(whole)
     # nothing is drawn that the outputs depend on
-    outputs, _ = whole(example, torch.Generator(example.device).manual_seed(0))
+    outputs, _ = whole(example, torch.Generator().manual_seed(0))
     return outputs, positions
 
 

@@ -120,7 +120,7 @@ class FittedSparse(SparseOptions, FittedPredictor, ABC):
                     f"prior_inclusion has {len(given)} numbers and the encoded table {inputs} columns; give one for "
                     "each"
                 )
-            each = torch.tensor([real("prior_inclusion", p) for p in given], dtype=torch.float64)
+            each = torch.tensor([real("prior_inclusion", p) for p in given], dtype=torch.float64, device="cpu")
             return SlabPrior(each, scale), SlabPrior(float(each.mean()), scale)
         one = SlabPrior(given if isinstance(given, str) else real("prior_inclusion", given), scale)
         return one, one

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from fathomless.system import memory
+from fathomless.system.draws import normal, uniform
 from fathomless.system.errors import DataError
 from fathomless.system.rng import Seed, as_generator
 
@@ -165,7 +166,7 @@ def averaged(
     """
     grid = _grid(prior_inclusions, slab_variances)  # (P V, 2)
     shape = len(prior_inclusions), len(slab_variances)
-    weights = _numbers("prior_weights", torch.ones(shape) if prior_weights is None else prior_weights)
+    weights = _numbers("prior_weights", torch.ones(shape, device="cpu") if prior_weights is None else prior_weights)
     if weights.shape != shape or (weights < 0).any() or not weights.any():
         raise DataError(f"prior_weights were given as {prior_weights!r}; give shape {shape}, 0 or more, not all 0")
     _check_whole(restarts=restarts)
@@ -217,10 +218,10 @@ class _Runs:
 
 def _start(problem: _Problem, grid: Tensor, rng: torch.Generator, order: str = "random") -> _Runs:
     R, (D, N) = len(grid), problem.columns.shape
-    eta = torch.ones(R, N, dtype=torch.float64)
-    inclusion, keys = torch.rand(2, R, D, generator=rng, device=rng.device, dtype=torch.float64).to(eta)
-    mean = torch.randn(R, D, generator=rng, device=rng.device, dtype=torch.float64).to(eta)
-    orders = keys.argsort(1) if order == "random" else torch.arange(D).expand(R, D)
+    eta = torch.ones(R, N, dtype=torch.float64, device="cpu")
+    inclusion, keys = uniform(eta, rng, (2, R, D))
+    mean = normal(eta, rng, (R, D))
+    orders = keys.argsort(1) if order == "random" else torch.arange(D, device="cpu").expand(R, D)
     inclusion /= inclusion.sum(1, keepdim=True)
     return _fitted(problem, _Runs(grid[:, :1], grid[:, 1:], orders, inclusion, mean, eta, *[eta] * 6))
 
@@ -229,7 +230,11 @@ def _ascend(
     problem: _Problem, runs: _Runs, max_iterations: int = 10_000, tolerance: float = 1e-6
 ) -> tuple[_Runs, Tensor, Tensor, Tensor]:
     """Sweep until all runs rest; also say which do, and how often they swept, (R,), and the bounds on the way."""
-    active, sweeps, trace = torch.arange(len(runs.mean)), torch.zeros(len(runs.mean), dtype=torch.long), [runs.bound]
+    active, sweeps, trace = (
+        torch.arange(len(runs.mean), device="cpu"),
+        torch.zeros(len(runs.mean), dtype=torch.long, device="cpu"),
+        [runs.bound],
+    )
     for _ in range(max_iterations):
         old = runs.at(active)
         new = _iterate(problem, old)
@@ -240,7 +245,7 @@ def _ascend(
         active = active[kept & ((new.inclusion - old.inclusion).abs().amax(1) >= tolerance)]
         if not len(active):
             break
-    return runs, ~torch.isin(torch.arange(len(sweeps)), active), sweeps, torch.stack(trace, 1)
+    return runs, ~torch.isin(torch.arange(len(sweeps), device="cpu"), active), sweeps, torch.stack(trace, 1)
 
 
 def _iterate(problem: _Problem, runs: _Runs) -> _Runs:
@@ -256,7 +261,7 @@ def _iterate(problem: _Problem, runs: _Runs) -> _Runs:
 
 def _swept(problem: _Problem, runs: _Runs) -> _Runs:
     """Update mean and inclusion of the columns one after the other, each run in its own order."""
-    inclusion, mean, rows = runs.inclusion.clone(), runs.mean.clone(), torch.arange(len(runs.mean))
+    inclusion, mean, rows = runs.inclusion.clone(), runs.mean.clone(), torch.arange(len(runs.mean), device="cpu")
     r, diagonal = inclusion * mean, runs.gram.diagonal(dim1=1, dim2=2)
     signal = problem.columns @ problem.half - runs.c * runs.a * problem.half.sum()  # (R, D)
     odds = torch.logit(runs.prior) - torch.log1p(runs.slab * diagonal) / 2  # (R, D)
@@ -339,7 +344,7 @@ def _problem(x: Any, y: Any, runs: int, learn: bool = False) -> _Problem:
 def _numbers(name: str, values: Any) -> Tensor:
     """Read finite real numbers as float64."""
     try:
-        found = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
+        found = values.detach().cpu() if isinstance(values, Tensor) else torch.as_tensor(np.array(values), device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{name} cannot be read as numbers ({error}); give an array of real numbers") from None
     if found.is_complex() or not found.isfinite().all():

@@ -22,6 +22,7 @@ from fathomless.families.sparse.model import InputSkip, SparseNetwork
 from fathomless.families.sparse.plain import ELEMENTWISE, POOLING
 from fathomless.nn.bayesian import Bayesian, BayesianSlot
 from fathomless.nn.sparse_layer import LinearMap, SpikeSlab
+from fathomless.system.draws import uniform
 from fathomless.system.errors import DataError
 
 __all__ = ["ActivePaths", "Chain", "LayerPaths", "Link", "active_paths", "drawn_inputs", "read_chain"]
@@ -237,7 +238,7 @@ def _drawn(link: Link, generator: torch.Generator | None) -> Tensor:
     if not isinstance(link.layer, SpikeSlab) or not link.variables:
         return link.included
     alpha = link.layer.weight.inclusion()
-    return torch.empty_like(alpha).uniform_(generator=generator) < alpha
+    return uniform(alpha, generator) < alpha
 
 
 def _traced(links: Sequence[Link]) -> ActivePaths:

@@ -280,7 +280,7 @@ def _built(description: Mapping[str, Any], path: str, tensors: Mapping[str, Tens
     shape = torch.Size(description["shape"])
     starts, columns, values = _unpacked(own, shape[0], shape[1:].numel())
     weight = values.new_zeros(shape).flatten(1)
-    weight[torch.arange(shape[0]).repeat_interleave(starts.diff()), columns] = values
+    weight[torch.arange(shape[0], device=starts.device).repeat_interleave(starts.diff()), columns] = values
     return weighted(kind, weight.reshape(shape), own.get("bias"), **arguments)
 
 
@@ -305,10 +305,10 @@ def _packed(starts: Tensor, columns: Tensor, values: Tensor, width: int) -> dict
     if len(places) + whole.sum() < -(-size // 8):
         gaps = np.full(len(places) + whole.sum(), 255, np.uint8)
         gaps[np.cumsum(whole + 1) - 1] = rest
-        return {"values": values, "gaps": torch.from_numpy(gaps)}
+        return {"values": values, "gaps": torch.as_tensor(gaps, device="cpu")}
     there = np.zeros(size, bool)
     there[places] = True
-    return {"values": values, "mask": torch.from_numpy(np.packbits(there))}
+    return {"values": values, "mask": torch.as_tensor(np.packbits(there), device="cpu")}
 
 
 def _unpacked(own: Mapping[str, Tensor], rows: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -320,7 +320,7 @@ def _unpacked(own: Mapping[str, Tensor], rows: int, width: int) -> tuple[Tensor,
         there[np.cumsum(np.where(gaps < 255, gaps.astype(np.int64) + 1, 255))[gaps < 255] - 1] = True
     elif "mask" in own:
         there = np.unpackbits(own["mask"].numpy(), count=rows * width)
-    starts, columns, _ = _rows(torch.from_numpy(there.reshape(rows, width)))
+    starts, columns, _ = _rows(torch.as_tensor(there.reshape(rows, width), device="cpu"))
     if not (len(starts) == rows + 1 and int(starts[-1]) == len(columns) == len(values)):
         raise ValueError(f"{len(values)} weights for {len(columns)} places in {rows} rows")
     return starts, columns, values

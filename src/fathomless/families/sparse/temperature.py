@@ -268,9 +268,11 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         state = (*start[0].state_dict().values(), *start[1].state_dict().values())
         options = {**self._lasting(), "seed": seed, "candidates": [one.temperature for one in training]}
         name = saving.fingerprint(rows, judges, state, training[0], options)
-        keeper = Checkpoint(self._place(), self.checkpoint_seconds, {"fingerprint": name})
-        if io.holds(self._place()) and io.load(self._place(), kinds={keeper.kind}).meta["extra"] != keeper.extra:
-            io.remove(self._place())
+        keeper = Checkpoint(self._place(), self.checkpoint_seconds, {"fingerprint": name}, rows.x.device)
+        if io.holds(self._place()):
+            before = io.load(self._place(), kinds={keeper.kind}).meta["extra"]
+            if before.get("fingerprint") != name:
+                io.remove(self._place())
         return keeper
 
 
@@ -318,7 +320,7 @@ def _left_out(
 ) -> Tensor:
     """Log density of each row, under a noise that was fitted to the other parts of the rows, (N,)."""
     rows = len(seen.rows)
-    number = torch.arange(rows) if unit is None else unit.unique(return_inverse=True)[1]
+    number = torch.arange(rows, device=seen.f.device) if unit is None else unit.unique(return_inverse=True)[1]
     part, log_density = number.to(seen.f.device) % _PARTS, seen.f.new_zeros(rows, dtype=torch.float64)
     for k in range(min(_PARTS, int(number.max()) + 1)):
         own = part == k

@@ -236,7 +236,9 @@ class Chains(Generic[S]):
                 parts = [np.asarray(state[name]) for state in chain.kept]
                 arrays[f"kept/{name}"] = np.concatenate([part.reshape(-1) for part in parts])
                 arrays[f"shapes/{name}"] = np.array([part.shape for part in parts], dtype=np.int64)
-            found |= {f"{chain.number}/{name}": torch.from_numpy(array.copy()) for name, array in arrays.items()}
+            found |= {
+                f"{chain.number}/{name}": torch.as_tensor(array.copy(), device="cpu") for name, array in arrays.items()
+            }
         return found
 
     def meta(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fathomless.system.draws import normal, uniform
 from fathomless.system.errors import DivergenceError
 
 __all__ = ["elliptical_slice"]
@@ -58,12 +59,12 @@ def elliptical_slice(
     if not bool(log_likelihood.isfinite().all()):
         raise DivergenceError("a chain stands where its likelihood is not finite; begin where it is")
 
-    def uniform() -> Tensor:
-        return torch.empty_like(log_likelihood).uniform_(generator=generator)
+    def chance() -> Tensor:
+        return uniform(log_likelihood, generator)
 
-    nu = torch.empty_like(z).normal_(generator=generator)
-    level = log_likelihood + uniform().log()
-    theta = 2.0 * math.pi * uniform()
+    nu = normal(z, generator)
+    level = log_likelihood + chance().log()
+    theta = 2.0 * math.pi * chance()
     low, high = theta - 2.0 * math.pi, theta
     found, value = z, log_likelihood
     waiting = torch.ones_like(level, dtype=torch.bool)
@@ -76,5 +77,5 @@ def elliptical_slice(
         if not bool(waiting.any()):
             break
         low, high = torch.where(theta < 0.0, theta, low), torch.where(theta < 0.0, high, theta)
-        theta = low + (high - low) * uniform()
+        theta = low + (high - low) * chance()
     return found, value  # a chain that waits still has shrunk to where it was

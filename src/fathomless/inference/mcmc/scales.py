@@ -160,7 +160,7 @@ def observation(likelihood: Likelihood, y: Tensor, weight: Tensor | None) -> Obs
     DataError
         For a learned scale of a law that is neither Gauss's nor Student's.
     """
-    count = torch.ones(len(y), dtype=torch.float64) if weight is None else weight.double().cpu()
+    count = torch.ones(len(y), dtype=torch.float64, device="cpu") if weight is None else weight.double().cpu()
     if not isinstance(likelihood, LocationScale) or not isinstance(likelihood.noise, LearnedNoise):
         return GivenLikelihood(likelihood, y, count)
     if isinstance(likelihood, Gaussian):
@@ -231,7 +231,8 @@ class ScaledNoise(Observation):
     def row_log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
         """Gauss's or Student's law."""
         precision, df = (
-            torch.tensor(np.array([getattr(one, name) for one in noise]))[:, None] for name in ("precision", "df")
+            torch.tensor(np.array([getattr(one, name) for one in noise]), device=f.device)[:, None]
+            for name in ("precision", "df")
         )
         z2 = precision * (f.double() - self.y).square()
         if math.isinf(self.df):

@@ -123,7 +123,10 @@ class NetworkSampler(JointSampler[WeightState]):
         step = np.array([[state.step.step * g.uniform(1.0 - _JITTER, 1.0 + _JITTER)] for state, g in pairs])
         momentum = np.array([g.standard_normal(len(self.groups.fan_in)) for g in generators]) * np.sqrt(mass)
         after, error = self._trajectory(
-            networks, before, noise, *map(torch.from_numpy, (precision, mass, step, momentum))
+            networks,
+            before,
+            noise,
+            *(torch.as_tensor(one, device="cpu").to(before) for one in (precision, mass, step, momentum)),
         )
         chance = np.where(np.isfinite(error), np.exp(-np.maximum(error, 0.0)), 0.0)
         accepted = np.array([g.random() for g in generators]) < chance
@@ -157,7 +160,6 @@ class NetworkSampler(JointSampler[WeightState]):
     ) -> tuple[Tensor, NDArray[np.float64]]:
         """Move the networks along trajectories; return their outputs at the ends, and the errors of their energies."""
         weights = networks.weights
-        precision, mass, step, momentum = (one.to(weights) for one in (precision, mass, step, momentum))
         force = self.observed.force(noise, weights)
 
         def energy(f: Tensor) -> Tensor:
@@ -243,5 +245,5 @@ class NetworkSampler(JointSampler[WeightState]):
     def _side_by_side(self, states: Sequence[WeightState]) -> FlatNetworks:
         if self._networks is None or len(self._networks) != len(states):
             self._networks = FlatNetworks(self.network, len(states))
-        self._networks.weights.copy_(torch.from_numpy(np.array([state.weights for state in states])))
+        self._networks.weights.copy_(torch.as_tensor(np.array([state.weights for state in states]), device="cpu"))
         return self._networks

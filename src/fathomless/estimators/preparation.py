@@ -246,10 +246,6 @@ class TableReader(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         train, valid = streams.encoded(source, schema, target, held, dtype, device, digest)
         return Prepared(schema, target, self._width(schema), train, valid, held, seed, dtype, device)
 
-    def _check_options(self) -> None:
-        for option in options_of(type(self)):
-            checks.option(option.name, getattr(self, option.name), **option.metadata)
-
     def _fit_schema(self, X: Any, weight: Array | None) -> Schema:
         return fit_schema(
             X,

@@ -378,7 +378,14 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return Mixture(*drawn, log_weight.exp().numpy(), model.chain[chosen].numpy(), scale)
 
     def _logits(self) -> LogitScale:
-        return LogitScale(np.array(self.weighing_["low"]), np.array(self.weighing_["span"]), self.margin)
+        low, span = (np.array(self.weighing_[name], dtype=np.float64) for name in ("low", "span"))
+        if low.shape != (self.model_.observed,):
+            raise DataError(f"ranges of {low.shape} columns were given; {self.model_.observed} are needed")
+        return LogitScale(low, span, self.margin)
+
+    def _describe(self) -> None:
+        super()._describe()
+        self._logits()
 
     def _encoded(self, X: Any) -> Array:
         target = cast(TargetScale, self.target_)

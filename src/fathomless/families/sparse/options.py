@@ -57,7 +57,7 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     posterior: str = option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab", "mnf"))
     predict_by: str = option("average", "choice", names=("average", "median"))
     architecture: "str | Callable[[int, int], Module]" = option("mlp", "choice", names=("mlp", "skip"))
-    depth: int = option(2, "whole", least=0)
+    depth: int = option(2, "whole", least=0, most=1000)
     width: int = option(64, "whole", least=1)
     activation: str = option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
     prior_inclusion: "float | str | Sequence[float]" = option(0.1, "real", "learned", list, tuple)

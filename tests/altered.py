@@ -231,7 +231,9 @@ def apart(work: Callable[[], str], scratch: Path, seconds: int = SECONDS, memory
         try:
             os.close(reader)
             os.dup2(os.open(scratch / "noise", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-            faulthandler.dump_traceback_later(seconds - 1, file=open(trace, "w"))
+            log = open(trace, "w")
+            faulthandler.enable(log)
+            faulthandler.dump_traceback_later(seconds - 1, file=log)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(seconds)
             now = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

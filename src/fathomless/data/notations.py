@@ -12,6 +12,7 @@ none, the column stays text, unless the caller knows which.
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -25,6 +26,7 @@ from fathomless.data import arrays
 
 __all__ = [
     "AMBIGUOUS",
+    "BEGINNING",
     "HEAD",
     "MARKS",
     "ORDERS",
@@ -57,6 +59,8 @@ _FEW = 0.05  # of the cells of a column, which do not settle its decimal mark
 _MOST = 0.8  # of these cells, which must be numbers
 _SPACES = "  \u2009\u202f'’"
 _UNIT = r"(?:[€$£¥%‰]|EUR|USD|GBP|CHF|JPY)"
+#: How a cell begins that is a number or a date.
+BEGINNING = re.compile(rf"\s*(?:[-+.,\d]|{_UNIT}|inf|nan)", re.IGNORECASE)
 _BARE = rf"^\s*([-+]?)\s*{_UNIT}?\s*([-+]?[\d.,{_SPACES}]*[\d.,](?:[eE][-+]?\d+)?)\s*{_UNIT}?\s*$"
 _GRAMMAR: Mapping[str, str] = {
     mark: rf"^[-+]?(?:(?:\d+|[1-9]\d{{0,2}}(?:{other}\d{{3}})+|[1-9]\d{{0,2}}(?:[{_SPACES}]\d{{3}})+)(?:{own}\d*)?"

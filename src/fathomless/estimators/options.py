@@ -326,7 +326,7 @@ class DrawnWeightsOptions:
         Draws in predictions, where weights are drawn; where structures are drawn too, two weights for each.
     """
 
-    weight_draws: int = option(16, "whole", least=1)
+    weight_draws: int = option(16, "whole", least=1, most=10_000)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -117,4 +117,4 @@ class ContinuousOptions(
     precision: str = option("float32", "choice", names=("auto", "float32", "float64", "bfloat16"))
     clip_norm: "float | None" = option(10.0, "real", None)
     warm_up: float = option(0.5, "real", least=0)
-    weight_draws: int = option(8, "whole", least=1)
+    weight_draws: int = option(8, "whole", least=1, most=10_000)

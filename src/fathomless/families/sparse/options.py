@@ -64,7 +64,7 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     weight_prior: "float | str" = option(0.3, "real", "learned")
     flow: "FlowOptions | None" = option(None, "object")
     temperature: "float | str | Sequence[float]" = option("auto", "real", "auto", list, tuple)  # type: ignore[assignment]
-    weight_draws: int = option(32, "whole", least=2)  # two for each of 16 structures
+    weight_draws: int = option(32, "whole", least=2, most=10_000)  # two for each of 16 structures
     validation_fraction: float = option(0.0, "real")
     patience: "int | None" = option(None, "whole", None, least=1)
     structure_rate: "float | str" = option(3.0, "real", "auto")

@@ -1,6 +1,6 @@
 """Arrow arrays to values and back, without pandas, which pyarrow would import for it: a third of a second."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-__all__ = ["column", "nothing", "numpy_of", "text"]
+__all__ = ["blocks", "column", "nothing", "numpy_of", "text", "together"]
+
+_AT_ONCE = 1 << 18  # cells of several columns
 
 
 def column(values: Any) -> "pa.Array | pa.ChunkedArray":
@@ -71,4 +73,46 @@ def numpy_of(column: "pa.ChunkedArray") -> npt.NDArray[Any]:
     if column.null_count:
         found = found.astype(np.float64) if found.dtype.kind in "iu" else found
         found[numpy_of(column.is_null())] = np.nan if found.dtype.kind == "f" else np.datetime64("NaT")
+    return found
+
+
+def blocks(columns: "Iterable[pa.ChunkedArray]") -> "Iterator[tuple[pa.Array, list[int]]]":
+    """Yield the cells of neighbouring columns of one type as one array, and how many each column has.
+
+    What is asked of an array costs as much as of thousands of cells, however few there are.
+    """
+    held: list[pa.ChunkedArray] = []
+    cells = 0
+    for one in columns:
+        if held and (one.type != held[0].type or cells + len(one) > _AT_ONCE):
+            yield _joined(held)
+            held, cells = [], 0
+        held.append(one)
+        cells += len(one)
+    if held:
+        yield _joined(held)
+
+
+def _joined(columns: "Sequence[pa.ChunkedArray]") -> "tuple[pa.Array, list[int]]":
+    empty = pa.array([], columns[0].type)
+    return pa.concat_arrays([empty, *(chunk for one in columns for chunk in one.chunks)]), [len(one) for one in columns]
+
+
+def together(
+    columns: "Iterable[pa.ChunkedArray]", work: "Callable[[pa.ChunkedArray], pa.ChunkedArray]"
+) -> "list[pa.ChunkedArray]":
+    """Apply a function of single cells to many columns at once.
+
+    Examples
+    --------
+    >>> [c.to_pylist() for c in together([pa.chunked_array([["a "]]), pa.chunked_array([["b"]])], pc.utf8_trim_whitespace)]
+    [['a'], ['b']]
+    """
+    found = []
+    for cells, sizes in blocks(columns):
+        done = work(pa.chunked_array([cells])).combine_chunks()
+        start = 0
+        for size in sizes:
+            found.append(pa.chunked_array([done.slice(start, size)]))
+            start += size
     return found

@@ -25,6 +25,7 @@ from pyarrow import types
 
 from fathomless.data import arrays, headers, notations
 from fathomless.data.headers import check_present, short
+from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
 
 __all__ = [
@@ -66,7 +67,9 @@ _EXPECTED: Mapping[str, str] = {
     "boolean": "true, false, 1 or 0",
     "date": "an ISO date such as 2024-12-31 or 2024-12-31 23:59:59",
 }
+_FIRST = 20  # cells that tell whether a column may be one of numbers or dates
 _DIGITS = 300  # of a whole number; more are infinite as a number
+_COLUMN = 26e3  # bytes that pyarrow takes for each column, which no exception would tell of
 _BLOCK = 1 << 20  # bytes, or 32 headers, that are cut into cells at once; a longer row may be refused
 
 
@@ -238,6 +241,11 @@ def _blocks(
 ) -> Iterator[pa.RecordBatch]:
     if not file.peek():
         return
+    memory.require(
+        _COLUMN * len(names),
+        f"{name}, a table of {len(names):,} columns,",
+        lambda share: f"{int(share * len(names)):,} fit: give fewer",
+    )
     spare = [column for column in names if column.startswith(" ")]
     schema = pa.schema([(column, pa.string()) for column in (*wanted, *spare)])
     ragged: list[Any] = []
@@ -359,7 +367,8 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto", sure: bo
         return _inferred_cells(column, marks, dates, sure)
     if column.type == CODES:
         return stripped(column, ("",)), ""
-    ways = [*(("numeric", mark) for mark in marks), ("boolean", ""), ("date", "")]
+    words = _only_words(column)
+    ways = [("boolean", "")] if words else [*(("numeric", mark) for mark in marks), ("boolean", ""), ("date", "")]
     for cells in _readings(column):
         for kind, mark in ways:
             if (found := _typed(cells, kind, mark)) is None:
@@ -376,8 +385,15 @@ def inferred(column: Column, marks: Sequence[str], dates: str = "auto", sure: bo
                 return found, ""
             if (sure and mark == marks[0]) or not notations.doubtful(cells.drop_null(), mark):
                 return found, mark + ("%" if notations.units(cells) == {"%"} else "")
-    cells = stripped(column, MISSING)
-    return notations.days(cells, dates=dates) or (stripped(column, ("",)), "")
+    found = None if words else notations.days(stripped(column, MISSING), dates=dates)
+    return found or (stripped(column, ("",)), "")
+
+
+def _only_words(column: Column) -> bool:
+    """Return True if one of the first cells does not even begin as a number or a date does, as in most text."""
+    none = (*MISSING, *_GAPS)
+    cells = [cell for cell in column.slice(0, _FIRST).to_pylist() if cell is not None]
+    return any(not notations.BEGINNING.match(cell) and cell.strip() not in none for cell in cells)
 
 
 def _inferred_cells(column: Column, marks: Sequence[str], dates: str, sure: bool) -> tuple[Column, str]:

@@ -152,7 +152,7 @@ def read(
         raw = Watched(file, sha.update)
         kind, content = _recognise(raw, name)
         if kind in _TYPED:
-            frame = _whole(_TYPED[kind](_seekable(file, raw, content), name), columns, written, name)
+            frame = _whole(_TYPED[kind](_seekable(file, raw, content, name), name), columns, written, name)
             notation, kept = dict[str, str](), None
         else:
             cells = _cells(content, kind, columns, written, name)
@@ -231,7 +231,7 @@ def batches(
         kind, content = _recognise(raw, name)
         pieces: Iterable[pa.RecordBatch]
         if kind in _TYPED:
-            found = _TYPED[kind](_seekable(file, raw, content), name)
+            found = _TYPED[kind](_seekable(file, raw, content, name), name)
             _check_header(written, name)
             schema, pieces = found.schema, found.pieces(min(rows, 65536))
             fitted, delimiter = {column: known for column, known in kinds.items() if known != "category"}, ""
@@ -398,16 +398,27 @@ def _decompressed(content: "io.BufferedReader[Watched]", kind: str, name: str) -
     return text
 
 
-def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watched]") -> Any:
+def _seekable(file: IO[bytes], raw: "Watched", content: "io.BufferedReader[Watched]", name: str) -> Any:
     """Return a file in which Parquet can jump: the file itself once it was watched, or all bytes left."""
     import pyarrow as pa
 
     if not file.seekable() or file.tell() != raw.bytes:
-        return pa.BufferReader(content.read())
+        return pa.BufferReader(_all(content, name))
     while raw.read(_CHUNK):
         pass
     file.seek(0)
     return pa.PythonFile(file, "r")
+
+
+def _all(content: "io.BufferedReader[Watched]", name: str) -> bytes:
+    """Read all bytes that are left, as long as there is memory for them, and for them once more."""
+    pieces, size = [], 0
+    while piece := content.read(_STEP):
+        pieces.append(piece)
+        size += len(piece)
+        what = f"more of {name} (so far {memory.human(size)})"
+        memory.require(2.0 * size, what, lambda share: "give fewer rows or columns, or CSV")
+    return b"".join(pieces)
 
 
 def _cells(
@@ -425,11 +436,11 @@ def _cells(
     missing = MISSING if missing is None else missing
 
     if kind == "sheet":
-        return (*formats.sheet(content.read(), columns, form.header, name, missing), "")
+        return (*formats.sheet(_all(content, name), columns, form.header, name, missing), "")
     text = recoded(_decompressed(content, kind, name), form.encoding, name)
     if formats.is_json(text.peek()):
         _check_header(form, name)
-        return (*formats.json_lines(text.read(), columns, name), "")
+        return (*formats.json_lines(_all(text, name), columns, name), "")
     return cut(text, columns, form, name, missing)
 
 
@@ -442,8 +453,9 @@ def _inferred(
     """Find the types of text and cells, in the rows that are used."""
     import pyarrow as pa
 
+    from fathomless.data.arrays import together
     from fathomless.data.csv import bare, inferred
-    from fathomless.data.notations import HEAD, MARKS, leaning, mark_of
+    from fathomless.data.notations import HEAD, MARKS, leanings, mark_of
 
     schema, pieces, delimiter = cells
     table = _gathered(schema, pieces, name)
@@ -452,9 +464,9 @@ def _inferred(
         table = table.filter(pa.array(kept.rows))
     left = table.columns[::-1]
     del table
-    heads = [bare(column.slice(0, HEAD)) for column in left]
+    heads = together((column.slice(0, HEAD) for column in left), bare)
     mark = mark_of(heads, delimiter) if form.decimal == "auto" else form.decimal
-    sure = form.decimal != "auto" or any(leaning(head) == mark for head in heads)
+    sure = form.decimal != "auto" or mark in leanings(heads)
     marks = (mark, *(other for other in MARKS if form.decimal == "auto" and other != mark))
     # the text of a column goes when its values are there
     found = [inferred(left.pop(), marks, form.dates, sure) for _ in schema]

@@ -24,7 +24,11 @@ __all__ = ["is_json", "json_lines", "openpyxl", "sheet"]
 
 _CODE = re.compile(r"\s*[-+]?0\d+\s*")
 _BYTES = 16.0  # of a cell, at least
-_PIECE = 8192  # rows that become a record batch
+_PIECE = 8192  # rows that become a record batch, of a table that is not wide
+_WIDE = 1 << 22  # cells of a batch
+_STEP = 1 << 24  # bytes of text after which the memory is looked at again
+_OBJECTS = 12.0  # bytes of memory for a byte of JSON
+_XML = 8.0  # bytes of memory for a byte of a sheet
 
 
 def openpyxl() -> Any:
@@ -58,6 +62,10 @@ def sheet(
         For a header that cannot serve, columns that it lacks, and rows that are longer than it.
     """
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:  # nothing is read that is larger than it says
+            size = sum(part.file_size for part in archive.infolist() if part.filename.endswith(".xml"))
+        what = f"{name}, {memory.human(size)} of a spreadsheet,"
+        memory.require(_XML * size, what, lambda share: "write the table as CSV")
         book = openpyxl().load_workbook(io.BytesIO(data), read_only=True, data_only=True)
         first = book.worksheets[0]
         first.reset_dimensions()  # what a file says of its size need not be so
@@ -142,13 +150,23 @@ def json_lines(data: bytes, columns: Sequence[str] | None, name: str) -> tuple[p
 
 
 def _objects(data: bytes, name: str) -> list[dict[str, Any]]:
+    def room(size: int) -> None:
+        what = f"{name}, {memory.human(len(data))} of JSON,"
+        memory.require(_OBJECTS * size, what, lambda share: "give fewer rows or columns, or CSV")
+
+    room(len(data) // 2)
     try:
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise FileError(f"{name} is not UTF-8 ({error}); name its encoding (--encoding)") from error
     lines = [text] if text.startswith("[") else text.split("\n")
     rows: list[dict[str, Any]] = []
+    behind = 0  # characters since the memory was looked at
     for number, line in enumerate(lines, start=1):
+        behind += len(line)
+        if behind > _STEP:
+            room(behind)
+            behind = 0
         try:
             found = json.loads(line) if line.strip() else []
         except (ValueError, RecursionError) as error:
@@ -197,7 +215,8 @@ def _blocks(
     places = [names.index(column) for column in wanted]
 
     def pieces() -> Iterator[pa.RecordBatch]:
-        while block := list(itertools.islice(rows, _PIECE)):
+        size = max(1, min(_PIECE, _WIDE // max(1, len(names))))
+        while block := list(itertools.islice(rows, size)):
             cells = [[row[place] for row in block] for place in places]
             yield pa.record_batch(list(map(_array, cells, schema.types)), schema=schema)
 

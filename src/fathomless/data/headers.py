@@ -108,7 +108,8 @@ def read_header(head: bytes, delimiter: str, named: bool, name: str) -> tuple[li
 
 def _without_end(cells: Sequence[str]) -> list[str]:
     """Return cells without those at the end that are empty; at least one."""
-    return [cell for i, cell in enumerate(cells) if i == 0 or any(later.strip() for later in cells[i:])]
+    filled = [i for i, cell in enumerate(cells) if cell.strip()]
+    return list(cells[: 1 + max(filled, default=0)])
 
 
 def _check_comments(text: str, name: str) -> None:

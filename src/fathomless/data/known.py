@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fathomless.data.arrays import together
 from fathomless.data.csv import CELL, CODES, Form, bare, with_kinds
 from fathomless.data.notations import HEAD, MARKS, Known, as_before, is_numeric, mark_of
 from fathomless.data.oddities import Used
@@ -33,12 +34,13 @@ def known_of(
     if form.decimal != "auto":
         given = {column: Known(form.decimal, (form.decimal,)) for column in numeric}
         return given | {column: Known(way) for column, way in (notation or {}).items() if not is_numeric(way)}
-    heads = {
-        label: bare(pa.chunked_array([column.slice(0, HEAD)]))
+    texts = {
+        label: pa.chunked_array([column.slice(0, HEAD)])
         for batch in ahead
         for label, column in zip(batch.schema.names, batch.columns, strict=True)
         if column.type in (pa.string(), CODES, CELL)
     }
+    heads = dict(zip(texts, together(texts.values(), bare), strict=True))
     if notation is None:
         mark = mark_of(heads.values(), delimiter)
         return dict.fromkeys(numeric, Known(marks=(mark, *(other for other in MARKS if other != mark))))

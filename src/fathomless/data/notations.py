@@ -12,15 +12,21 @@ none, the column stays text, unless the caller knows which.
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fathomless.data import arrays
+
 __all__ = [
     "AMBIGUOUS",
+    "BEGINNING",
     "HEAD",
     "MARKS",
     "ORDERS",
@@ -30,7 +36,7 @@ __all__ = [
     "days",
     "doubtful",
     "is_numeric",
-    "leaning",
+    "leanings",
     "mark_of",
     "matching",
     "numbers",
@@ -53,6 +59,8 @@ _FEW = 0.05  # of the cells of a column, which do not settle its decimal mark
 _MOST = 0.8  # of these cells, which must be numbers
 _SPACES = "  \u2009\u202f'’"
 _UNIT = r"(?:[€$£¥%‰]|EUR|USD|GBP|CHF|JPY)"
+#: How a cell begins that is a number or a date.
+BEGINNING = re.compile(rf"\s*(?:[-+.,\d]|{_UNIT}|inf|nan)", re.IGNORECASE)
 _BARE = rf"^\s*([-+]?)\s*{_UNIT}?\s*([-+]?[\d.,{_SPACES}]*[\d.,](?:[eE][-+]?\d+)?)\s*{_UNIT}?\s*$"
 _GRAMMAR: Mapping[str, str] = {
     mark: rf"^[-+]?(?:(?:\d+|[1-9]\d{{0,2}}(?:{other}\d{{3}})+|[1-9]\d{{0,2}}(?:[{_SPACES}]\d{{3}})+)(?:{own}\d*)?"
@@ -171,9 +179,10 @@ def mark_of(columns: Iterable[Column], delimiter: str = "") -> str:
 
     Where no column tells, the delimiter does: "," if it is a semicolon, and numbers have commas and no points.
     """
-    heads = _heads(columns)
-    if found := {leaning(head) for head in heads} - {None}:
+    columns = list(columns)
+    if found := set(leanings(columns)) - {None}:
         return "," if found == {","} else "."
+    heads = _heads(columns) if delimiter == ";" else []
     commas = delimiter == ";" and any(_any(ambiguous(head, ",")) for head in heads)
     return "," if commas and not any(_any(ambiguous(head, ".")) for head in heads) else "."
 
@@ -209,7 +218,7 @@ def as_before(
     """
     before = dict.fromkeys(plain, ".") | {name: way[0] for name, way in known.items() if is_numeric(way)}
     common = next(iter(before.values()), None) if len(set(before.values())) == 1 else None
-    own = {name: leaning(head) for name, head in zip(columns, _heads(columns.values()), strict=True)}
+    own = dict(zip(columns, leanings(columns.values()), strict=True))
     told = {name: (way, before.get(name, common)) for name, way in own.items() if way}
     same = any(way == old for way, old in told.values())
     other = {way for way, old in told.values() if old not in (way, None)}
@@ -243,13 +252,32 @@ def doubtful(cells: Column, mark: str) -> bool:
     return 0 < needing <= max(1.0, _FEW * len(cells)) and _count(ambiguous(cells, other)) > 0.5 * len(cells)
 
 
-def leaning(head: Column) -> str | None:
-    """Return the decimal mark that reads most cells of a column, and more than the other mark."""
-    head = pc.utf8_trim_whitespace(head).drop_null()
-    read = {mark: _count(matching(head, mark)) for mark in MARKS}
-    best = max(MARKS, key=lambda mark: read[mark])
-    told = read[best] > _MOST * len(head) and len(set(read.values())) > 1
-    return best if told and not doubtful(head, best) else None
+def leanings(columns: Iterable[Column]) -> list[str | None]:
+    """Return for each column the decimal mark that reads most of its first cells, and more than the other mark."""
+    found: list[str | None] = []
+    for block, sizes in arrays.blocks(column.slice(0, HEAD) for column in columns):
+        cells = pa.chunked_array([pc.utf8_trim_whitespace(block)])
+        ends = np.cumsum([0, *sizes])
+
+        def counts(which: npt.NDArray[np.bool_], ends: npt.NDArray[np.int64] = ends) -> npt.NDArray[np.int64]:
+            before = np.cumsum([0, *which])
+            return np.asarray(before[ends[1:]] - before[ends[:-1]])
+
+        present = counts(_mask(pc.is_valid(cells)))
+        point, comma = (_mask(matching(cells, mark)) for mark in MARKS)
+        for_point, for_comma = counts(point), counts(comma)
+        leans = np.where(for_point >= for_comma, 0, 1)  # the place of the mark
+        told = (np.maximum(for_point, for_comma) > _MOST * present) & (for_point != for_comma)
+        needing = np.where(leans == 0, counts(point & ~comma), counts(comma & ~point))
+        other = [counts(point & comma & _mask(pc.match_substring(cells, mark))) for mark in MARKS[::-1]]
+        few = (needing > 0) & (needing <= np.maximum(1.0, _FEW * present))
+        told &= ~(few & (np.where(leans == 0, *other) > 0.5 * present))  # see doubtful
+        found += [MARKS[place] if sure else None for place, sure in zip(leans.tolist(), told.tolist(), strict=True)]
+    return found
+
+
+def _mask(found: Column) -> npt.NDArray[np.bool_]:
+    return np.asarray(arrays.numpy_of(pc.fill_null(found, False)), dtype=np.bool_)
 
 
 def _count(found: Column) -> int:

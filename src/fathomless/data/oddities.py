@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from fathomless.data import notations
+from fathomless.data.arrays import together
 from fathomless.data.csv import CELL, Column, bare, stripped
 from fathomless.data.headers import short
 
@@ -254,18 +255,17 @@ def _margins(columns: Mapping[str, Column], places: npt.NDArray[np.int64]) -> di
     found: dict[str, dict[int, str]] = {}
     if len(near) < _LEAST + 1:
         return found
-    cells = {name: bare(column.take(near)) for name, column in columns.items()}
-    number = {name: _measured(column).to_numpy() for name, column in cells.items()}
+    cells = dict(zip(columns, together((column.take(near) for column in columns.values()), bare), strict=True))
+    measured = together(cells.values(), _measured)
+    number = {name: column.to_numpy() for name, column in zip(cells, measured, strict=True)}
     text = {name: column.to_pylist() for name, column in cells.items()}
     filled = {name: column.is_valid().to_numpy() for name, column in cells.items()}
-    measured = [
-        name for name in cells if number[name][1:end].sum() > max(1.0, _MOST * float(filled[name][1:end].sum()))
-    ]
+    counted = [name for name in cells if number[name][1:end].sum() > max(1.0, _MOST * float(filled[name][1:end].sum()))]
 
     def row(i: int) -> tuple[dict[str, str], dict[str, str], list[str]]:
         """Return the cells of a row, its text among numbers, and the columns in which it has numbers."""
         own = {name: text[name][i] for name in cells if filled[name][i]}
-        return own, {n: own[n] for n in measured if n in own and not number[n][i]}, [n for n in own if number[n][i]]
+        return own, {n: own[n] for n in counted if n in own and not number[n][i]}, [n for n in own if number[n][i]]
 
     own, words, numbers = row(0)
     units = (len(words) > 1 or list(words) == list(own)) and all(own[name] == "1" for name in numbers)

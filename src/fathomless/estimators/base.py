@@ -190,10 +190,6 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the encodings that a fit continues with."""
         return (self.schema_, self.target_) if self._continued() else None
 
-    def _check_options(self) -> None:
-        for option in options_of(type(self)):
-            checks.option(option.name, getattr(self, option.name), **option.metadata)
-
     def _seed(self) -> int:
         if self.checkpoint is not None and self.random_state is None:
             raise DataError(

@@ -34,7 +34,7 @@ from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, L
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
-from fathomless.system import checks, io, memory
+from fathomless.system import bounds, checks, io, memory
 from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, building, fold_in
@@ -172,6 +172,7 @@ class FittedModel(TableOptions, ABC):
         with saving.foreign(path), recording(), building(0):
             known = saving.current(given, (option.name for option in options_of(cls)))
             estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
+            estimator._check_options()
             estimator._rebuild(saved)
             estimator._fitted_with = estimator._given()
             own = {option.name for option in options_of(cls)}
@@ -179,7 +180,13 @@ class FittedModel(TableOptions, ABC):
                 if name not in own:
                     raise DataError(f"{name!r} is no option of {cls.__name__}")
                 setattr(estimator, name, functions[name] if value == saving.FUNCTION else value)
+            estimator._check_options()
         return estimator
+
+    def _check_options(self) -> None:
+        """Check options as they are declared."""
+        for option in options_of(type(self)):
+            checks.option(option.name, getattr(self, option.name), **option.metadata)
 
     def _given(self) -> dict[str, Any]:
         """Return the options as they are now."""
@@ -212,12 +219,14 @@ class FittedModel(TableOptions, ABC):
             raise DataError(f"its kinds do not have {len(members)} networks between them")
         if unknown := {name for kind in kinds for name in kind.options} - {one.name for one in options_of(type(self))}:
             raise DataError(f"there is no option {min(unknown)!r}")
-        built = []
-        for kind in kinds:
-            one, sizes = self._with(kind.options), (self._task().width(self.schema_), self.likelihood_.outputs)
-            built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind.networks)]
-        self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
-        rebuild(self.model_, meta["layout"])
+        numbers, built = sum(tensor.numel() for tensor in saved.tensors.values()), []
+        bounds.check_counts(meta["layout"], numbers)
+        with bounds.at_most(numbers):
+            for kind in kinds:
+                one, sizes = self._with(kind.options), (self._task().width(self.schema_), self.likelihood_.outputs)
+                built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind.networks)]
+            self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
+            rebuild(self.model_, meta["layout"])
         for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
             state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
             module.load_state_dict(state)
@@ -367,7 +376,8 @@ class FittedPredictor(FittedModel, ABC):
 
     def _draws(self) -> int:
         """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""
-        return (self if isinstance(self, DrawnWeightsOptions) else DrawnWeightsOptions).weight_draws
+        own = self if isinstance(self, DrawnWeightsOptions) else DrawnWeightsOptions
+        return checks.whole("weight_draws", own.weight_draws)
 
 
 class OfRows(FittedPredictor, ABC):

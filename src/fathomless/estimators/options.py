@@ -39,7 +39,14 @@ __all__ = [
 Kind = TypeVar("Kind", bound=type)
 
 
-def option(default: Any, kind: str, *special: Any, least: float | None = None, names: Sequence[str] = ()) -> Any:
+def option(
+    default: Any,
+    kind: str,
+    *special: Any,
+    least: float | None = None,
+    most: float | None = None,
+    names: Sequence[str] = (),
+) -> Any:
     """Declare an option.
 
     Parameters
@@ -50,12 +57,13 @@ def option(default: Any, kind: str, *special: Any, least: float | None = None, n
         What it is; "object" is what only Python can give.
     special
         Values, or types of values, that are allowed beside the kind.
-    least : float, optional
-        The smallest number allowed.
+    least, most : float, optional
+        The smallest and the largest number allowed.
     names : sequence of str
         The choices.
     """
-    return field(default=default, metadata={"kind": kind, "special": special, "least": least, "names": tuple(names)})
+    limits = {"least": least, "most": most}
+    return field(default=default, metadata={"kind": kind, "special": special, **limits, "names": tuple(names)})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -318,7 +326,7 @@ class DrawnWeightsOptions:
         Draws in predictions, where weights are drawn; where structures are drawn too, two weights for each.
     """
 
-    weight_draws: int = option(16, "whole", least=1)
+    weight_draws: int = option(16, "whole", least=1, most=10_000)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

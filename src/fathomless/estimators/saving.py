@@ -31,6 +31,9 @@ FUNCTION = {"function": True}  # stands for an option that was a function
 _RENAMED_OPTIONS = {"structure": "predict_by", "progress": "verbose"}
 _RENAMED_CLASSES = {"ClippedPoisson": "TruncatedPoisson", "Clip": "HardTruncation", "Taper": "SmoothTruncation"}
 _RENAMED_FIELDS = {"clip": "truncation"}
+# what a manifest that passed its checks may cause
+_MISTAKES = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+_LONGEST = 300  # characters of a reason
 _OF_TYPE = ("must be a string or a real number",)
 _WITHOUT_EFFECT = {"weight_draws", "structure_rate", "structure_optimizer", "structure_radius", "structure_delay"}
 
@@ -93,8 +96,9 @@ def foreign(path: str | PathLike[str]) -> Iterator[None]:
     """Turn whatever a manifest that passed its checks may still do wrong into one clear error."""
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except _MISTAKES as error:
         reason = str(error).partition("\n")[0]
+        reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
         raise FileError(
             f"{path} does not hold an estimator that this version can rebuild ({type(error).__name__}: {reason}); "
             "save it again with the version that wrote it"

@@ -15,13 +15,13 @@ __all__ = ["choice", "flag", "interval", "option", "positive", "real", "returned
 _MOST = 2**31 - 1  # of whole numbers
 
 
-def whole(name: str, value: Any, *special: object, least: int = 1) -> int:
+def whole(name: str, value: Any, *special: object, least: int = 1, most: int = _MOST) -> int:
     """Return an option that must be a whole number; `special` are other values that the message names."""
     if not isinstance(value, Integral) or value < least:
         others = "".join(f", or {other!r}" for other in special)
         raise DataError(f"{name}={value!r} was given; at least {least} is needed, a whole number{others}")
-    if int(value) > _MOST:
-        raise DataError(f"{name}={value!r} was given; at most {_MOST:,} is allowed")
+    if int(value) > most:
+        raise DataError(f"{name}={value!r} was given; at most {most:,} is allowed")
     return int(value)
 
 
@@ -76,14 +76,22 @@ def returned(name: str, value: Any, kind: type) -> Any:
     return value
 
 
-def option(name: str, value: Any, kind: str, special: Sequence[Any], least: float | None, names: Sequence[str]) -> None:
+def option(
+    name: str,
+    value: Any,
+    kind: str,
+    special: Sequence[Any],
+    least: float | None,
+    most: float | None,
+    names: Sequence[str],
+) -> None:
     """Check an option against its declaration in :mod:`fathomless.estimators.options`, as far as it is plain.
 
     Parameters
     ----------
     name, value
         The option.
-    kind, special, least, names
+    kind, special, least, most, names
         As :func:`~fathomless.estimators.options.option` declares them.
     """
     plain = [other for other in special if not isinstance(other, type)]
@@ -95,10 +103,13 @@ def option(name: str, value: Any, kind: str, special: Sequence[Any], least: floa
         return
     match kind:
         case "whole":
-            whole(name, value, *plain, least=1 if least is None else int(least))
+            limits = {"least": 1 if least is None else int(least), "most": _MOST if most is None else int(most)}
+            whole(name, value, *plain, **limits)
         case "real":
             real(name, value, *plain)
             if least is not None and value < least:
                 raise DataError(f"{name}={value!r} was given; {least:g} or more is allowed")
+            if most is not None and value > most:
+                raise DataError(f"{name}={value!r} was given; at most {most:g} is allowed")
         case "flag":
             flag(name, value)

@@ -18,8 +18,15 @@ __all__ = [
 ]
 
 
+_HEAD, _TAIL = 1000, 300  # characters that are shown of a longer message
+
+
 class FathomlessError(Exception):
-    """Any error that fathomless raises on purpose."""
+    """Any error that fathomless raises on purpose; of a message that quotes a very long value, the middle is left out."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]} … {text[-_TAIL:]}"
 
 
 class DataError(FathomlessError, ValueError):

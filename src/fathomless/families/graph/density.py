@@ -49,6 +49,13 @@ class LogitScale:
     span: Floats
     margin: float
 
+    def __post_init__(self) -> None:
+        interval("margin", self.margin, 0.0, 0.5, closed=False)
+        if self.low.shape != self.span.shape or not (np.isfinite(self.low).all() and (self.span > 0.0).all()):
+            raise DataError(
+                f"ranges from {self.low} over {self.span} were given; finite ones, longer than 0, are allowed"
+            )
+
     @classmethod
     def of(cls, x: Floats, margin: float) -> "LogitScale":
         """Take the ranges of columns, shape (N, D).
@@ -58,7 +65,6 @@ class LogitScale:
         DataError
             If the margin is out of range, or a column is constant.
         """
-        interval("margin", margin, 0.0, 0.5, closed=False)
         low, span = x.min(0), np.ptp(x, axis=0)
         if (span == 0).any():
             raise DataError(f"column {int(np.argmin(span))} is constant; drop it, a density needs spread")

@@ -380,6 +380,10 @@ class IndianChefsDensity(_InfiniteGraph, Density):
 
     def _logits(self) -> LogitScale:
         found = self._of_chains()
+        if len(found.low) != self.model_.observed or len(found.span) != self.model_.observed:
+            raise DataError(
+                f"ranges of {len(found.low)} columns are in its diagnostics; {self.model_.observed} are needed"
+            )
         return LogitScale(np.array(found.low), np.array(found.span), self.margin)
 
     def _encoded(self, X: Any) -> Array:

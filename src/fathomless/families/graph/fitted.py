@@ -24,6 +24,7 @@ class FittedGraph(GraphOptions, FittedModel, ABC):
 
     diagnostics_class: ClassVar[type[Diagnostics]] = ChainDiagnostics
 
+    fit_diagnostics_: ChainDiagnostics
     model_: IndianChefs
     structure_: GraphPosterior
     hidden_posterior_: dict[int, float]
@@ -45,5 +46,8 @@ class FittedGraph(GraphOptions, FittedModel, ABC):
             raise DataError(f"its layout is {sorted(blueprint)}, not that of sampled graphs")
 
     def _describe(self) -> None:
+        told = self.fit_diagnostics_
+        if not {len(told.low), len(told.span)} <= {0, self.model_.observed}:
+            raise DataError(f"its diagnostics have ranges of {len(told.low)} columns, not of {self.model_.observed}")
         self.structure_ = self.model_.structure()
         self.hidden_posterior_ = dict(self.structure_.counts["hidden units"])

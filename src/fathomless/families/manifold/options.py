@@ -94,5 +94,5 @@ class ManifoldOptions(DrawnTrainingOptions, DrawnWeightsOptions, TableOptions):
     component_weights: str = option("counted", "choice", names=("counted", "equal", "learned"))
     latent_steps: int = option(800, "whole", least=10)
     training_draws: int = option(10, "whole", least=1)
-    weight_draws: int = option(32, "whole", least=1)
+    weight_draws: int = option(32, "whole", least=1, most=10_000)
     callbacks: "Sequence[Callable[[Any], None]] | None" = option(None, "object")

@@ -57,14 +57,14 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     posterior: str = option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab", "mnf"))
     predict_by: str = option("average", "choice", names=("average", "median"))
     architecture: "str | Callable[[int, int], Module]" = option("mlp", "choice", names=("mlp", "skip"))
-    depth: int = option(2, "whole", least=0)
+    depth: int = option(2, "whole", least=0, most=1000)
     width: int = option(64, "whole", least=1)
     activation: str = option("relu", "choice", names=("relu", "leaky_relu", "elu", "gelu", "silu", "tanh"))
     prior_inclusion: "float | str | Sequence[float]" = option(0.1, "real", "learned", list, tuple)
     weight_prior: "float | str" = option(0.3, "real", "learned")
     flow: "FlowOptions | None" = option(None, "object")
     temperature: "float | str | Sequence[float]" = option("auto", "real", "auto", list, tuple)  # type: ignore[assignment]
-    weight_draws: int = option(32, "whole", least=2)  # two for each of 16 structures
+    weight_draws: int = option(32, "whole", least=2, most=10_000)  # two for each of 16 structures
     validation_fraction: float = option(0.0, "real")
     patience: "int | None" = option(None, "whole", None, least=1)
     structure_rate: "float | str" = option(3.0, "real", "auto")

@@ -116,7 +116,7 @@ def _network(estimator: Estimator) -> list[Figure]:
 
 
 def _traces(estimator: Estimator) -> list[Figure]:
-    told = cast(ChainDiagnostics, estimator.fit_diagnostics_).traces
+    told = estimator.fit_diagnostics_.traces
     used = [chain.get("weight", 0.0) > 0.0 for chain in estimator.chains_]
     words = {"hidden": "hidden units", "log_likelihood": "log-likelihood per row"}
     return [

@@ -21,7 +21,7 @@ from fathomless.inference.objective import elbo
 from fathomless.inference.training import Training
 from fathomless.posterior.distributions import ClassPredictive
 from fathomless.posterior.ensemble import members_of
-from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.posterior.metrics import accuracy, expected_calibration_error
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
@@ -34,7 +34,7 @@ _CHUNK = 500  # rows that are followed at once
 
 def network(options: Mapping[str, Any], inputs: int, outputs: int, seed: int) -> ContinuousDepth:
     """Return an untrained network as the estimators build it with some options."""
-    return ContinuousDepthRegressor(**options)._build_model(inputs, outputs, seed, torch.float32)
+    return ContinuousDepthRegressor(**options)._build_model(inputs, Gaussian(outputs), seed, torch.float32)
 
 
 def published(dynamics: Dynamics, diffusion: float, *, rank: int, steps: int, seed: int) -> ContinuousDepth:

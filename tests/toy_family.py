@@ -31,7 +31,8 @@ from fathomless.inference.run import Fitted
 from fathomless.nn.layers import gaussian_divergence
 from fathomless.plots.page import Group, StructureSection, TextTable, percent
 from fathomless.posterior.capabilities import HasStructureLaw
-from fathomless.posterior.model import Draws
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.citations import Reference
 from fathomless.system.errors import DataError
@@ -146,13 +147,16 @@ class _Polynomial(ToyOptions, VariationalEstimator, ABC):
     structure_every: ClassVar[int] = 1
     shown: ClassVar[Mapping[str, str]] = FAMILY.progress
 
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> PolynomialMixture:
-        return PolynomialMixture(inputs, outputs, self, fold_in(seed, "weights"), dtype)
+    def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> PolynomialMixture:
+        return PolynomialMixture(inputs, likelihood.outputs, self, fold_in(seed, "weights"), dtype)
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         degrees = sum(name.startswith("model/maps.") for name in shapes) - 1
         if blueprint or degrees != self.max_degree:
             raise DataError(f"its greatest degree is {degrees}, and max_degree={self.max_degree}")
+
+    def _set_predictions(self, model: Model) -> None:
+        """No option changes a fitted model."""
 
     def _describe(self) -> None:
         self.structure_ = self.model_.structure()

@@ -217,11 +217,11 @@ def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
     group = [f"p{i // 6}" for i in range(N)]
     write("grouped.csv", houses(patient=group))
     fit(call, "price", "--groups", "patient", "--members", "3", data="grouped.csv")
-    estimator, manifest = manifests.fitted("run")
+    found, manifest = manifests.predictor("run")
     assert manifest is not None
     assert manifest.groups == "patient"
     assert "patient" not in manifest.columns
-    fold = estimator.fold_
+    fold = found.fold
     assert fold is not None
     for name in set(group):
         own = fold[:, [i for i, other in enumerate(group) if other == name]]

@@ -18,7 +18,7 @@ pytestmark = [
 
 SAID = r"fathomless {}: terminated; what was saved before is as it was, and nothing is left half written\n"
 MOMENTS = {  # command -> words, and where the signal comes
-    "predict": (["run", "new.csv", "--out", "out.parquet"], "fathomless.estimators.fitted.FittedModel._predictors"),
+    "predict": (["run", "new.csv", "--out", "out.parquet"], "fathomless.estimators.predictor.Predictor.encode"),
     "evaluate": (["run", "new.csv"], "fathomless.app.runs.scored"),
     "explain": (["run", "new.csv"], "fathomless.estimators.explaining.importance"),
     "report": (["run", "--out", "out.html"], "fathomless.app.report.render"),

@@ -57,10 +57,10 @@ def test_what_is_loaded_is_bit_equal(case: Case, tmp_path: Path) -> None:
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
 
-@pytest.mark.parametrize(**named([case for case in CASES if case.task != "density" and case.family.fitted]))
+@pytest.mark.parametrize(**named([case for case in CASES if case.task != "density" and case.family.networks]))
 def test_what_predicts_without_scikit_learn_says_the_same_bytes(case: Case, tmp_path: Path) -> None:
     estimator, (X, _) = fitted(case), case.table()
-    light = registry.fitted(estimator.save(tmp_path / "one"))
+    light = registry.predictor(estimator.save(tmp_path / "one"))
     assert not isinstance(light, BaseEstimator)
     ours, theirs = light.predict_dist(X).columns(), estimator.predict_dist(X).columns()
     assert equal(list(ours.values()), list(theirs.values()))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.data.targets import ClassLabels, TargetScale
-from fathomless.estimators.base import Predictor
+from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.explaining import Dependence, Importance, dependence, importance, row_groups
 from fathomless.estimators.scores import Score
@@ -181,7 +181,7 @@ class Analysis:
 
 
 def analyse(
-    estimator: Predictor,
+    estimator: PredictiveEstimator,
     take: Take,
     rows: Ints,
     training: Ints,
@@ -194,7 +194,7 @@ def analyse(
 
     Parameters
     ----------
-    estimator : Predictor
+    estimator : PredictiveEstimator
         Fitted.
     take : callable
         Returns X and y of rows by their numbers.
@@ -227,7 +227,7 @@ def analyse(
 
 
 def beside(
-    estimator: Predictor,
+    estimator: PredictiveEstimator,
     take: Take,
     rows: Ints,
     training: Ints,
@@ -253,7 +253,7 @@ def beside(
             others = training if folded is None else training[folded[training] != k]
             others = others[:: max(1, math.ceil(len(others) / _FITTED))]
             fitted.append(Peer(name, evaluation.task, seed).fit(*take(others), estimator.schema_, target))
-        peer = cast(Predictor, Folded(fitted))
+        peer = cast(PredictiveEstimator, Folded(fitted))
         found = evaluate(peer, X, y, name=name, targets=evaluation.targets, fold=fold)
         scores[name] = found.scores
         lead = density - _predicted(peer, X, y, fold).density
@@ -263,7 +263,7 @@ def beside(
 
 
 def odd_rows(
-    estimator: Predictor, X: Any, y: Any, names: Sequence[str], density: Floats, *, fold: Any = None
+    estimator: PredictiveEstimator, X: Any, y: Any, names: Sequence[str], density: Floats, *, fold: Any = None
 ) -> tuple[OddRow, ...]:
     """Return the rows whose targets were expected least, by their log density (N,)."""
     odd = np.argsort(density, kind="stable")[:_ODD]
@@ -286,7 +286,9 @@ def odd_rows(
     )
 
 
-def _groups(estimator: Predictor, X: Any, ours: "_Rows") -> tuple[tuple[GroupOfRows, ...], int, dict[str, float]]:
+def _groups(
+    estimator: PredictiveEstimator, X: Any, ours: "_Rows"
+) -> tuple[tuple[GroupOfRows, ...], int, dict[str, float]]:
     """Return groups that are predicted worse than the others, how many were looked at, and the shares of gaps.
 
     A group is told if it is behind by so many standard errors that, were all alike, one table in twenty would have one.
@@ -338,7 +340,7 @@ class _Rows:
     inside: npt.NDArray[np.bool_] | None
 
 
-def _predicted(estimator: Predictor, X: Any, y: Any, fold: Any) -> _Rows:
+def _predicted(estimator: PredictiveEstimator, X: Any, y: Any, fold: Any) -> _Rows:
     density, miss, inside = [], [], []
     for start in range(0, len(X), _FITTED):
         part = slice(start, start + _FITTED)

@@ -27,7 +27,7 @@ from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema, take
 from fathomless.data.repeats import repeats
 from fathomless.data.targets import fit_labels, fit_target
-from fathomless.estimators.base import Predictor
+from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.scores import Score
 from fathomless.families import registry
@@ -264,7 +264,7 @@ def held_out(make: Callable[[], Any], train: tuple[Any, Any], test: tuple[Any, A
             fitted = make().fit(*train)
             seconds = time.perf_counter() - start
             watched = _Watched(fitted)
-            found = evaluate(cast(Predictor, watched), *test, name="new rows")
+            found = evaluate(cast(PredictiveEstimator, watched), *test, name="new rows")
             truth, first, log_p = test[1], 0, list[float]()
             for p in watched.found:
                 log_p += p.log_prob(truth[first : first + len(p)]).tolist()

@@ -16,12 +16,12 @@ def explain(given: argparse.Namespace) -> int:
     from fathomless.app.columns import present
     from fathomless.data.frames import take
     from fathomless.data.targets import ClassLabels
-    from fathomless.estimators.base import Predictor
+    from fathomless.estimators.base import PredictiveEstimator
     from fathomless.estimators.explaining import dependence, importance
     from fathomless.plots.page import number
 
     estimator, manifest, X, y, _ = known_rows(given)
-    if not isinstance(estimator, Predictor):
+    if not isinstance(estimator, PredictiveEstimator):
         raise DataError(f"{given.folder} is a density, which predicts no target; explain is of runs that do")
     present([column.name for column in estimator.schema_.columns], given.column or ())
     rows = np.unique(np.linspace(0, len(X) - 1, min(len(X), given.rows)).round().astype(np.int64))

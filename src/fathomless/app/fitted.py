@@ -37,38 +37,41 @@ def predict(given: argparse.Namespace) -> int:
         from fathomless.data import files as tables
         from fathomless.data.targets import ClassLabels
         from fathomless.data.writers import writer
-        from fathomless.estimators.fitted import OfRows
+        from fathomless.estimators.predictor import Predictor
 
-    estimator, manifest = manifests.fitted(given.folder)  # and no scikit-learn, which takes as long as all the rest
+    found, manifest = manifests.predictor(given.folder)  # and no scikit-learn, which takes as long as all the rest
     set_threads(given.threads or (manifest.threads if manifest else None))
-    if given.interval and not isinstance(estimator, OfRows):
+    predictor: Predictor | None = found if isinstance(found, Predictor) else None
+    if given.interval and predictor is None:
         raise DataError("--interval was given, and a density has no target; leave it out")
-    if given.interval and isinstance(estimator.target_, ClassLabels):
+    if given.interval and predictor is not None and isinstance(predictor.target, ClassLabels):
         raise DataError("--interval was given, which is for numbers; the target is a class")
-    if given.unseen:
-        estimator.schema_ = replace(estimator.schema_, unseen=given.unseen)
+    schema = found.schema if isinstance(found, Predictor) else found.schema_
+    schema = replace(schema, unseen=given.unseen) if given.unseen else schema
+    if predictor is not None:
+        predictor = replace(predictor, schema=schema)
     key = given.key or (manifest.key if manifest else None)
     targets, levels, unused, done = manifest.targets if manifest else (), given.interval or [0.9], None, 0
     with writer(given.out) as write:
-        for piece in tables.batches(given.data, columns.kinds(estimator.schema_), **_notation(given, manifest)):
+        for piece in tables.batches(given.data, columns.kinds(schema), **_notation(given, manifest)):
             if unused is None:
-                used = {column.name for column in estimator.schema_.columns} | {key, manifest and manifest.groups}
-                unused = [name for name in piece.column_names if estimator.schema_.named and name not in used]
+                used = {column.name for column in schema.columns} | {key, manifest and manifest.groups}
+                unused = [name for name in piece.column_names if schema.named and name not in used]
                 if given.key:
                     columns.present(piece.column_names, [given.key])
             if not len(piece):
                 raise DataError(f"{given.data} has column names and no rows; give rows to predict")
             names: dict[str, Any] = {key: piece[key]} if key is not None and key in piece.column_names else {}
-            X = piece if estimator.schema_.named else piece.drop_columns(list(names))
-            X = columns.features(X, estimator.schema_)
-            if isinstance(estimator, OfRows):
-                found = estimator.predict_dist(X).columns(targets, levels)
+            X = piece if schema.named else piece.drop_columns(list(names))
+            X = columns.features(X, schema)
+            if predictor is not None:
+                shown = predictor.predict_dist(X).columns(targets, levels)
             else:
-                log_density, error = cast("Density", estimator).score_samples(X, return_error=True)
-                found = {"log_density": log_density, "monte_carlo_error": error}
-            if key in found:
+                log_density, error = cast("Density", found).score_samples(X, return_error=True)
+                shown = {"log_density": log_density, "monte_carlo_error": error}
+            if key in shown:
                 raise DataError(f"the key column {key!r} is called like one of predictions; give it another name")
-            write(columns.tabled({**names, **found}))
+            write(columns.tabled({**names, **shown}))
             done += len(piece)
     if unused:
         note(f"columns that were not used: {', '.join(unused)}")

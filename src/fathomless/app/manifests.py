@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 import fathomless
-from fathomless.estimators.fitted import FittedModel
+from fathomless.estimators.predictor import Predictor
 from fathomless.families import registry
 from fathomless.system import io
 from fathomless.system.errors import FileError
 
-__all__ = ["ASKED", "UNFINISHED", "RunManifest", "complete", "finished", "fitted", "read_manifest", "state"]
+if TYPE_CHECKING:
+    from fathomless.estimators.base import Estimator
+
+__all__ = ["ASKED", "UNFINISHED", "RunManifest", "complete", "finished", "predictor", "read_manifest", "state"]
 
 #: Files that tell what was asked: of the run that is there, and of one that is not finished.
 ASKED, UNFINISHED = "run.json", "unfinished.json"
@@ -207,12 +210,12 @@ def finished(folder: Path_) -> Path:
     return folder
 
 
-def fitted(folder: Path_) -> tuple[FittedModel, RunManifest | None]:
-    """Load what predicts, and what was asked of the run, if it is one.
+def predictor(folder: Path_) -> tuple["Predictor | Estimator", RunManifest | None]:
+    """Load the predictor of a folder, or its density; and the manifest of the run, if it is one.
 
     Raises
     ------
     FileError
         If there is none, or none yet; the message says how to go on.
     """
-    return registry.fitted(finished(folder)), read_manifest(folder)
+    return registry.predictor(finished(folder)), read_manifest(folder)

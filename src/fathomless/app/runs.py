@@ -36,7 +36,7 @@ import numpy.typing as npt
 from fathomless.app.analysis import Analysis, analyse
 from fathomless.app.doctor import examine
 from fathomless.app.manifests import ASKED, UNFINISHED, RunManifest, complete, finished, read_manifest, state
-from fathomless.estimators.base import Estimator, Predictor
+from fathomless.estimators.base import Estimator, PredictiveEstimator
 from fathomless.estimators.densities import evaluate_density
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
@@ -209,7 +209,7 @@ def finish(
     for evaluation in (main, training):
         keep_evaluation(folder, evaluation)
     io.remove_file(folder / _ANALYSIS)
-    if isinstance(estimator, Predictor):
+    if isinstance(estimator, PredictiveEstimator):
         found = analyse(estimator, take, looked, rest, main, keys=keys, seed=manifest.seed)
         found.save(folder / _ANALYSIS)
     findings = _examined(folder, estimator, [main] if main is not training else [], training, manifest.rows)
@@ -264,7 +264,7 @@ def scored(estimator: Estimator, X: Any, y: Any, **named: Any) -> Evaluation:
     """Score an estimator of any task; a density has no y."""
     if isinstance(estimator, Density):
         return evaluate_density(estimator, X, **named)
-    return evaluate(cast(Predictor, estimator), X, y, **named)
+    return evaluate(cast(PredictiveEstimator, estimator), X, y, **named)
 
 
 def leave(folder: Path_, event: str, **values: Any) -> None:

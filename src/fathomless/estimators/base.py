@@ -7,6 +7,7 @@ is, is :mod:`fathomless.estimators.tasks`.
 
 import contextlib
 import html
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
@@ -18,17 +19,28 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fathomless.data import streams
 from fathomless.data.cells import check_table, is_frame
 from fathomless.data.folds import without
+from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
-from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask
-from fathomless.estimators.fitted import FittedModel, FittedPredictor, named, require_fitted
+from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
+from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
+from fathomless.estimators.predictor import (
+    AnyPredictive,
+    Array,
+    Predictor,
+    Restored,
+    joined,
+    named,
+    read_options,
+    restore,
+)
 from fathomless.estimators.preparation import (
     Prepared,
     SplitPlan,
@@ -40,18 +52,22 @@ from fathomless.estimators.preparation import (
 )
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
+from fathomless.posterior.diagnostics import Diagnostics
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.posterior.structure import Structure
 from fathomless.system import checks, io, memory
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
-from fathomless.system.rng import as_seed
+from fathomless.system.rng import as_seed, building
 from fathomless.system.surroundings import recording
 
-__all__ = ["Estimator", "Predictor"]
+__all__ = ["Estimator", "PredictiveEstimator", "require_fitted"]
 
 
-class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
+class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     """What all estimators share: fitting, and files.
 
     Attributes
@@ -84,6 +100,20 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         fit. False of what was loaded.
     """
 
+    schema_: Schema
+    target_: Target
+    likelihood_: Likelihood
+    model_: Model
+    structure_: Structure
+    relevance_: dict[str, dict[str, float]]
+    history_: list[dict[str, float]]
+    n_iter_: int
+    held_out_: Array
+    fold_: Array | None
+    seed_: int
+    fit_diagnostics_: Diagnostics
+    _fitted_with: dict[str, Any]  # the options of the fit, which may have been changed since
+
     warm_start = False  # an option of some
     goes_on_ = False
 
@@ -101,8 +131,20 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         return new
 
     @abstractmethod
+    def _task(self) -> Task:
+        """Return the encoding of rows and targets."""
+
+    @abstractmethod
+    def _describe(self) -> None:
+        """Set the attributes that show the posterior over structure."""
+
+    @abstractmethod
     def _warn(self, fitted: Fitted) -> None:
-        """Warn of what an inference did not reach."""
+        """Warn of goals that an inference did not reach."""
+
+    def _predictors(self, schema: Schema, X: Any) -> Array:
+        """Encode the predictors of a table, shape (N, D)."""
+        return self._task().predictors(schema, X)
 
     # ---- inference
 
@@ -214,7 +256,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
         """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
-        with recording(), _restored_on_error(self), named(self), memory.told(_SMALLER):
+        with recording(), _restored_on_error(self), named(type(self).__name__), memory.told(_SMALLER):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)
@@ -251,7 +293,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
         self.fit_diagnostics_ = self.diagnostics_class(**{**vars(fitted.diagnostics), "repeats": prepared.repeats})
         self.goes_on_, self.fold_ = fitted.goes_on, None
-        self._fitted_with = self._given()
+        self._fitted_with = self._options_given()
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
                 self.fold_ = without(prepared.fold_of_row, fitted.lost)
@@ -279,7 +321,63 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         text = "<br>".join(map(html.escape, lines))
         return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'
 
-    # ---- saving
+    @property
+    def weighing_(self) -> dict[str, Any]:
+        """Diagnostics of the fit as plain JSON.
+
+        .. deprecated:: 0.2
+            Use `fit_diagnostics_`, whose attributes have types.
+        """
+        warnings.warn("weighing_ is deprecated; use the attributes of fit_diagnostics_", FutureWarning, stacklevel=2)
+        return self.fit_diagnostics_.to_json()
+
+    # ---- files
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], **functions: Any) -> Self:
+        """Load an estimator that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path
+            The folder. A `device` that this machine has not becomes "auto".
+        functions
+            Options that were functions, by name: they cannot be saved and must be given again.
+
+        Raises
+        ------
+        FileError
+            If the folder is missing, damaged, altered, foreign, or written by a newer version.
+        DataError
+            If an option that was a function is not given.
+        """
+        saved = io.load(path, kinds={cls.__name__})
+        given, changed = read_options(saved, path, cls.__name__, functions)
+        own = {option.name for option in options_of(cls)}
+        with saving.foreign(path), recording(), building(0):
+            known = saving.current(given, own)
+            estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
+            estimator._check_options()
+            estimator._adopt(restore(saved, cls.__name__, estimator, estimator._task()))
+            estimator._fitted_with = estimator._options_given()
+            for name, value in saving.decoded(changed, cls.saved_values).items():
+                if name not in own:
+                    raise DataError(f"{name!r} is no option of {cls.__name__}")
+                setattr(estimator, name, functions[name] if value == saving.FUNCTION else value)
+            estimator._check_options()
+        return estimator
+
+    def _adopt(self, restored: Restored) -> None:
+        """Set the attributes of a fitted state that was saved."""
+        found = restored.predictor
+        self.schema_, self.target_, self.seed_, self.fold_ = found.schema, found.target, found.seed, found.fold
+        self.model_, self.likelihood_, self.fit_diagnostics_ = found.model, found.likelihood, found.diagnostics
+        self.history_, self.n_iter_, self._score = restored.history, restored.n_iter, restored.score
+        self.held_out_, self.n_features_in_ = restored.held_out, restored.columns
+        if restored.names:
+            self.feature_names_in_ = np.array(restored.names, dtype=object)
+        self.relevance_ = {}
+        self._describe()
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Save the fitted estimator as a folder: tensors and a JSON manifest, no pickle.
@@ -321,7 +419,7 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _options(self) -> dict[str, Any]:
         """Return the constructor's options as plain JSON; what belongs to one run alone becomes None."""
-        return self._plain(self._given())
+        return self._plain(self._options_given())
 
     def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
         given = {**given, "callbacks": None, "checkpoint": None}
@@ -336,8 +434,66 @@ class Estimator(FittedModel, BaseEstimator, ABC):  # type: ignore[misc]
         return tags
 
 
-class Predictor(FittedPredictor, Estimator, ABC):
-    """What estimators share whose posterior says something of rows with a law for each."""
+class PredictiveEstimator(Estimator, ABC):
+    """Estimators with a predictive distribution for each row."""
+
+    @property
+    def predictor_(self) -> Predictor:
+        """Fitted networks with their encodings, as one value that needs no scikit-learn."""
+        require_fitted(self)
+        return Predictor(
+            name=type(self).__name__,
+            task=self._task(),
+            schema=self.schema_,
+            target=self.target_,
+            model=self.model_,
+            likelihood=self.likelihood_,
+            structure=self.structure_,
+            diagnostics=self.fit_diagnostics_,
+            seed=self.seed_,
+            weight_draws=self.weight_draws,
+            fold=self.fold_,
+        )
+
+    def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
+        """Return the predictive distribution of every row: a mixture over structures and weight draws.
+
+        It holds the parameters of every component, S × N × K numbers.
+
+        Parameters
+        ----------
+        X : array or data frame, shape (N, C)
+            Rows.
+        fold : array of int, shape (R, N), optional
+            Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
+            training and their ``fold_``, predictions by networks that have not seen them.
+        """
+        return joined(self._predictives(X, fold), len(X))
+
+    def predict_encoded(self, x: Array, *, fold: Any = None) -> AnyPredictive:
+        """Return the predictive distribution of rows encoded by ``schema_``, (N, D); see :meth:`predict_dist`."""
+        return joined(self.predictor_.predict_parts(lambda part: x[part], len(x), fold), len(x))
+
+    def _predictives(self, X: Any, fold: Any = None) -> Iterator[AnyPredictive]:
+        """Predict part by part, with the same weight draws for all parts."""
+        with named(type(self).__name__):
+            predictor = self.predictor_
+            if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
+                X = self._table(X, reset=False)
+
+            def encoded(part: slice) -> Array:
+                rows = take(X, part)
+                rows = self._table(rows, reset=False) if whole else rows
+                x = self._predictors(self.schema_, rows)
+                memory.release(X)
+                return x
+
+            yield from predictor.predict_parts(encoded, len(X), fold)
+
+
+def require_fitted(estimator: Estimator) -> None:
+    """Refuse an estimator that is not fitted, as scikit-learn does."""
+    check_is_fitted(estimator, "model_")
 
 
 #: What a fit that finds no memory can do.

@@ -19,8 +19,8 @@ from fathomless.data.rows import Rows
 from fathomless.data.targets import Target, TargetScale
 from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.fitted import Array
 from fathomless.estimators.options import ChainOptions
+from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.inference import stacking
 from fathomless.inference.callbacks import Checkpoint

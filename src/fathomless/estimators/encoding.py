@@ -5,9 +5,9 @@ These are plain values. An estimator builds them from its options and hands them
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import narwhals as nw
 import numpy as np
@@ -15,11 +15,21 @@ import numpy.typing as npt
 
 from fathomless.data.frames import encode, fit_schema
 from fathomless.data.schema import Schema, some
-from fathomless.data.targets import ClassLabels, Indicators, TargetScale, fit_indicators, fit_labels, fit_target
+from fathomless.data.targets import (
+    ClassLabels,
+    Indicators,
+    Target,
+    TargetScale,
+    fit_indicators,
+    fit_labels,
+    fit_target,
+)
+from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Likelihood, StudentT
+from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
 
-__all__ = ["ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class"]
+__all__ = ["ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class", "labels_of"]
 
 Array = npt.NDArray[Any]
 
@@ -143,10 +153,32 @@ class ClassTask(_Rows):
         """Class of the encoded target of a stream."""
         return ClassLabels
 
+    def likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
+        """Build p(y | f); of a saved one by the names of its tensors, which record the choices of the fit."""
+        if isinstance(target, Indicators):
+            return Bernoulli(len(target.counts))
+        tempered = "likelihood/log_temperature" in saved
+        return Categorical(len(cast(ClassLabels, target).labels), temperature=tempered)
+
+    def units(self, target: Target) -> dict[str, Any]:
+        """Return the arguments of :func:`~fathomless.posterior.predictive.predictive` for the labels."""
+        return {} if isinstance(target, Indicators) else {"labels": labels_of(target)}
+
 
 @dataclass(frozen=True)
 class NumberTask(_Rows):
-    """Regression, or the density of a table of numbers."""
+    """Regression, or the density of a table of numbers.
+
+    Attributes
+    ----------
+    law : str, optional
+        Option `likelihood`: the law of the noise. None if networks state the scale of Gaussian noise.
+    noise : {"learned", "input"} or float
+        Option `noise`: the scale of the noise.
+    """
+
+    law: str | None = None
+    noise: "float | str" = "learned"
 
     def shape_target(self, y: Any) -> Any:
         """Return the target as it is."""
@@ -172,9 +204,40 @@ class NumberTask(_Rows):
         """Class of the encoded target of a stream."""
         return TargetScale
 
+    def likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
+        """Build p(y | f); of a saved one by the names of its tensors, which record the choices of the fit."""
+        targets = len(cast(TargetScale, target).mean)
+        if self.law is None:
+            return Gaussian(targets, noise="stated")
+        if "likelihood/raw_df" in saved:
+            return StudentT(targets, df="learned")
+        if "model/noise_scale" in saved:  # of networks that state theirs
+            heavy = "model/noise_df" in saved
+            return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
+        laws: dict[str, Callable[..., Likelihood]] = {
+            "auto": Gaussian,
+            "gaussian": Gaussian,
+            "student_t": StudentT,
+            "laplace": Laplace,
+        }
+        return laws[checks.choice("likelihood", self.law, tuple(laws))](targets, noise=self.noise)
+
+    def units(self, target: Target) -> dict[str, Any]:
+        """Return the arguments of :func:`~fathomless.posterior.predictive.predictive` for the scale of the target."""
+        scale = cast(TargetScale, target)
+        return {"shift": scale.mean, "scale": scale.scale, "squeeze": scale.ndim == 1}
+
 
 #: Task of an estimator.
 Task: TypeAlias = ClassTask | NumberTask
+
+
+def labels_of(target: Target) -> Array:
+    """Return the labels of a classification, ascending, shape (K,); of several labels their columns 0, ..., T − 1."""
+    if isinstance(target, Indicators):
+        return np.arange(len(target.counts))
+    labels = cast(ClassLabels, target)
+    return labels.decode(np.arange(len(labels.labels)))
 
 
 def by_class(name: str, value: Any, labels: ClassLabels) -> Array:

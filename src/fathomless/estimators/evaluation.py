@@ -19,7 +19,7 @@ from torch import Tensor
 from fathomless.data.frames import read_labels, read_target, take
 from fathomless.data.schema import check_fields, some
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
-from fathomless.estimators.base import Predictor
+from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.scores import Score, auroc, average, counted, mean, reliability, row_weights, score
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
@@ -141,7 +141,7 @@ class Evaluation:
 
 
 def evaluate(
-    estimator: Predictor,
+    estimator: PredictiveEstimator,
     X: Any,
     y: Any,
     *,
@@ -154,7 +154,7 @@ def evaluate(
 
     Parameters
     ----------
-    estimator : Predictor
+    estimator : PredictiveEstimator
         A fitted classifier or regressor.
     X : array or data frame, shape (N, C)
         As for ``estimator.predict``.
@@ -166,7 +166,7 @@ def evaluate(
         Names of the target columns.
     fold : array of int, shape (R, N), optional
         Predict each row by the networks that were kept from its fold, see
-        :meth:`~fathomless.estimators.fitted.FittedPredictor.predict_dist`.
+        :meth:`~fathomless.estimators.base.PredictiveEstimator.predict_dist`.
     sample_weight : array, shape (N,), optional
         How often each row counts; once by default. A row of weight k is k equal rows in every score, error and count,
         and a row of weight 0 none. Weights that are not all whole are scaled so that their sum is the number of rows.
@@ -254,7 +254,7 @@ def _check_lengths(X: Any, y: Array, columns: int, targets: Sequence[str]) -> No
         raise DataError(f"targets={targets!r} was given; one name for each of the {columns} target columns is needed")
 
 
-def _chunks(estimator: Predictor, X: Any, rows: int, fold: Any) -> Iterator[tuple[slice, Predictive, Ints]]:
+def _chunks(estimator: PredictiveEstimator, X: Any, rows: int, fold: Any) -> Iterator[tuple[slice, Predictive, Ints]]:
     """Predict part after part; yield which rows it holds, their prediction, and which of them are for pictures."""
     shown = np.linspace(0, rows - 1, min(rows, _SHOWN)).round().astype(np.int64)
     by_position = getattr(X, "iloc", X)  # all tables but those of pandas are cut by position
@@ -298,7 +298,7 @@ class _ClassRows:
 
 
 def _classification(
-    estimator: Predictor,
+    estimator: PredictiveEstimator,
     known: ClassLabels,
     X: Any,
     y: Ints,
@@ -375,7 +375,7 @@ class _NumberRows:
 
 
 def _regression(
-    estimator: Predictor,
+    estimator: PredictiveEstimator,
     known: TargetScale,
     X: Any,
     y: Floats,

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from fathomless.data.frames import encode, read_target
 from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
-from fathomless.estimators.base import Predictor
-from fathomless.estimators.fitted import AnyPredictive
+from fathomless.estimators.base import PredictiveEstimator
+from fathomless.estimators.predictor import AnyPredictive
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
@@ -75,7 +75,7 @@ class Dependence:
 
 
 def importance(
-    estimator: Predictor, X: Any, y: Any, *, fold: Any = None, repeats: int = 3, random_state: int = 0
+    estimator: PredictiveEstimator, X: Any, y: Any, *, fold: Any = None, repeats: int = 3, random_state: int = 0
 ) -> Importance:
     """Shuffle one column after the other, and see how much less likely the target becomes.
 
@@ -83,7 +83,7 @@ def importance(
 
     Parameters
     ----------
-    estimator : Predictor
+    estimator : PredictiveEstimator
         A fitted classifier or regressor.
     X : array or data frame, shape (N, C)
         Rows; better those that training has not seen.
@@ -134,12 +134,14 @@ def importance(
     return Importance(tuple(names[i] for i in first), loss[first], error[first])
 
 
-def dependence(estimator: Predictor, X: Any, column: str, *, points: int = 15, level: float = 0.9) -> Dependence:
+def dependence(
+    estimator: PredictiveEstimator, X: Any, column: str, *, points: int = 15, level: float = 0.9
+) -> Dependence:
     """Give all rows one value of a column after the other, and average the predictions (Friedman, 2001).
 
     Parameters
     ----------
-    estimator : Predictor
+    estimator : PredictiveEstimator
         A fitted classifier or regressor.
     X : array or data frame, shape (N, C)
         Rows whose other columns are kept.
@@ -225,7 +227,7 @@ def _spans(schema: Schema) -> list[tuple[str, slice]]:
     ]
 
 
-def _log_density(estimator: Predictor, x: Array, y: Any, fold: Any) -> Floats:
+def _log_density(estimator: PredictiveEstimator, x: Array, y: Any, fold: Any) -> Floats:
     found = estimator.predict_encoded(x, fold=fold).log_prob(y).numpy()
     return cast(Floats, found if found.ndim == 1 else found.sum(1))
 

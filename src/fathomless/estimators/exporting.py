@@ -25,7 +25,7 @@ from torch import Tensor, fx
 from fathomless.data.frames import as_numbers, frame
 from fathomless.data.schema import Column, Schema
 from fathomless.data.targets import TargetScale
-from fathomless.estimators.base import Predictor
+from fathomless.estimators.base import PredictiveEstimator
 from fathomless.posterior import student
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.mixtures import Classes, Component, Indicators, Laplace, Normal, StudentT
@@ -66,7 +66,7 @@ class Exported:
     difference: float
 
 
-def module_of(estimator: Predictor, levels: Sequence[float]) -> fx.GraphModule:
+def module_of(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.GraphModule:
     """Return the module; see :meth:`~fathomless.estimators.tasks.Supervised.to_module`."""
     given = tuple(float(level) for level in levels)
     if not all(0.0 < level < 1.0 for level in given):
@@ -77,7 +77,7 @@ def module_of(estimator: Predictor, levels: Sequence[float]) -> fx.GraphModule:
 
     def draw(encoded: Tensor) -> Draws:
         return model.draw(
-            encoded.to(model.dtype), estimator._draws(), as_generator(fold_in(estimator.seed_, "predict"))
+            encoded.to(model.dtype), estimator.weight_draws, as_generator(fold_in(estimator.seed_, "predict"))
         )
 
     with torch.no_grad():  # weights of draws do not depend on the rows
@@ -87,12 +87,12 @@ def module_of(estimator: Predictor, levels: Sequence[float]) -> fx.GraphModule:
 
     def predict(x: Tensor) -> dict[str, Tensor]:
         f = draw(_encoded(estimator.schema_, x)).f
-        return _told(f, log_weight, likelihood, estimator._units(), given, table)
+        return _told(f, log_weight, likelihood, estimator._task().units(estimator.target_), given, table)
 
     return program(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
 
 
-def described(estimator: Predictor, levels: Sequence[float]) -> dict[str, Any]:
+def described(estimator: PredictiveEstimator, levels: Sequence[float]) -> dict[str, Any]:
     """Return what a file says of itself, as plain JSON."""
     structure = {name: value for name, value in asdict(estimator.structure_).items() if name != "edges"}
     classes = None if isinstance(estimator.target_, TargetScale) else cast(Any, estimator).classes_
@@ -109,7 +109,9 @@ def described(estimator: Predictor, levels: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def export(estimator: Predictor, path: str | PathLike[str], levels: Sequence[float], about: dict[str, Any]) -> Exported:
+def export(
+    estimator: PredictiveEstimator, path: str | PathLike[str], levels: Sequence[float], about: dict[str, Any]
+) -> Exported:
     """Write the module to a file; see :meth:`~fathomless.estimators.tasks.Supervised.export`."""
     path = Path(path)
     kinds = {".onnx": _onnx, ".pt2": _torch}
@@ -408,12 +410,12 @@ def _made_up(schema: Schema) -> Any:
     return np.column_stack(list(columns.values())) if plain else frame(columns)
 
 
-def _difference(estimator: Predictor, rows: Any, found: dict[str, Any]) -> float:
+def _difference(estimator: PredictiveEstimator, rows: Any, found: dict[str, Any]) -> float:
     """Return how far a module is from the estimator; see :class:`Exported`."""
     dist = cast(Any, estimator.predict_dist(rows))
     if "probabilities" in found:
         return float(np.abs(dist.probs.numpy() - found["probabilities"]).max())
-    unit = np.asarray(estimator._units()["scale"]).reshape(-1)
+    unit = np.asarray(estimator._task().units(estimator.target_)["scale"]).reshape(-1)
     mean = np.abs(dist.mean.numpy() - found["mean"]).reshape(_CHECKED, -1) / unit
     std = np.abs(dist.std.numpy() - np.sqrt(found["variance"])).reshape(_CHECKED, -1) / unit
     return float(max(mean.max(), std.max()))

@@ -193,8 +193,8 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
         """Refuse what would take longer than an hour, before anything is trained."""
         rows = cast(Rows, prepared.train)
         with building(prepared.seed):
-            outputs, dtype = self._likelihood(prepared.target).outputs, self._moving(prepared)
-            model = start._build_model(prepared.inputs, outputs, prepared.seed, dtype).to(prepared.device)
+            likelihood, dtype = self._task().likelihood(prepared.target), self._moving(prepared)
+            model = start._build_model(prepared.inputs, likelihood, prepared.seed, dtype).to(prepared.device)
         if not isinstance(model, HasLogJoint):
             raise lacks(model, HasLogJoint, "weights='hmc'", "use weights='map'")
         largest = max(map(int, cast(ListedPosterior, model.structure()).names))

@@ -18,17 +18,10 @@ from fathomless.data.frames import as_numbers, read_target, take
 from fathomless.data.schema import rows_of
 from fathomless.data.streams import Source
 from fathomless.data.targets import ClassLabels, Indicators, TargetScale
-from fathomless.estimators.base import Estimator, Predictor
-from fathomless.estimators.encoding import by_class
-from fathomless.estimators.fitted import (
-    PREDICTED_AT_ONCE,
-    Array,
-    NamedNoise,
-    OfClasses,
-    OfNumbers,
-    OfRows,
-    require_fitted,
-)
+from fathomless.estimators.base import Estimator, PredictiveEstimator, require_fitted
+from fathomless.estimators.encoding import ClassTask, NumberTask, by_class, labels_of
+from fathomless.estimators.options import ClassOptions, NoiseOptions
+from fathomless.estimators.predictor import PREDICTED_AT_ONCE, Array
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.system import checks
 from fathomless.system.errors import DataError
@@ -41,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regressor", "Supervised"]
 
 
-class Supervised(OfRows, Predictor):
+class Supervised(PredictiveEstimator, ABC):
     """What classifiers and regressors share: columns that predict, and a target."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
@@ -164,7 +157,7 @@ class Supervised(OfRows, Predictor):
         return exporting.export(self, path, levels, about)
 
 
-class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
+class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignore[misc]
     """What all classifiers share.
 
     Attributes
@@ -172,6 +165,16 @@ class Classifier(OfClasses, ClassifierMixin, Supervised):  # type: ignore[misc]
     classes_ : ndarray, shape (K,)
         Labels, ascending; of several labels at once, their columns 0, ..., T − 1.
     """
+
+    several_labels: ClassVar[bool] = True  # whether rows may have any number of labels, in columns of 0 and 1
+
+    @property
+    def classes_(self) -> Array:
+        """Labels, ascending; shape (K,). Of several labels at once, their columns 0, ..., T − 1."""
+        return labels_of(self.target_)
+
+    def _task(self) -> ClassTask:
+        return ClassTask(class_weight=self.class_weight, class_cost=self.class_cost, several_labels=self.several_labels)
 
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape (N, K), columns in the order of ``classes_``.
@@ -230,7 +233,7 @@ def _unhidden(name: str, values: Any) -> Any:
     return found
 
 
-class BaseRegressor(OfNumbers, RegressorMixin, Supervised):  # type: ignore[misc]
+class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
     """What all regressors share."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -263,17 +266,18 @@ class BaseRegressor(OfNumbers, RegressorMixin, Supervised):  # type: ignore[misc
         return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
 
 
-class Regressor(NamedNoise, BaseRegressor):
-    """What regressors share whose noise has a law that the user names."""
+class Regressor(NoiseOptions, BaseRegressor, ABC):
+    """Regressors whose noise has a law that is an option."""
+
+    def _task(self) -> NumberTask:
+        return NumberTask(law=self.likelihood, noise=self.noise)
 
 
-class Density(OfNumbers, DensityMixin, Estimator, ABC):  # type: ignore[misc]
+class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
     """What all estimators of a density share: the columns of the table are the target, and nothing predicts them.
 
     Networks get rows without columns, (N, 0).
     """
-
-    density: ClassVar[bool] = True
 
     @abstractmethod
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
@@ -340,8 +344,11 @@ def _check_numbers(X: Any) -> None:
             )
 
 
-class PredictedDensity(NamedNoise, Density, Predictor):
+class PredictedDensity(NoiseOptions, Density, PredictiveEstimator, ABC):
     """A density that is the predictive distribution of a row without columns."""
+
+    def _task(self) -> NumberTask:
+        return NumberTask(density=True, law=self.likelihood, noise=self.noise)
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
         """Return the log density of every row in nats, and if asked its Monte Carlo error; shape (N,) each."""

@@ -141,8 +141,8 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             as_points(model)
             return model, likelihood
         with building(fold_in(seed, "start")):
-            likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
-            model = self._build_model(prepared.inputs, likelihood.outputs, seed, prepared.dtype)
+            likelihood = self._task().likelihood(prepared.target).to(prepared.device, prepared.dtype)
+            model = self._build_model(prepared.inputs, likelihood, seed, prepared.dtype)
         if self._kind_of_heads() != "point":
             check_heads(model, likelihood, self._kind_of_heads())  # now rather than after the training
         return model.to(prepared.device), likelihood

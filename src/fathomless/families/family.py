@@ -27,9 +27,10 @@ class Family:
         The dataclass of its options, without those of a task.
     classifier, regressor, density : str, optional
         Its estimators.
-    fitted : str, optional
-        Class of what a fit leaves of a classifier or regressor, a :class:`~fathomless.estimators.fitted.FittedModel`
-        without its task: what predictions from a folder need. Without it they load the estimator.
+    networks : str, optional
+        Class of the options of a classifier or regressor that builds its networks, a
+        :class:`~fathomless.estimators.networks.Networks`: predictions from a folder need no more. Without it they load
+        the estimator.
     papers : tuple of Reference
         What to cite.
     report : str, optional
@@ -48,7 +49,7 @@ class Family:
     classifier: str | None = None
     regressor: str | None = None
     density: str | None = None
-    fitted: str | None = None
+    networks: str | None = None
     papers: tuple[Reference, ...] = ()
     report: str | None = None
     findings: str | None = None

@@ -24,9 +24,20 @@ if TYPE_CHECKING:
     from dataclasses import Field
 
     from fathomless.estimators.base import Estimator
-    from fathomless.estimators.fitted import FittedModel
+    from fathomless.estimators.networks import Networks
+    from fathomless.estimators.predictor import Predictor
 
-__all__ = ["BUILT_IN", "GROUP", "estimator_class", "families", "family_of", "fitted", "load", "options", "references"]
+__all__ = [
+    "BUILT_IN",
+    "GROUP",
+    "estimator_class",
+    "families",
+    "family_of",
+    "load",
+    "options",
+    "predictor",
+    "references",
+]
 
 #: The families of the library, a line each.
 BUILT_IN: tuple[Family, ...] = (
@@ -115,7 +126,7 @@ def load(path: str | PathLike[str]) -> "Estimator":
     Raises
     ------
     FileError
-        As :meth:`~fathomless.estimators.fitted.FittedModel.load` does.
+        As :meth:`~fathomless.estimators.base.Estimator.load` does.
     """
     from fathomless.system import io  # torch comes here
 
@@ -126,8 +137,8 @@ def load(path: str | PathLike[str]) -> "Estimator":
     return estimator_class(places[saved]).load(path)
 
 
-def fitted(path: str | PathLike[str]) -> "FittedModel":
-    """Load what predicts from a folder, whatever its class: without scikit-learn, where its family knows how.
+def predictor(path: str | PathLike[str]) -> "Predictor | Estimator":
+    """Load the predictor of any estimator that was saved, without scikit-learn; densities as estimators.
 
     Predictions are those of the estimator, to the byte.
 
@@ -141,12 +152,16 @@ def fitted(path: str | PathLike[str]) -> "FittedModel":
     saved, _ = io.header(path)
     for family in families().values():
         for task, place in family.tasks.items():
-            if place.endswith(f":{saved}") and family.fitted is not None and task != "density":
-                from fathomless.estimators.fitted import fitted_class
+            if place.endswith(f":{saved}") and family.networks is not None and task != "density":
+                from fathomless.estimators.predictor import load_predictor
 
-                found = cast("type[FittedModel]", Family.find(family.fitted))
-                return fitted_class(saved, found, task, family.noise).load(path)
-    return load(path)
+                return load_predictor(
+                    path, saved, cast("type[Networks]", Family.find(family.networks)), task, family.noise
+                )
+    from fathomless.estimators.tasks import Supervised
+
+    found = load(path)
+    return found.predictor_ if isinstance(found, Supervised) else found
 
 
 def references(*names: str) -> tuple[Reference, ...]:

@@ -19,6 +19,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import FixedDepth
+from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DataError, DataWarning
 
 # fits are short on purpose
@@ -181,7 +182,7 @@ def test_deployed_paths_can_be_exported() -> None:
 
 def test_options_become_the_model() -> None:
     def model(**options: Any) -> ContinuousDepth:
-        return ContinuousDepthRegressor(**{**QUICK, **options})._build_model(2, 1, 0, torch.float64)
+        return ContinuousDepthRegressor(**{**QUICK, **options})._build_model(2, Gaussian(1), 0, torch.float64)
 
     assert model().prior == OrnsteinUhlenbeck(0.5)
     assert model(prior="brownian").prior == Brownian(1.0)  # which gains 2 θ of variance in a unit of depth

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fathomless.data import datasets
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.chains import chain_weights, convergence, modes_apart
 from fathomless.families.graph.model import IndianChefs, largest
+from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, PausedError
 
 # fits are short on purpose
@@ -296,21 +298,18 @@ def test_held_out_rows_count_as_they_are_weighted() -> None:
 
 def test_chains_in_different_modes_are_told() -> None:
     record = {"states": 10, "error": ""}
-    told: dict[str, Any] = {
-        "apart": 0.08,
-        "chains": [
-            {"chain": 0, "log_likelihood": -1.0, "weight": 1.0, **record},
-            {"chain": 1, "log_likelihood": -1.3, "weight": 0.0, **record},
-        ],
-        "diagnostics": {},
-    }
+    chains = (
+        {"chain": 0, "log_likelihood": -1.0, "weight": 1.0, **record},
+        {"chain": 1, "log_likelihood": -1.3, "weight": 0.0, **record},
+    )
+    told = ChainDiagnostics(apart=0.08, chains=chains, diagnostics={}, diagnostics_of_all={}, traces={})
     (text,) = convergence(told, "selected")
     assert text.startswith(
         "chains are in different modes: 1 of 2 are within 0.08 nats per row of the best, the last is"
     )
-    told["chains"][1]["log_likelihood"] = -1.01
+    chains[1]["log_likelihood"] = -1.01
     assert convergence(told, "selected") == []
-    told["diagnostics"] = {"hidden": {"rhat": 1.3, "ess_bulk": 50.0, "ess_tail": 500.0}}
+    told = replace(told, diagnostics={"hidden": {"rhat": 1.3, "ess_bulk": 50.0, "ess_tail": 500.0}})
     assert "R-hat of hidden is 1.30" in convergence(told, "selected")[0]
 
 

@@ -17,7 +17,7 @@ from fathomless.system.citations import ICML, NEURIPS, Reference
 __all__ = ["FAMILIES"]
 
 _ESTIMATOR = "fathomless.families.baselines.estimator"
-_FITTED = "fathomless.families.baselines.fitted"
+_NETWORKS = "fathomless.families.baselines.networks"
 _REPORT = "fathomless.families.depth.report:page"  # all of them are networks of layers and heads
 
 #: What the registry knows of them.
@@ -28,7 +28,7 @@ FAMILIES = (
         options=FiniteOptions,
         classifier=f"{_ESTIMATOR}:FiniteNetworkClassifier",
         regressor=f"{_ESTIMATOR}:FiniteNetworkRegressor",
-        fitted=f"{_FITTED}:FittedFinite",
+        networks=f"{_NETWORKS}:FiniteNetworks",
         report=_REPORT,
     ),
     Family(
@@ -37,7 +37,7 @@ FAMILIES = (
         options=DepthUncertaintyOptions,
         classifier=f"{_ESTIMATOR}:DepthUncertaintyNetworkClassifier",
         regressor=f"{_ESTIMATOR}:DepthUncertaintyNetworkRegressor",
-        fitted=f"{_FITTED}:FittedDepthUncertainty",
+        networks=f"{_NETWORKS}:DepthUncertaintyNetworks",
         papers=(
             Reference(
                 "antoran2020depth",
@@ -59,7 +59,7 @@ FAMILIES = (
         options=DropoutOptions,
         classifier=f"{_ESTIMATOR}:DropoutNetworkClassifier",
         regressor=f"{_ESTIMATOR}:DropoutNetworkRegressor",
-        fitted=f"{_FITTED}:FittedDropout",
+        networks=f"{_NETWORKS}:DropoutNetworks",
         papers=(
             Reference(
                 "gal2016dropout",
@@ -79,7 +79,7 @@ FAMILIES = (
         options=MeanFieldOptions,
         classifier=f"{_ESTIMATOR}:MeanFieldNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MeanFieldNetworkRegressor",
-        fitted=f"{_FITTED}:FittedMeanField",
+        networks=f"{_NETWORKS}:MeanFieldNetworks",
         papers=(
             Reference(
                 "blundell2015weight",
@@ -99,7 +99,7 @@ FAMILIES = (
         options=LaplaceOptions,
         classifier=f"{_ESTIMATOR}:LaplaceNetworkClassifier",
         regressor=f"{_ESTIMATOR}:LaplaceNetworkRegressor",
-        fitted=f"{_FITTED}:FittedLaplace",
+        networks=f"{_NETWORKS}:LaplaceNetworks",
         papers=(
             Reference(
                 "immer2021improving",
@@ -119,7 +119,7 @@ FAMILIES = (
         options=SWAGOptions,
         classifier=f"{_ESTIMATOR}:SWAGNetworkClassifier",
         regressor=f"{_ESTIMATOR}:SWAGNetworkRegressor",
-        fitted=f"{_FITTED}:FittedSWAG",
+        networks=f"{_NETWORKS}:SWAGNetworks",
         papers=(
             Reference(
                 "maddox2019simple",
@@ -139,7 +139,7 @@ FAMILIES = (
         options=SubspaceOptions,
         classifier=f"{_ESTIMATOR}:SubspaceNetworkClassifier",
         regressor=f"{_ESTIMATOR}:SubspaceNetworkRegressor",
-        fitted=f"{_FITTED}:FittedSubspace",
+        networks=f"{_NETWORKS}:SubspaceNetworks",
         papers=(
             Reference(
                 "izmailov2019subspace",
@@ -166,7 +166,7 @@ FAMILIES = (
         options=MatrixNormalOptions,
         classifier=f"{_ESTIMATOR}:MatrixNormalNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MatrixNormalNetworkRegressor",
-        fitted=f"{_FITTED}:FittedMatrixNormal",
+        networks=f"{_NETWORKS}:MatrixNormalNetworks",
         papers=(
             Reference(
                 "louizos2016structured",
@@ -186,7 +186,7 @@ FAMILIES = (
         options=EnsembleOptions,
         classifier=f"{_ESTIMATOR}:DeepEnsembleClassifier",
         regressor=f"{_ESTIMATOR}:DeepEnsembleRegressor",
-        fitted=f"{_FITTED}:FittedEnsemble",
+        networks=f"{_NETWORKS}:EnsembleNetworks",
         papers=(
             Reference(
                 "lakshminarayanan2017simple",

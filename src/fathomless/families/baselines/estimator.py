@@ -17,17 +17,17 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.baselines.drawn import DrawnNetworks
-from fathomless.families.baselines.fitted import (
-    FittedDepthUncertainty,
-    FittedDropout,
-    FittedEnsemble,
-    FittedFinite,
-    FittedLaplace,
-    FittedMatrixNormal,
-    FittedMeanField,
-    FittedSubspace,
-    FittedSWAG,
-    FittedTrajectory,
+from fathomless.families.baselines.networks import (
+    DepthUncertaintyNetworks,
+    DropoutNetworks,
+    EnsembleNetworks,
+    FiniteNetworks,
+    LaplaceNetworks,
+    MatrixNormalNetworks,
+    MeanFieldNetworks,
+    SubspaceNetworks,
+    SWAGNetworks,
+    TrajectoryNetworks,
 )
 from fathomless.families.baselines.options import (
     DrawnNetworksOptions,
@@ -67,23 +67,23 @@ __all__ = [
 _BATCH = 32  # rows of a step at a constant rate
 
 
-class _FiniteNetwork(FittedFinite, LayeredNetwork):
+class _FiniteNetwork(FiniteNetworks, LayeredNetwork):
     """How it is trained."""
 
 
-class _DepthUncertaintyNetwork(FittedDepthUncertainty, Incremental, LayeredNetwork):
+class _DepthUncertaintyNetwork(DepthUncertaintyNetworks, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
-class _DropoutNetwork(FittedDropout, Incremental, LayeredNetwork):
+class _DropoutNetwork(DropoutNetworks, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
-class _MeanFieldNetwork(FittedMeanField, Incremental, LayeredNetwork):
+class _MeanFieldNetwork(MeanFieldNetworks, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
-class _MatrixNormalNetwork(FittedMatrixNormal, Incremental, LayeredNetwork):
+class _MatrixNormalNetwork(MatrixNormalNetworks, Incremental, LayeredNetwork):
     """How it is trained."""
 
 
@@ -110,7 +110,7 @@ class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
         """Find the posterior of a trained network, and draw from it."""
 
 
-class _LaplaceNetwork(FittedLaplace, AfterTraining, LayeredNetwork):
+class _LaplaceNetwork(LaplaceNetworks, AfterTraining, LayeredNetwork):
     """How the options of the family become a model."""
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
@@ -122,7 +122,7 @@ class _LaplaceNetwork(FittedLaplace, AfterTraining, LayeredNetwork):
         model.take(posterior.deviations(self.networks, generator), posterior.precision, part)
 
 
-class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):
+class _AlongTrajectory(TrajectoryNetworks, AfterTraining, LayeredNetwork, ABC):
     """How iterates of descent at a constant rate become a model."""
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
@@ -143,7 +143,7 @@ class _AlongTrajectory(FittedTrajectory, AfterTraining, LayeredNetwork, ABC):
         """Draw weights (n, P), given iterates (T, P); return how many of them are of one chain, if chains drew them."""
 
 
-class _SWAGNetwork(FittedSWAG, _AlongTrajectory):
+class _SWAGNetwork(SWAGNetworks, _AlongTrajectory):
     """How the options of the family become a model."""
 
     def _along(
@@ -152,7 +152,7 @@ class _SWAGNetwork(FittedSWAG, _AlongTrajectory):
         return swag_draws(points, self.rank, self.networks, generator), None
 
 
-class _SubspaceNetwork(FittedSubspace, _AlongTrajectory):
+class _SubspaceNetwork(SubspaceNetworks, _AlongTrajectory):
     """How the options of the family become a model."""
 
     def _along(
@@ -163,7 +163,7 @@ class _SubspaceNetwork(FittedSubspace, _AlongTrajectory):
         return drawn, math.ceil(self.networks / CHAINS)
 
 
-class _DeepEnsemble(FittedEnsemble, _FiniteNetwork):
+class _DeepEnsemble(EnsembleNetworks, _FiniteNetwork):
     """A finite network, several times."""
 
 

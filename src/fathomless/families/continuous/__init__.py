@@ -13,7 +13,7 @@ FAMILY = Family(
     options=ContinuousOptions,
     classifier="fathomless.families.continuous.estimator:ContinuousDepthClassifier",
     regressor="fathomless.families.continuous.estimator:ContinuousDepthRegressor",
-    fitted="fathomless.families.continuous.fitted:FittedContinuous",
+    networks="fathomless.families.continuous.networks:ContinuousNetworks",
     papers=(
         Reference(
             "xu2022infinitely",

@@ -10,22 +10,24 @@ from typing import Any, ClassVar, Self, cast
 import torch
 
 from fathomless.data.frames import take
-from fathomless.estimators.base import Estimator
+from fathomless.estimators.base import Estimator, require_fitted
 from fathomless.estimators.options import documented
+from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
 from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
-from fathomless.families.continuous.fitted import ContinuousDiagnostics, FittedContinuous
 from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.networks import ContinuousDiagnostics, ContinuousNetworks
 from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.inference.looks import Law
 from fathomless.inference.objective import log_predictive
 from fathomless.inference.run import Fitted
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.model import Draws
+from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system.rng import fold_in
 
 __all__ = ["ContinuousDepthClassifier", "ContinuousDepthRegressor"]
@@ -47,7 +49,7 @@ class EffectiveDepth(ContinuousOptions, Estimator, ABC):
         return replace(fitted, diagnostics=ContinuousDiagnostics(**vars(fitted.diagnostics), effective_depth=layers))
 
 
-class _ContinuousDepth(FittedContinuous, EffectiveDepth, CrossFitEstimator, ABC):
+class _ContinuousDepth(ContinuousNetworks, EffectiveDepth, CrossFitEstimator, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -62,6 +64,43 @@ class _ContinuousDepth(FittedContinuous, EffectiveDepth, CrossFitEstimator, ABC)
         Depth, and the divergence of the path of the weights from its prior there, in nats per unit of depth: where the
         data changed the network. Of several networks the mean.
     """
+
+    fit_diagnostics_: ContinuousDiagnostics
+    structure_: ListedPosterior
+    effective_depth_: int
+    horizon_posterior_: dict[float, float]
+    divergence_profile_: Array
+
+    def _networks(self) -> list[ContinuousDepth]:
+        """Return the fitted network, or those of an ensemble."""
+        require_fitted(self)
+        return cast(list[ContinuousDepth], members_of(self.model_))
+
+    def _describe(self) -> None:
+        first, *_ = networks = self._networks()
+        self._set_predictions(self.model_)
+        structure = cast(ListedPosterior, self.model_.structure())
+        parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
+        found = self.fit_diagnostics_.structure
+        if found is not None and first.random_horizon:
+            statistics, unit = structure.statistics, first.unit
+            structure = replace(with_errors(first.structure(), found), statistics=statistics)
+            parts.append(f"mean horizon {found.mean * unit:.2f} ± {found.mean_error * unit:.2f} by unseen rows")
+        elif first.random_horizon:
+            parts.append(f"mean horizon {structure.statistics['mean_horizon'] * first.unit:.2f}")
+        told = ", ".join(parts)
+        own = first.summary(structure.statistics)
+        self.structure_ = replace(structure, summary=f"{told}; {own}" if told else own)
+        self.effective_depth_ = self.fit_diagnostics_.effective_depth
+        self.horizon_posterior_ = {first.horizon: 1.0}
+        if first.random_horizon:
+            pairs = zip(structure.names, structure.probabilities, strict=True)
+            self.horizon_posterior_ = {int(name) * first.unit: p for name, p in pairs}
+        each = [network.divergence_profile() for network in networks]
+        depth = max((one.depth for one in each), key=len)
+        rates = [torch.nn.functional.pad(one.rate, (0, len(depth) - len(one.depth))) for one in each]
+        profile = [torch.tensor(depth, dtype=torch.float64, device="cpu"), torch.stack(rates).mean(0)]
+        self.divergence_profile_ = torch.stack(profile, 1).numpy()
 
     structure_every: ClassVar[int] = 1
 

@@ -13,7 +13,7 @@ FAMILY = Family(
     options=DepthOptions,
     classifier="fathomless.families.depth.estimator:UnboundedDepthClassifier",
     regressor="fathomless.families.depth.estimator:UnboundedDepthRegressor",
-    fitted="fathomless.families.depth.fitted:FittedDepth",
+    networks="fathomless.families.depth.networks:DepthNetworks",
     papers=(
         Reference(
             "nazaret2022variational",

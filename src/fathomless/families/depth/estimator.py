@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from fathomless.estimators.fitted import require_fitted
+from fathomless.estimators.base import require_fitted
 from fathomless.estimators.hamiltonian import HamiltonianEstimator, Sampled, unconverged
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
@@ -17,13 +17,15 @@ from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import depth_drift, reach
-from fathomless.families.depth.fitted import FittedDepth, FittedLayers, relevance
 from fathomless.families.depth.fitting import fitting
 from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
 from fathomless.inference.heads import HEADS
 from fathomless.inference.looks import FIRST, Law
 from fathomless.inference.run import Fitted
+from fathomless.posterior.diagnostics import CrossFitDiagnostics
+from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,
@@ -32,6 +34,7 @@ from fathomless.posterior.laws import (
 )
 from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
+from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system import checks
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import building
@@ -39,7 +42,7 @@ from fathomless.system.rng import building
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
 
 
-class LayeredNetwork(FittedLayers, VariationalEstimator, ABC):
+class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     """What families of layers and heads share.
 
     Attributes
@@ -56,7 +59,32 @@ class LayeredNetwork(FittedLayers, VariationalEstimator, ABC):
         empty.
     """
 
+    fit_diagnostics_: CrossFitDiagnostics
+    structure_: ListedPosterior
+    depth_posterior_: dict[int, float]
+    depth_posterior_error_: dict[int, float]
+    depth_posterior_single_: dict[int, float]
+    kinds_: list[dict[str, Any]]
+    sampling_: dict[int, dict[str, Any]]
+
     shown = FAMILY.progress
+
+    def _describe(self) -> None:
+        told = self.fit_diagnostics_
+        found = told.structure
+        self.kinds_ = [kind.to_json() for kind in told.kinds]
+        self.sampling_ = {int(number): dict(record) for number, record in told.sampling.items()}
+        one_law = found is not None and not self.kinds_
+        first = members_of(self.model_)[0] if one_law else self.model_
+        self.structure_ = cast(ListedPosterior, first.structure())
+        if found is not None:
+            self.structure_ = with_errors(self.structure_, found)
+        pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
+        self.depth_posterior_ = {int(name): p for name, p in pairs}
+        self.depth_posterior_error_ = dict(zip(found.numbers, found.errors, strict=True)) if found else {}
+        self.depth_posterior_single_ = dict(zip(found.numbers, found.single, strict=True)) if found else {}
+        if isinstance(self.model_, SampledDepth) and self.model_.reach.shape[1]:
+            self.relevance_ = relevance(self.model_, self.schema_.encoded_names, 0.9)
 
     def _warn(self, fitted: Fitted) -> None:
         for text in unconverged(fitted.diagnostics):
@@ -88,7 +116,7 @@ class LayeredNetwork(FittedLayers, VariationalEstimator, ABC):
             )
 
 
-class _UnboundedDepth(FittedDepth, Incremental, HamiltonianEstimator, LayeredNetwork, ABC):
+class _UnboundedDepth(DepthNetworks, Incremental, HamiltonianEstimator, LayeredNetwork, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -139,8 +167,8 @@ class _UnboundedDepth(FittedDepth, Incremental, HamiltonianEstimator, LayeredNet
 
     def _sampled_model(self, prepared: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]) -> Model:
         with building(prepared.seed):
-            outputs = self._likelihood(prepared.target).outputs
-            model = self._build_model(prepared.inputs, outputs, prepared.seed, prepared.dtype)
+            likelihood = self._task().likelihood(prepared.target)
+            model = self._build_model(prepared.inputs, likelihood, prepared.seed, prepared.dtype)
         assert isinstance(model, SampledDepth)
         model.fill(masses, {number: _states(one) for number, one in found.items()})
         return model.to(prepared.device)

@@ -19,7 +19,7 @@ FAMILY = Family(
     report="fathomless.families.graph.report:page",
     findings="fathomless.families.graph.report:findings",
     noise=False,
-    fitted="fathomless.families.graph.fitted:FittedGraph",
+    networks="fathomless.families.graph.networks:GraphNetworks",
     papers=(
         Reference(
             "dallaire2016bayesian",

@@ -16,21 +16,25 @@ from torch import Tensor
 from fathomless.data.frames import read_target
 from fathomless.data.rows import Rows
 from fathomless.data.targets import ClassLabels, TargetScale
+from fathomless.estimators.base import require_fitted
 from fathomless.estimators.chains import ChainEstimator, chain_weights
-from fathomless.estimators.fitted import Array, require_fitted
+from fathomless.estimators.encoding import NumberTask
 from fathomless.estimators.options import documented
+from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import BaseRegressor, Classifier, Density
 from fathomless.families.graph.density import LogitScale, Mixture, components, log_components
 from fathomless.families.graph.engine import engine
-from fathomless.families.graph.fitted import FittedGraph
 from fathomless.families.graph.model import IndianChefs, units_of
+from fathomless.families.graph.networks import GraphNetworks
 from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.sampler import GraphSampler
 from fathomless.families.graph.state import COVARIATE, FIXED, FREE
 from fathomless.inference.mcmc.chains import Chain, Plan
 from fathomless.inference.objective import log_predictive
+from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.structure import GraphPosterior
 from fathomless.system import checks, memory
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, as_seed, building, fold_in
@@ -45,7 +49,7 @@ _LARGEST_MASS = 5.0  # prior mean of the mass beyond which graphs are huge
 _FEW = 50.0  # components below which a density has no error to be trusted
 
 
-class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
+class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
     """How the options of the family become chains, and chains a model.
 
     Attributes
@@ -54,11 +58,23 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
         Posterior probability of each number of hidden units.
     """
 
+    fit_diagnostics_: ChainDiagnostics
+    model_: IndianChefs
+    structure_: GraphPosterior
+    hidden_posterior_: dict[int, float]
+
     shown: ClassVar[Mapping[str, str]] = {"mean_hidden": "hidden units", "mean_edges": "edges"}
 
     @abstractmethod
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         """Return activations of output units, (T, N), and classes where these are latent."""
+
+    def _describe(self) -> None:
+        told = self.fit_diagnostics_
+        if not {len(told.low), len(told.span)} <= {0, self.model_.observed}:
+            raise DataError(f"its diagnostics have ranges of {len(told.low)} columns, not of {self.model_.observed}")
+        self.structure_ = self.model_.structure()
+        self.hidden_posterior_ = dict(self.structure_.counts["hidden units"])
 
     def _sampler(self, prepared: Prepared, x: Array, y: Array, plan: Plan) -> GraphSampler:
         self._check_priors(prepared.inputs)
@@ -133,7 +149,7 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
 
     def _model_of(self, prepared: Prepared, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> IndianChefs:
         with building(prepared.seed):
-            model = self._build_model(prepared.inputs, self._noise_of(prepared).outputs, prepared.seed, torch.float64)
+            model = self._build_model(prepared.inputs, self._noise_of(prepared), prepared.seed, torch.float64)
         states = [state for chain in chains for state in chain.kept]
         number = [chain.number for chain in chains for _ in chain.kept]
         share = [weight / len(chain.kept) for chain, weight in zip(chains, weights, strict=True) for _ in chain.kept]
@@ -142,7 +158,7 @@ class _InfiniteGraph(FittedGraph, ChainEstimator, ABC):
 
     def _noise_of(self, prepared: Prepared) -> Likelihood:
         with building(prepared.seed):
-            return self._likelihood(prepared.target)
+            return self._task().likelihood(prepared.target)
 
 
 class _Conditional(_InfiniteGraph, ABC):
@@ -202,6 +218,9 @@ class IndianChefsRegressor(_Conditional, BaseRegressor):
     >>> reg.predict(X[:3]).shape, len(reg.chains_)
     ((3,), 2)
     """
+
+    def _task(self) -> NumberTask:
+        return NumberTask()
 
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         return y.T, None
@@ -270,6 +289,9 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         require_fitted(self)
         scale = self._logits()
         return cast(TargetScale, self.target_).decode(scale.support)
+
+    def _task(self) -> NumberTask:
+        return NumberTask(density=True)
 
     def _observed(self, prepared: Prepared, x: Array, y: Array) -> tuple[Array, Array | None]:
         if y.shape[1] > _COLUMNS or len(y) < _FEW_ROWS:

@@ -13,7 +13,7 @@ FAMILY = Family(
     options=ManifoldOptions,
     classifier="fathomless.families.manifold.estimator:ProjectedBayesClassifier",
     regressor="fathomless.families.manifold.estimator:ProjectedBayesRegressor",
-    fitted="fathomless.families.manifold.fitted:FittedManifold",
+    networks="fathomless.families.manifold.networks:ManifoldNetworks",
     papers=(
         Reference(
             "pradier2018projected",

@@ -14,17 +14,18 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
-from fathomless.estimators.base import Estimator
-from fathomless.estimators.fitted import Array, require_fitted
+from fathomless.estimators.base import Estimator, require_fitted
 from fathomless.estimators.options import documented
+from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
 from fathomless.families.manifold.dimensions import Dimensions
 from fathomless.families.manifold.fit import STEPS, Manifold, Recipe
-from fathomless.families.manifold.fitted import FittedManifold, ManifoldDiagnostics
 from fathomless.families.manifold.latent import WEIGHTS
+from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import Flat
+from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
 from fathomless.families.manifold.sampling import sample_latent
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
@@ -34,6 +35,7 @@ from fathomless.nn.flat import flattened
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
+from fathomless.posterior.structure import LatentPosterior
 from fathomless.system import checks, memory
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import building, fold_in
@@ -46,7 +48,7 @@ _FEW = 12  # rows below which every candidate sees all
 _ALONG, _FAR = 60, 2.0  # places along a column, and how many standard deviations from its average they reach
 
 
-class _ProjectedBayes(FittedManifold, Estimator, ABC):
+class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
     """How the options of the family become stages, and what they find a model.
 
     Attributes
@@ -70,7 +72,22 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         empty.
     """
 
+    fit_diagnostics_: ManifoldDiagnostics
+    model_: ProjectedNetwork
+    structure_: LatentPosterior
+    latent_dim_: int
+    candidates_: dict[str, Any]
+
     shown: ClassVar[Mapping[str, str]] = {"modes": "modes"}
+
+    def _describe(self) -> None:
+        told = self.fit_diagnostics_
+        self.structure_ = self.latent_posterior_ = self.model_.structure()
+        self.decoder_gate_ = dict(told.gate)
+        self.latent_dim_ = int(self.model_.law.means.shape[1])
+        self.latent_dims_ = {int(number): dict(trial) for number, trial in told.latent_dims.items()}
+        self.sampling_ = dict(told.sampling)
+        self.candidates_ = {"kept": list(told.kept), "score": told.score}
 
     def _recipe(self, dimensions: int) -> Recipe:
         prior = Recipe().prior
@@ -126,7 +143,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
         if ranks().count > 1:
             raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one")
         with building(prepared.seed):
-            likelihood = self._likelihood(prepared.target).to(prepared.device, prepared.dtype)
+            likelihood = self._task().likelihood(prepared.target).to(prepared.device, prepared.dtype)
             network, tried = self._network(prepared.inputs, likelihood.outputs), self._tried()
         recipe = self._recipe(max(tried))
         self._require_memory(network, recipe, prepared)
@@ -290,7 +307,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
 
     def _shown(self, draws: Draws) -> Array:
         with torch.no_grad():
-            p: Any = predictive(draws, self.likelihood_, **self._units())
+            p: Any = predictive(draws, self.likelihood_, **self._task().units(self.target_))
             found = p.probs if self.likelihood_.discrete else p.mean
         return cast(Array, found.numpy())
 

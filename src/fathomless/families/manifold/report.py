@@ -14,7 +14,7 @@ from fathomless.families.manifold.estimator import (
     ProjectedBayesRegressor,
 )
 from fathomless.families.manifold.fit import UNEXPLAINED
-from fathomless.families.manifold.fitted import ManifoldDiagnostics
+from fathomless.families.manifold.networks import ManifoldDiagnostics
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
 
 __all__ = ["findings", "page"]

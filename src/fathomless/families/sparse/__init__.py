@@ -13,7 +13,7 @@ FAMILY = Family(
     options=SparseOptions,
     classifier="fathomless.families.sparse.estimator:SparseBayesClassifier",
     regressor="fathomless.families.sparse.estimator:SparseBayesRegressor",
-    fitted="fathomless.families.sparse.fitted:FittedSparse",
+    networks="fathomless.families.sparse.networks:SparseNetworks",
     papers=(
         Reference(
             "skaaretlund2023sparsifying",

@@ -2,30 +2,32 @@
 
 import warnings
 from abc import ABC
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, cast
 
 import torch
 
-from fathomless.estimators.fitted import require_fitted
+from fathomless.estimators.base import require_fitted
 from fathomless.estimators.options import documented
+from fathomless.estimators.predictor import Array
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.sparse.export import SparseExport, to_sparse
-from fathomless.families.sparse.fitted import FittedSparse
-from fathomless.families.sparse.model import inclusion_table
+from fathomless.families.sparse.model import SparseNetwork, inclusion_table
+from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetworks
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
 from fathomless.families.sparse.temperature import TemperatureChoice
 from fathomless.inference.run import Fitted
 from fathomless.inference.training import adam_travel
 from fathomless.nn.spike_slab import SlabStart
-from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 
 
-class _SparseBayes(FittedSparse, TemperatureChoice, VariationalEstimator, ABC):
+class _SparseBayes(SparseNetworks, TemperatureChoice, VariationalEstimator, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -41,7 +43,29 @@ class _SparseBayes(FittedSparse, TemperatureChoice, VariationalEstimator, ABC):
         :class:`~fathomless.families.sparse.temperature.Candidate`. Empty if it was not chosen.
     """
 
+    fit_diagnostics_: SparseDiagnostics
+    inclusion_probability_: dict[str, Array]
+    candidates_: list[dict[str, Any]]
+
     structure_every: ClassVar[int] = 1
+
+    def _members(self) -> list[SparseNetwork]:
+        """Return the fitted network, or those of an ensemble of restarts."""
+        return cast(list[SparseNetwork], members_of(self.model_))
+
+    def _describe(self) -> None:
+        self._set_predictions(self.model_)
+        self.structure_ = self.model_.structure()
+        choice = self.fit_diagnostics_.choice
+        self.temperature_ = float(cast(float, self.temperature) if choice is None else choice.temperature)
+        self.candidates_ = [] if choice is None else [dict(one) for one in choice.candidates]
+        if choice is not None:
+            told = f"{self.structure_.summary}; temperature {self.temperature_:g}, {choice.note}"
+            self.structure_ = replace(self.structure_, summary=told)
+        first = self._members()[0]
+        self.inclusion_probability_ = {
+            name: layer.weight.inclusion().cpu().numpy() for name, layer in first.sparse_layers()
+        }
 
     @property
     def selected_features_(self) -> list[str]:

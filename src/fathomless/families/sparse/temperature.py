@@ -30,7 +30,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import NoiseOptions
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.variational import VariationalEstimator
-from fathomless.families.sparse.fitted import SparseDiagnostics, TemperatureChosen
+from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
 from fathomless.families.sparse.options import SparseOptions, temperatures
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.callbacks import Checkpoint

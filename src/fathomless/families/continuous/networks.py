@@ -1,15 +1,14 @@
-"""Networks of continuous depth, as they are read from a folder."""
+"""Networks of continuous depth, built from options, and their diagnostics."""
 
 import math
 import warnings
-from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, cast
 
 import torch
 
-from fathomless.estimators.fitted import Array, FittedPredictor, require_fitted
+from fathomless.estimators.networks import Networks
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions
@@ -18,12 +17,13 @@ from fathomless.families.continuous.solve import PathOptions
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
-from fathomless.posterior.structure import ListedPosterior, with_errors
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import fold_in
 
-__all__ = ["ContinuousDiagnostics", "FittedContinuous"]
+__all__ = ["ContinuousDiagnostics", "ContinuousNetworks"]
 
 _EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with gates, which halve a layer
 _PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
@@ -44,17 +44,12 @@ class ContinuousDiagnostics(CrossFitDiagnostics):
     effective_depth: int = 0
 
 
-class FittedContinuous(ContinuousOptions, FittedPredictor, ABC):
-    """How the options of the family become a model, and what it shows."""
+class ContinuousNetworks(ContinuousOptions, Networks):
+    """Networks of continuous depth."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = ContinuousDiagnostics
-    fit_diagnostics_: ContinuousDiagnostics
 
     saved_values: ClassVar[dict[str, type]] = {"PoissonPrior": PoissonPrior, "UniformPrior": UniformPrior}
-    structure_: ListedPosterior
-    effective_depth_: int
-    horizon_posterior_: dict[float, float]
-    divergence_profile_: Array
 
     def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
         if callable(self.architecture):
@@ -65,7 +60,7 @@ class FittedContinuous(ContinuousOptions, FittedPredictor, ABC):
         options = (self.encoder, self.augment, self.activation, self.time)
         return MLPDynamics(inputs, outputs, self.width, hidden, *options)
 
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ContinuousDepth:
+    def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> ContinuousDepth:
         calm = self.initial == "point" and self.rate in ("learned", 0)
         weight_prior = _WIDE if calm else _PRIORS[self.initial]
         if self.weight_prior != "auto":
@@ -85,7 +80,7 @@ class FittedContinuous(ContinuousOptions, FittedPredictor, ABC):
         random = self.horizon == "random"
         horizon = 1.0 if random else checks.positive("horizon", self.horizon, "random")
         return ContinuousDepth(
-            self._dynamics(inputs, outputs),
+            self._dynamics(inputs, likelihood.outputs),
             prior=prior,
             weight_prior=weight_prior,
             options=self._path_options(),
@@ -108,35 +103,7 @@ class FittedContinuous(ContinuousOptions, FittedPredictor, ABC):
             if self.horizon != "random" and (own["support"] != [self.horizons - 1] or "masses" in own):
                 raise DataError(f"its horizons are {own['support']}, and horizon={self.horizon}")
 
-    def _networks(self) -> list[ContinuousDepth]:
-        """Return the fitted network, or those of an ensemble."""
-        require_fitted(self)
-        return cast(list[ContinuousDepth], members_of(self.model_))
-
-    def _describe(self) -> None:
-        first, *_ = networks = self._networks()
-        for network in networks:
+    def _set_predictions(self, model: Model) -> None:
+        for network in cast(list[ContinuousDepth], members_of(model)):
             if network.times is None:  # those of a saved one win
                 network.predict_by(steps=self.predict_steps)
-        structure = cast(ListedPosterior, self.model_.structure())
-        parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
-        found = self.fit_diagnostics_.structure
-        if found is not None and first.random_horizon:
-            statistics, unit = structure.statistics, first.unit
-            structure = replace(with_errors(first.structure(), found), statistics=statistics)
-            parts.append(f"mean horizon {found.mean * unit:.2f} ± {found.mean_error * unit:.2f} by unseen rows")
-        elif first.random_horizon:
-            parts.append(f"mean horizon {structure.statistics['mean_horizon'] * first.unit:.2f}")
-        told = ", ".join(parts)
-        own = first.summary(structure.statistics)
-        self.structure_ = replace(structure, summary=f"{told}; {own}" if told else own)
-        self.effective_depth_ = self.fit_diagnostics_.effective_depth
-        self.horizon_posterior_ = {first.horizon: 1.0}
-        if first.random_horizon:
-            pairs = zip(structure.names, structure.probabilities, strict=True)
-            self.horizon_posterior_ = {int(name) * first.unit: p for name, p in pairs}
-        each = [network.divergence_profile() for network in networks]
-        depth = max((one.depth for one in each), key=len)
-        rates = [torch.nn.functional.pad(one.rate, (0, len(depth) - len(one.depth))) for one in each]
-        profile = [torch.tensor(depth, dtype=torch.float64, device="cpu"), torch.stack(rates).mean(0)]
-        self.divergence_profile_ = torch.stack(profile, 1).numpy()

@@ -1,24 +1,22 @@
-"""Networks of unbounded depth as they are read from a folder, and what other networks of layers and heads share."""
+"""Networks of unbounded depth, built from options; and what other networks of layers and heads share."""
 
 import math
 import warnings
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from fathomless.estimators.fitted import FittedPredictor
+from fathomless.estimators.networks import Networks
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.options import DepthOptions, NetworkOptions
 from fathomless.families.depth.sampled import SampledDepth
 from fathomless.nn.architectures import MLP, Architecture, TabularTransformer
 from fathomless.nn.layers import WeightPrior
-from fathomless.posterior.diagnostics import CrossFitDiagnostics
-from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (
     DepthLaw,
     DepthPrior,
@@ -32,13 +30,14 @@ from fathomless.posterior.laws import (
     TruncatedPoisson,
     UniformPrior,
 )
-from fathomless.posterior.structure import ListedPosterior, with_errors
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
 from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["FittedDepth", "FittedLayers", "relevance"]
+__all__ = ["DepthNetworks", "LayeredNetworks", "relevance"]
 
 _MOST = 1000  # layers of a network at its start
 _LAWS: dict[str, Callable[[float], DepthLaw]] = {
@@ -67,16 +66,9 @@ _VALUES: dict[str, type] = {
 }
 
 
-class FittedLayers(NetworkOptions, FittedPredictor, ABC):
-    """How the options of networks of layers and heads become one, and what it shows."""
+class LayeredNetworks(NetworkOptions, Networks, ABC):
+    """Networks of layers and heads."""
 
-    fit_diagnostics_: CrossFitDiagnostics
-    structure_: ListedPosterior
-    depth_posterior_: dict[int, float]
-    depth_posterior_error_: dict[int, float]
-    depth_posterior_single_: dict[int, float]
-    kinds_: list[dict[str, Any]]
-    sampling_: dict[int, dict[str, Any]]
     saved_values: ClassVar[dict[str, type]] = _VALUES
 
     def _blocks(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
@@ -161,37 +153,25 @@ class FittedLayers(NetworkOptions, FittedPredictor, ABC):
         if layers and not callable(self.architecture) and self._hidden() not in sizes:
             raise DataError(f"its width is {self._hidden()}, and no weights have this size")
 
-    def _describe(self) -> None:
-        told = self.fit_diagnostics_
-        found = told.structure
-        self.kinds_ = [kind.to_json() for kind in told.kinds]
-        self.sampling_ = {int(number): dict(record) for number, record in told.sampling.items()}
-        one_law = found is not None and not self.kinds_
-        first = members_of(self.model_)[0] if one_law else self.model_
-        self.structure_ = cast(ListedPosterior, first.structure())
-        if found is not None:
-            self.structure_ = with_errors(self.structure_, found)
-        pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
-        self.depth_posterior_ = {int(name): p for name, p in pairs}
-        self.depth_posterior_error_ = dict(zip(found.numbers, found.errors, strict=True)) if found else {}
-        self.depth_posterior_single_ = dict(zip(found.numbers, found.single, strict=True)) if found else {}
-        if isinstance(self.model_, SampledDepth) and self.model_.reach.shape[1]:
-            self.relevance_ = relevance(self.model_, self.schema_.encoded_names, 0.9)
+    def _set_predictions(self, model: Model) -> None:
+        """Options of these families have no effect on fitted networks."""
 
 
-class FittedDepth(DepthOptions, FittedLayers):
-    """How the options of the family become a model."""
+class DepthNetworks(DepthOptions, LayeredNetworks):
+    """Networks of unbounded depth, or of sampled weights."""
 
     def _network_of(self, inputs: int, depth: int, outputs: int) -> nn.Module:
         blocks = self._blocks(inputs, outputs)
         return nn.Sequential(*map(blocks.layer, range(1, depth + 1)), blocks.head(depth))
 
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> UnboundedDepth | SampledDepth:
-        blocks, depths, law = self._blocks(inputs, outputs), self.depth_prior, self._law()
+    def _build_model(
+        self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype
+    ) -> UnboundedDepth | SampledDepth:
+        blocks, depths, law = self._blocks(inputs, likelihood.outputs), self.depth_prior, self._law()
         deepest = self._deepest(law)
-        self._room(inputs, outputs, dtype, layers=deepest, heads=deepest + 1)
+        self._room(inputs, likelihood.outputs, dtype, layers=deepest, heads=deepest + 1)
         if self._sampled():
-            return SampledDepth(partial(self._network_of, inputs), outputs)
+            return SampledDepth(partial(self._network_of, inputs), likelihood.outputs)
         with warnings.catch_warnings():
             if self.structure_from != "elbo" and self.weights in ("map", "hmc"):  # where the law starts will not matter
                 warnings.simplefilter("ignore", ConvergenceWarning)

@@ -1,15 +1,14 @@
-"""Networks whose weights may be absent, as they are read from a folder."""
+"""Networks whose weights may be absent, built from options, and their diagnostics."""
 
-from abc import ABC
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
 
-from fathomless.estimators.fitted import Array, FittedPredictor
+from fathomless.estimators.networks import Networks
 from fathomless.families.sparse.model import InputSkip, SparseNetwork
 from fathomless.families.sparse.options import SparseOptions, temperatures
 from fathomless.nn.architectures import activation
@@ -19,12 +18,14 @@ from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, Record
 from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
 from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["FittedSparse", "SparseDiagnostics", "TemperatureChosen"]
+__all__ = ["SparseDiagnostics", "SparseNetworks", "TemperatureChosen"]
 
 _POSTERIORS = ("lrt", "flow", "relaxed", "slab", "mnf")
 
@@ -61,19 +62,16 @@ class SparseDiagnostics(CrossFitDiagnostics):
     choice: TemperatureChosen | None = field(default=None, metadata={"flat": TemperatureChosen})
 
 
-class FittedSparse(SparseOptions, FittedPredictor, ABC):
-    """How the options of the family become a model, and what it shows."""
+class SparseNetworks(SparseOptions, Networks):
+    """Networks whose weights may be absent."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = SparseDiagnostics
-    fit_diagnostics_: SparseDiagnostics
 
     saved_values: ClassVar[dict[str, type]] = {"FlowOptions": FlowOptions}
-    inclusion_probability_: dict[str, Array]
-    candidates_: list[dict[str, Any]]
 
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> SparseNetwork:
+    def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> SparseNetwork:
         checks.choice("posterior", self.posterior, _POSTERIORS)
-        self._room(inputs, outputs, dtype)
+        self._room(inputs, likelihood.outputs, dtype)
         first, rest = self._priors(inputs)
         options: dict[str, Any] = {
             "inclusion": self.posterior not in ("slab", "mnf"),
@@ -81,7 +79,7 @@ class FittedSparse(SparseOptions, FittedPredictor, ABC):
             "estimator": "relaxed" if self.posterior == "relaxed" else "local",
         }
         with building(fold_in(seed, "weights")):
-            plain = self._network(inputs, outputs)
+            plain = self._network(inputs, likelihood.outputs)
             entry = next((n for n, part in plain.named_modules() if isinstance(part, nn.Linear)), None)
             network = bayesian(plain, lambda name, part: SpikeSlab(part, first if name == entry else rest, **options))
             return SparseNetwork(network.to(dtype=dtype), predict_by=self.predict_by)
@@ -152,21 +150,6 @@ class FittedSparse(SparseOptions, FittedPredictor, ABC):
         if self.depth and not callable(self.architecture) and self.width not in sizes:
             raise DataError(f"its width is {self.width}, and no weights have this size")
 
-    def _members(self) -> list[SparseNetwork]:
-        """Return the fitted network, or those of an ensemble of restarts."""
-        return cast(list[SparseNetwork], members_of(self.model_))
-
-    def _describe(self) -> None:
-        for member in self._members():
+    def _set_predictions(self, model: Model) -> None:
+        for member in cast(list[SparseNetwork], members_of(model)):
             member.set_prediction(self.predict_by)
-        self.structure_ = self.model_.structure()
-        choice = self.fit_diagnostics_.choice
-        self.temperature_ = float(cast(float, self.temperature) if choice is None else choice.temperature)
-        self.candidates_ = [] if choice is None else [dict(one) for one in choice.candidates]
-        if choice is not None:
-            told = f"{self.structure_.summary}; temperature {self.temperature_:g}, {choice.note}"
-            self.structure_ = replace(self.structure_, summary=told)
-        first = self._members()[0]
-        self.inclusion_probability_ = {
-            name: layer.weight.inclusion().cpu().numpy() for name, layer in first.sparse_layers()
-        }

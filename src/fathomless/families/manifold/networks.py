@@ -1,6 +1,5 @@
-"""Weight manifolds, as they are read from a folder."""
+"""Weight manifolds, built from options, and their diagnostics."""
 
-from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -8,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from fathomless.estimators.fitted import FittedPredictor
+from fathomless.estimators.networks import Networks
 from fathomless.families.manifold.autoencoder import LAST_MAPS, Decoder
 from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
 from fathomless.families.manifold.model import ProjectedNetwork
@@ -16,11 +15,12 @@ from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
 from fathomless.families.manifold.options import ManifoldOptions
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.diagnostics import Diagnostics
-from fathomless.posterior.structure import LatentPosterior
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["FittedManifold", "ManifoldDiagnostics"]
+__all__ = ["ManifoldDiagnostics", "ManifoldNetworks"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +51,14 @@ class ManifoldDiagnostics(Diagnostics):
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
 
-class FittedManifold(ManifoldOptions, FittedPredictor, ABC):
-    """How the options of the family become a model, and what it shows."""
+class ManifoldNetworks(ManifoldOptions, Networks):
+    """Networks on a manifold of weights."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = ManifoldDiagnostics
-    fit_diagnostics_: ManifoldDiagnostics
 
     saved_values: ClassVar[dict[str, type]] = {"WeightPrior": WeightPrior}
 
-    model_: ProjectedNetwork
-    structure_: LatentPosterior
     latent_dim_: int
-    candidates_: dict[str, Any]
 
     def _network(self, inputs: int, outputs: int) -> Flat:
         if callable(self.architecture):
@@ -94,8 +90,8 @@ class FittedManifold(ManifoldOptions, FittedPredictor, ABC):
             )
         return chosen
 
-    def _build_model(self, inputs: int, outputs: int, seed: int, dtype: torch.dtype) -> ProjectedNetwork:
-        network = self._network(inputs, outputs)
+    def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> ProjectedNetwork:
+        network = self._network(inputs, likelihood.outputs)
         hidden, last = self._decoder_hidden(), self._decoder_map()
         decoder = Decoder(self.latent_dim_, hidden, network.size, last, network.blocks).to(dtype)
         law = LatentLaw(torch.zeros(1, self.latent_dim_, dtype=dtype, device="cpu"), covariance=self.covariance)
@@ -110,14 +106,8 @@ class FittedManifold(ManifoldOptions, FittedPredictor, ABC):
             raise DataError(f"its latent space has {dimensions} dimensions, and latent_dim={self.latent_dim}")
         self.latent_dim_ = dimensions
 
-    def _describe(self) -> None:
-        told = self.fit_diagnostics_
-        self.structure_ = self.latent_posterior_ = self.model_.structure()
-        self.decoder_gate_ = dict(told.gate)
-        self.latent_dim_ = int(self.model_.law.means.shape[1])
-        self.latent_dims_ = {int(number): dict(trial) for number, trial in told.latent_dims.items()}
-        self.sampling_ = dict(told.sampling)
-        self.candidates_ = {"kept": list(told.kept), "score": told.score}
+    def _set_predictions(self, model: Model) -> None:
+        """Options of these families have no effect on fitted networks."""
 
 
 def _widths(name: str, given: Any, least: int) -> tuple[int, ...]:

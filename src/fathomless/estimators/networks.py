@@ -1,0 +1,68 @@
+"""Options of a family as a value that builds its networks, for fits and for saved models alike."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+
+from fathomless.estimators.options import DrawnWeightsOptions, TableOptions, options_of
+from fathomless.inference.distributed import local_device
+from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.system import checks
+from fathomless.system.errors import DataError
+
+__all__ = ["Networks"]
+
+
+class Networks(TableOptions, ABC):
+    """Options of a family, and the networks that they build. It knows no scikit-learn and no inference."""
+
+    diagnostics_class: ClassVar[type[Diagnostics]] = CrossFitDiagnostics
+    saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
+    weight_draws: int = DrawnWeightsOptions.weight_draws  # an option of families that draw weights
+
+    @abstractmethod
+    def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> Model:
+        """Build the untrained model for so many encoded columns."""
+
+    @abstractmethod
+    def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
+        """Refuse options and a blueprint that would build another network than the saved one."""
+
+    @abstractmethod
+    def _set_predictions(self, model: Model) -> None:
+        """Apply options of predictions to a fitted model."""
+
+    def _options_given(self) -> dict[str, Any]:
+        """Return the options as they are now."""
+        return {option.name: getattr(self, option.name) for option in options_of(type(self))}
+
+    def _check_options(self) -> None:
+        """Check options as they are declared."""
+        for option in options_of(type(self)):
+            checks.option(option.name, getattr(self, option.name), **option.metadata)
+
+    def _with(self, options: Mapping[str, Any]) -> Self:
+        """Return a copy with other options."""
+        other = copy.copy(self)
+        for name, value in options.items():
+            setattr(other, name, value)
+        return other
+
+    def _device(self) -> torch.device:
+        """Return the device that the option names."""
+        if self.device == "auto":
+            return local_device()
+        try:
+            device = torch.device(self.device)
+            torch.zeros(1, device=device).tolist()
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise DataError(
+                f"device={self.device!r} was given, which torch cannot use here ({reason}); 'cpu' always works"
+            ) from error
+        return device

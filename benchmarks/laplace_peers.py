@@ -43,7 +43,7 @@ def network(inputs: int, outputs: int) -> nn.Sequential:
 def ours(out: Path) -> None:
     """Train, and find the posterior."""
     from fathomless.data.rows import Rows
-    from fathomless.inference.laplace import jacobian, laplace_posterior
+    from fathomless.families.baselines.laplace import jacobian, laplace_posterior
     from fathomless.posterior.likelihoods import Categorical, Gaussian
 
     kept: dict[str, Any] = {}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fathomless.inference.laplace import linearised
+from fathomless.families.baselines.laplace import linearised
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.nn.layers import WeightPrior, prior_scales

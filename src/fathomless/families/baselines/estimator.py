@@ -29,14 +29,14 @@ from fathomless.families.baselines.networks import (
     SWAGNetworks,
     TrajectoryNetworks,
 )
+from fathomless.families.baselines.laplace import doubted, laplace_posterior
 from fathomless.families.baselines.options import (
     DrawnNetworksOptions,
 )
+from fathomless.families.baselines.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.inference.laplace import doubted, laplace_posterior
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
-from fathomless.inference.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
 from fathomless.nn.flat import flattened
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood

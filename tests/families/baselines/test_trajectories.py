@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
-from fathomless.inference.trajectories import constant_rate, iterates, subspace_draws, swag_draws
+from fathomless.families.baselines.trajectories import constant_rate, iterates, subspace_draws, swag_draws
 from fathomless.nn.flat import flattened
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DivergenceError

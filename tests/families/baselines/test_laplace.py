@@ -9,7 +9,7 @@ from torch.autograd.functional import hessian
 from torch.func import functional_call
 
 from fathomless.data.rows import Rows
-from fathomless.inference.laplace import LaplacePosterior, jacobian, laplace_posterior, linearised
+from fathomless.families.baselines.laplace import LaplacePosterior, jacobian, laplace_posterior, linearised
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from fathomless.system.errors import DataError
 

@@ -47,8 +47,43 @@ SECONDS = 5  # that one case may take
 MEMORY = 3 << 29  # bytes that one case may take, beside what the process has
 #: What a leaf becomes.
 VALUES: list[Any] = [
-    *(0, -1, 1, 2, 3, 10**5, 10**9, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e-300, 1e308, -1e308, math.nan, math.inf),
-    *("", "x", "0", "NaN", "a" * 10**5, "../../x", "__class__", "\x00\x1b[2J", None, True, False, [], {}, [[[]]], [0] * 1000),
+    *(
+        0,
+        -1,
+        1,
+        2,
+        3,
+        10**5,
+        10**9,
+        2**31,
+        2**63,
+        -(2**63),
+        10**30,
+        0.5,
+        -0.0,
+        1e-300,
+        1e308,
+        -1e308,
+        math.nan,
+        math.inf,
+    ),
+    *(
+        "",
+        "x",
+        "0",
+        "NaN",
+        "a" * 10**5,
+        "../../x",
+        "__class__",
+        "\x00\x1b[2J",
+        None,
+        True,
+        False,
+        [],
+        {},
+        [[[]]],
+        [0] * 1000,
+    ),
     *([[1, 2], [3]], {"x": 1}, {"class": "os.system", "fields": {"command": "touch pwned"}}, {"function": True}),
     {"class": "SmoothTruncation", "fields": {}},
 ]
@@ -87,7 +122,11 @@ def fits() -> dict[str, Callable[[], Fit]]:
         "depth-targets": depth(regressor, two, **SHORT),
         "depth-student": depth(regressor, number, likelihood="student_t", **SHORT),
         "depth-kinds": depth(
-            regressor, number, vary={"activation": ["relu", "tanh"]}, **{**SHORT, "members": 2}, validation_fraction="auto"
+            regressor,
+            number,
+            vary={"activation": ["relu", "tanh"]},
+            **{**SHORT, "members": 2},
+            validation_fraction="auto",
         ),
         "depth-labels": depth(classifier, np.column_stack([label, 1 - label]), **SHORT),
         "depth-transformer": depth(regressor, number, architecture="transformer", members=1, epochs=2, width=4),
@@ -288,7 +327,12 @@ def models(home: Path, count: int, seed: int, only: str = "", headers: bool = Fa
                 faults.append(f"{name} {seed} {number}: {done}: {said[:400]}")
                 print(faults[-1], flush=True)
         print(f"{name}: {share} of {len(every)} places, {dict(table[name])}", flush=True)
-    return {"cases": sum(sum(one.values()) for one in table.values()), "wrong": len(faults), "slowest": slowest, "table": table}
+    return {
+        "cases": sum(sum(one.values()) for one in table.values()),
+        "wrong": len(faults),
+        "slowest": slowest,
+        "table": table,
+    }
 
 
 # ------------------------------------------------------------------------------------------------- run folders
@@ -312,7 +356,14 @@ def runs(home: Path, count: int, seed: int) -> dict[str, Any]:
         value, done = altered(value, random.choice(where) if where else (), random)
         lines[which] = json.dumps(value)
         path.write_text("\n".join(lines) + "\n")
-        words = random.choice([["predict", str(folder), str(data)], ["evaluate", str(folder), str(data)], ["report", str(folder)], ["cite", str(folder)]])
+        words = random.choice(
+            [
+                ["predict", str(folder), str(data)],
+                ["evaluate", str(folder), str(data)],
+                ["report", str(folder)],
+                ["cite", str(folder)],
+            ]
+        )
 
         def use(words: list[str] = words) -> str:
             code, said = outcome(words)

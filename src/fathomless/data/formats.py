@@ -212,7 +212,8 @@ def _blocks(
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
     schema = pa.schema([(column, CODES if column in codes else CELL) for column in wanted])
-    places = [names.index(column) for column in wanted]
+    at = {column: place for place, column in enumerate(names)}
+    places = [at[column] for column in wanted]
 
     def pieces() -> Iterator[pa.RecordBatch]:
         size = max(1, min(_PIECE, _WIDE // max(1, len(names))))

@@ -260,9 +260,7 @@ def _margins(columns: Mapping[str, Column], places: npt.NDArray[np.int64]) -> di
     number = {name: column.to_numpy() for name, column in zip(cells, measured, strict=True)}
     text = {name: column.to_pylist() for name, column in cells.items()}
     filled = {name: column.is_valid().to_numpy() for name, column in cells.items()}
-    counted = [
-        name for name in cells if number[name][1:end].sum() > max(1.0, _MOST * float(filled[name][1:end].sum()))
-    ]
+    counted = [name for name in cells if number[name][1:end].sum() > max(1.0, _MOST * float(filled[name][1:end].sum()))]
 
     def row(i: int) -> tuple[dict[str, str], dict[str, str], list[str]]:
         """Return the cells of a row, its text among numbers, and the columns in which it has numbers."""

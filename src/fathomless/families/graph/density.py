@@ -52,7 +52,9 @@ class LogitScale:
     def __post_init__(self) -> None:
         interval("margin", self.margin, 0.0, 0.5, closed=False)
         if self.low.shape != self.span.shape or not (np.isfinite(self.low).all() and (self.span > 0.0).all()):
-            raise DataError(f"ranges from {self.low} over {self.span} were given; finite ones, longer than 0, are allowed")
+            raise DataError(
+                f"ranges from {self.low} over {self.span} were given; finite ones, longer than 0, are allowed"
+            )
 
     @classmethod
     def of(cls, x: Floats, margin: float) -> "LogitScale":

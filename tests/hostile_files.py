@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openpyxl
 import pyarrow as pa
 import torch
 from pyarrow import feather, ipc, parquet
@@ -290,15 +291,16 @@ def typed() -> Iterator[Hostile]:
 
 # ------------------------------------------------------------------------------------------------- sheets
 
-SHEET = (
-    '<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>{}</sheetData></worksheet>'
-)
-BOOK = {
-    "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/><Override PartName="/xl/workbook.xml" ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"/><Override PartName="/xl/worksheets/sheet1.xml" ContentType="application/vnd.openxmlformats-officedocument.spreadsheetml.worksheet+xml"/></Types>',
-    "_rels/.rels": '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="rId1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-    "xl/workbook.xml": '<workbook xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main" xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"><sheets><sheet name="s" sheetId="1" r:id="rId1"/></sheets></workbook>',
-    "xl/_rels/workbook.xml.rels": '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships"><Relationship Id="rId1" Type="http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
-}
+SPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+SHEET = f'<worksheet xmlns="{SPACE}"><sheetData>{{}}</sheetData></worksheet>'
+
+
+def empty() -> dict[str, bytes]:
+    """Return the parts of a workbook, without its sheet."""
+    content = io.BytesIO()
+    openpyxl.Workbook().save(content)
+    with zipfile.ZipFile(content) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if "sheet1" not in name}
 
 
 def book(rows: str, head: str = "", fill: str = "", times: int = 0, **parts: str) -> Callable[[Path], None]:
@@ -307,7 +309,7 @@ def book(rows: str, head: str = "", fill: str = "", times: int = 0, **parts: str
     def write(path: Path) -> None:
         before, after = (head + SHEET).split("{}")
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for name, text in {**BOOK, **parts}.items():
+            for name, text in {**empty(), **parts}.items():
                 archive.writestr(name, text)
             with archive.open("xl/worksheets/sheet1.xml", "w", force_zip64=True) as sheet:
                 sheet.write((before + rows).encode())

@@ -453,8 +453,8 @@ def _inferred(
     """Find the types of text and cells, in the rows that are used."""
     import pyarrow as pa
 
-    from fathomless.data.csv import bare, inferred
     from fathomless.data.arrays import together
+    from fathomless.data.csv import bare, inferred
     from fathomless.data.notations import HEAD, MARKS, leanings, mark_of
 
     schema, pieces, delimiter = cells

@@ -366,7 +366,7 @@ class FittedPredictor(FittedModel, ABC):
     def _draws(self) -> int:
         """Return the weight draws of a prediction; also a family of point estimates may be given layers that draw."""
         own = self if isinstance(self, DrawnWeightsOptions) else DrawnWeightsOptions
-        return checks.whole("weight_draws", own.weight_draws)
+        return checks.whole("weight_draws", own.weight_draws) if self.model_.stochastic else own.weight_draws
 
 
 class OfRows(FittedPredictor, ABC):

@@ -23,7 +23,7 @@ from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
 from fathomless.data.weights import read_weight, warn_of_sum
 from fathomless.estimators.fitted import Array, FittedModel
-from fathomless.estimators.options import ClassOptions, options_of
+from fathomless.estimators.options import ClassOptions
 from fathomless.estimators.saving import explained
 from fathomless.inference.training import SMALL_BATCH
 from fathomless.system import checks

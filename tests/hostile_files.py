@@ -238,7 +238,9 @@ def typed() -> Iterator[Hostile]:
         "parquet of a dictionary", table({"a": words, "b": [1, 2, 3, 4]}), {"a": ["red", "blue", None, "red"]}
     )
     gaps = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1]), pa.array(["x", None]))
-    yield Hostile("parquet of a dictionary with a gap", table({"a": gaps, "b": [1, 2, 3]}), {"b": [1, 2, 3]})
+    held = pa.table({"a": gaps, "b": [1, 2, 3]})
+    truth = {"a": ["x", None, None], "b": [1, 2, 3]}
+    yield Hostile("feather of a dictionary with a gap", lambda path: feather.write_feather(held, path), truth)
     numbers = pa.array([1.5, 2.5, 1.5]).dictionary_encode()
     yield Hostile("parquet of a dictionary of numbers", table({"a": numbers, "b": [1, 2, 3]}), {"b": [1, 2, 3]})
     for name, column in {

@@ -81,7 +81,7 @@ def at_most(numbers: int) -> Iterator[None]:
         if min(left.values()) < 0:
             raise DataError(f"its options build a larger network than its tensors, of {numbers:,} numbers, can fill")
 
-    hook = register_module_parameter_registration_hook(count)  # type: ignore[no-untyped-call]
+    hook = register_module_parameter_registration_hook(count)
     try:
         yield
     finally:

@@ -11,6 +11,8 @@ from altered import altered, apart, places, used, write_altered
 from battery.cases import CASES, Case, fitted, named
 from toy_family import FAMILY
 
+# fits are short on purpose, and alterations may be warned of
+pytestmark = pytest.mark.filterwarnings("ignore")
 #: Each family as it comes.
 PLAIN = [case for case in CASES if case.plain and case.family is not FAMILY]
 SHARE = 6  # alterations of each

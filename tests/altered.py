@@ -259,7 +259,7 @@ def used(base: Path, folder: Path, X: Any, again: Path) -> str:
 
 
 def apart(work: Callable[[], str], scratch: Path, seconds: int = SECONDS, memory: int = MEMORY) -> tuple[str, float]:
-    """Return what a function says in a forked child, with little memory and time, or how the child died; and seconds."""
+    """Return what a function says in a forked child of little memory and time, or how the child died; and seconds."""
     sys.stdout.flush()
     begun = time.perf_counter()
     trace, reader, writer = scratch / "trace", *os.pipe()
@@ -269,7 +269,7 @@ def apart(work: Callable[[], str], scratch: Path, seconds: int = SECONDS, memory
         try:
             os.close(reader)
             os.dup2(os.open(scratch / "noise", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-            log = open(trace, "w")
+            log = open(trace, "w")  # noqa: SIM115 - as long as the child lives
             faulthandler.enable(log)
             faulthandler.dump_traceback_later(seconds - 1, file=log)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,28 +1,40 @@
 """Files and folders that were made to do harm: nothing is obeyed, followed or executed."""
 
+import gzip
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import openpyxl
 import pyarrow as pa
 import pytest
 
+import fathomless
 from commands import Call
-from fathomless import UnboundedDepthRegressor
+from fathomless import (
+    ContinuousDepthRegressor,
+    FiniteNetworkRegressor,
+    SparseBayesRegressor,
+    UnboundedDepthRegressor,
+)
 from fathomless.data.files import read
 from fathomless.data.writers import writer
 from fathomless.system import io, memory
-from fathomless.system.errors import FileError
+from fathomless.system.errors import DataError, FathomlessError, FileError
 from fathomless.system.terminal import plain
 from quick_fits import problem
 from run_folders import FIT, write_table
 
 BAIT = ["=1+1", '=HYPERLINK("http://127.0.0.1","x")', "+1", "-1+2", "@SUM(A1)", "#N/A", "plain", "a=b"]
+FINITE, SPARSE, PATHS = "finite", "sparse", "paths"
 
 
 def test_text_in_a_sheet_is_no_formula(workplace: None) -> None:
@@ -165,15 +177,72 @@ KIND = {"options": {}, "weight": 1.0, "networks": 2}
         ({"weighing": {"kinds": [{**KIND, "networks": 10**7}]}}, "do not have 2 networks between them"),
         ({"weighing": {"kinds": [{**KIND, "options": {"save": 1}}]}}, "there is no option 'save'"),
         ({"changed": {"predict": 1}}, "'predict' is no option"),
+        ({"changed": {"width": -1}}, "width=-1 was given; at least 1 is needed"),
+        ({"changed": {"activation": "a" * 10**6}}, "activation='aaaa.*…"),
     ],
 )
 def test_altered_models_build_and_set_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:
     UnboundedDepthRegressor(width=4, epochs=2, members=2, random_state=0).fit(*problem(30)).save(tmp_path / "m")
-    path = tmp_path / "m" / "manifest.json"
+    rewrite(tmp_path / "m", lambda meta: meta.update(change))
+    with pytest.raises(FileError, match=message) as told:
+        UnboundedDepthRegressor.load(tmp_path / "m")
+    assert len(str(told.value)) < 2000
+
+
+@pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+@pytest.mark.parametrize(
+    ("model", "change", "message"),
+    [
+        (FINITE, lambda meta: meta["layout"].update(law_parameters=10**9), "layout.law_parameters is 1,000,000,000"),
+        (FINITE, lambda meta: meta["layout"].update(support=[0] * 10**6), "the length of layout.support is 1,000,000"),
+        (FINITE, lambda meta: meta["options"].update(depth=900), "its options build a larger network than its tensors"),
+        (FINITE, lambda meta: meta["options"].update(width=10**5), "its width is 100000, and no weights"),
+        (SPARSE, lambda meta: meta["options"].update(depth=2 * 10**7), "depth=20000000 was given; at most 1,000"),
+        (SPARSE, lambda meta: meta["options"].update(depth=900), "its options build a larger network than its tensors"),
+        (SPARSE, lambda meta: meta["options"].update(weight_draws=""), "weight_draws='' was given"),
+        (SPARSE, lambda meta: meta["options"].update(weight_draws=10**9), "at most 10,000 is allowed"),
+        (PATHS, lambda meta: meta["options"].update(knots=10**8), "knots=100000000 was given; at most 1,000"),
+        (PATHS, lambda meta: meta["options"].update(horizon=1e9), "larger network than its tensors"),
+    ],
+)
+def test_numbers_of_a_file_build_no_more_than_its_tensors(
+    tmp_path: Path, model: str, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    folder = small(model).save(tmp_path / "m")
+    rewrite(folder, change)
+    began = time.process_time()
+    with pytest.raises(FileError, match=message):
+        fathomless.load(folder)
+    assert time.process_time() - began < 10.0
+
+
+def test_wide_tables_and_bombs_ask_for_memory_first(workplace: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("wide.csv").write_text(",".join(f"c{i}" for i in range(4000)) + "\n" + ",".join(["1"] * 4000) + "\n")
+    for name, head in (("bomb.csv.gz", b"a,b\n"), ("bomb.jsonl.gz", b'{"a":1}\n')):
+        with gzip.open(name, "wb", compresslevel=1) as file:
+            file.write(head + b" " * (80 << 20))
+    monkeypatch.setattr(memory, "available", lambda: 2**26)
+    with pytest.raises(DataError, match=r"a table of 4,000 columns, needs .* of memory, 64.0 MiB are free.* fit: give"):
+        read("wide.csv")
+    with pytest.raises(DataError, match=r"more of bomb.jsonl.gz \(so far .* needs .* of memory"):
+        read("bomb.jsonl.gz")
+    with pytest.raises(FathomlessError, match=r"bomb.csv.gz"):
+        read("bomb.csv.gz")
+
+
+@cache
+def small(model: str) -> Any:
+    """Fit a small model."""
+    options = {"finite": {"depth": 2}, "sparse": {"depth": 1}, "paths": {"hidden": 4, "steps": 2, "members": 1}}[model]
+    kind = {"finite": FiniteNetworkRegressor, "sparse": SparseBayesRegressor, "paths": ContinuousDepthRegressor}[model]
+    return kind(width=4, epochs=1, random_state=0, **options).fit(*problem(30))
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Alter the metadata of a model, and sign them."""
+    path = folder / "manifest.json"
     whole = json.loads(path.read_text())
-    whole["meta"] |= change
+    change(whole["meta"])
     signed = {name: value for name, value in whole.items() if name != "checksum"}
     text = json.dumps(signed, sort_keys=True, separators=(",", ":"))
     path.write_text(json.dumps({"checksum": hashlib.sha256(text.encode()).hexdigest(), **signed}))
-    with pytest.raises(FileError, match=message):
-        UnboundedDepthRegressor.load(tmp_path / "m")

@@ -105,7 +105,7 @@ def together(
 
     Examples
     --------
-    >>> [c.to_pylist() for c in together([pa.chunked_array([["a "]]), pa.chunked_array([["b"]])], pc.utf8_trim_whitespace)]
+    >>> [c.to_pylist() for c in together([pa.chunked_array([["A"]]), pa.chunked_array([["B"]])], pc.utf8_lower)]
     [['a'], ['b']]
     """
     found = []

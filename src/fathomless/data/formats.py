@@ -28,6 +28,7 @@ _PIECE = 8192  # rows that become a record batch, of a table that is not wide
 _WIDE = 1 << 22  # cells of a batch
 _STEP = 1 << 24  # bytes of text after which the memory is looked at again
 _OBJECTS = 12.0  # bytes of memory for a byte of JSON
+_ROWS = 1 << 20  # of a sheet, at most
 _XML = 8.0  # bytes of memory for a byte of a sheet
 
 
@@ -69,10 +70,18 @@ def sheet(
         book = openpyxl().load_workbook(io.BytesIO(data), read_only=True, data_only=True)
         first = book.worksheets[0]
         first.reset_dimensions()  # what a file says of its size need not be so
-        rows = [row for row in first.iter_rows(values_only=True) if any(cell is not None for cell in row)]
+        number_of_rows, rows = 0, list[Any]()
+        for row in itertools.islice(first.iter_rows(values_only=True), _ROWS + 1):  # with empty ones for a gap
+            number_of_rows += 1
+            if any(cell is not None for cell in row):
+                rows.append(row)
         head = rows[0] if rows else ()
+    except DataError:
+        raise
     except (KeyError, IndexError, ValueError, SyntaxError, zipfile.BadZipFile) as error:
         raise FileError(f"{name} is a zip archive or a spreadsheet, and no .xlsx; write the table as CSV") from error
+    if number_of_rows > _ROWS:
+        raise FileError(f"{name} has a row beyond the last that a sheet may have, {_ROWS:,}; write the table as CSV")
     cells = [_text(_of_sheet(cell, missing)) or "" for cell in head]
     while cells and not cells[-1]:
         cells.pop()
@@ -212,7 +221,8 @@ def _blocks(
     wanted = names if columns is None else list(columns)
     check_present(wanted, names, name)
     schema = pa.schema([(column, CODES if column in codes else CELL) for column in wanted])
-    places = [names.index(column) for column in wanted]
+    at = {column: place for place, column in enumerate(names)}
+    places = [at[column] for column in wanted]
 
     def pieces() -> Iterator[pa.RecordBatch]:
         size = max(1, min(_PIECE, _WIDE // max(1, len(names))))

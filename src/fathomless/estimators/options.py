@@ -161,7 +161,7 @@ class VariationalOptions:
     patience: "int | str | None" = option("auto", "whole", "auto", None, least=1)
     clip_norm: "float | None" = option(None, "real", None)
     validation_fraction: "float | str" = option("auto", "real", "auto")
-    n_restarts: int = option(1, "whole", least=1)
+    n_restarts: int = option(1, "whole", least=1, most=10_000)
     restarts: str = option("best", "choice", names=("best", "average"))
     calibrate: bool = option(True, "flag")
     callbacks: "Sequence[Callable[[Run], None]] | None" = option(None, "object")
@@ -228,8 +228,8 @@ class CrossFitOptions:
     """
 
     structure_from: str = option("auto", "choice", names=("auto", "held_out", "elbo"))
-    members: "int | str" = option("auto", "whole", "auto", least=1)
-    repeats: int = option(1, "whole", least=1)
+    members: "int | str" = option("auto", "whole", "auto", least=1, most=10_000)
+    repeats: int = option(1, "whole", least=1, most=10_000)
     folds: Any = option("random", "choice", object, names=("random", "blocks"))
     vary: "Mapping[str, Sequence[Any]] | None" = option(None, "object")
 
@@ -261,7 +261,7 @@ class ChainOptions:
         Called with the :class:`~fathomless.inference.mcmc.chains.Chains` forty times in a run.
     """
 
-    chains: int = option(12, "whole", least=1)
+    chains: int = option(12, "whole", least=1, most=10_000)
     sweeps: int = option(4000, "whole", least=1)
     burn_in: float = option(0.5, "real", least=0)
     states: "int | str" = option("auto", "whole", "auto", least=1)
@@ -290,7 +290,7 @@ class HamiltonianOptions:
         sampled ones.
     """
 
-    chains: int = option(8, "whole", least=2)
+    chains: int = option(8, "whole", least=2, most=10_000)
     sweeps: int = option(400, "whole", least=16)
     leapfrogs: int = option(100, "whole", least=1)
     states: "int | str" = option("auto", "whole", "auto", least=1)
@@ -339,7 +339,7 @@ class DrawnTrainingOptions:
         Draws in each step of a training.
     """
 
-    training_draws: int = option(1, "whole", least=1)
+    training_draws: int = option(1, "whole", least=1, most=10_000)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

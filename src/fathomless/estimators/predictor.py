@@ -134,7 +134,7 @@ class Predictor:
             likelihood = copy.deepcopy(likelihood)  # that of single networks
             factor = 1.0 / torch.tensor(told.narrowing, dtype=torch.float32, device=device)
             likelihood.noise.rescale(factor)  # type: ignore[operator, union-attr]
-        draws_each = checks.whole("weight_draws", self.weight_draws)
+        draws_each = checks.whole("weight_draws", self.weight_draws) if self.model.stochastic else self.weight_draws
         passes = draws_each if self.model.stochastic else 1
         networks = len(self.structure.names) if isinstance(self.structure, ListedPosterior) else 1
         networks *= len(members_of(self.model))

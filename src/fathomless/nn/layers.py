@@ -16,6 +16,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from fathomless.nn.stacked import StackedLinear
 from fathomless.nn.stateless import called
+from fathomless.system import checks
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
@@ -59,6 +60,7 @@ class WeightPrior:
     def __post_init__(self) -> None:
         if not 0.0 < self.scale < math.inf:
             raise DataError(f"a prior scale of {self.scale} was given; a positive, finite number is allowed")
+        checks.scale("the scale of a prior", self.scale)
 
     def scale_of(self, parameter: Tensor) -> float:
         """Return s of one parameter, by its shape."""

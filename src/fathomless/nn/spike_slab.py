@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fathomless.system import checks
 from fathomless.system.draws import normal, uniform
 from fathomless.system.errors import DataError
 
@@ -87,6 +88,9 @@ class SlabPrior:
             if not bool(((value > least) & (value < most)).all()):
                 shown = f"{given}" if value.ndim == 0 else f"a tensor from {value.min():.3g} to {value.max():.3g}"
                 raise DataError(f"a prior {name} of {shown} was given; {least:g} < {name} < {most:g} is allowed")
+            if name.endswith("scale"):
+                for extreme in (value.min(), value.max()):
+                    checks.scale(f"a prior {name}", float(extreme))
 
     def of_biases(self) -> "SlabPrior":
         """Return the prior of biases; inclusions that differ between weights say nothing about them."""

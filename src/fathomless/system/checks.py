@@ -10,9 +10,10 @@ from typing import Any
 
 from fathomless.system.errors import DataError
 
-__all__ = ["choice", "flag", "interval", "option", "positive", "real", "returned", "whole"]
+__all__ = ["choice", "flag", "interval", "option", "positive", "real", "returned", "scale", "whole"]
 
 _MOST = 2**31 - 1  # of whole numbers
+_SCALES = (1e-10, 1e10)  # of standard deviations
 
 
 def whole(name: str, value: Any, *special: object, least: int = 1, most: int = _MOST) -> int:
@@ -39,6 +40,15 @@ def positive(name: str, value: Any, *special: object) -> float:
         others = "".join(f", or {other!r}" for other in special)
         raise DataError(f"{name}={value!r} was given; a positive, finite number is allowed{others}")
     return float(value)
+
+
+def scale(name: str, value: Any, *special: object) -> float:
+    """Return a standard deviation, or what is squared like one, which single precision must hold with its inverse."""
+    number = positive(name, value, *special)
+    least, most = _SCALES
+    if not least <= number <= most:
+        raise DataError(f"{name}={value!r} was given; from {least:g} to {most:g} is allowed")
+    return number
 
 
 def interval(name: str, value: Any, low: float, high: float, *, closed: bool = True) -> float:

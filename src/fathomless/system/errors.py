@@ -22,7 +22,7 @@ _HEAD, _TAIL = 1000, 300  # characters that are shown of a longer message
 
 
 class FathomlessError(Exception):
-    """Any error that fathomless raises on purpose; of a message that quotes a very long value, the middle is left out."""
+    """Any error that fathomless raises on purpose; of a very long message the middle is left out."""
 
     def __str__(self) -> str:
         text = super().__str__()

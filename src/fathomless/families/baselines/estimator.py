@@ -17,6 +17,7 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.baselines.drawn import DrawnNetworks
+from fathomless.families.baselines.laplace import doubted, laplace_posterior
 from fathomless.families.baselines.networks import (
     DepthUncertaintyNetworks,
     DropoutNetworks,
@@ -29,7 +30,6 @@ from fathomless.families.baselines.networks import (
     SWAGNetworks,
     TrajectoryNetworks,
 )
-from fathomless.families.baselines.laplace import doubted, laplace_posterior
 from fathomless.families.baselines.options import (
     DrawnNetworksOptions,
 )

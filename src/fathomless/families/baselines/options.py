@@ -96,7 +96,7 @@ class DrawnNetworksOptions(FiniteOptions):
 
     depth: int = option(2, "whole", least=0)
     weight_prior: "float | WeightPrior" = option(0.3, "real", object)
-    networks: int = option(100, "whole", least=2)
+    networks: int = option(100, "whole", least=2, most=100_000)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -136,7 +136,7 @@ class SWAGOptions(TrajectoryOptions):
         Of the part of the covariance that is not diagonal.
     """
 
-    rank: int = option(20, "whole", least=2)
+    rank: int = option(20, "whole", least=2, most=10_000)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -149,12 +149,12 @@ class SubspaceOptions(TrajectoryOptions):
         Of the plane.
     """
 
-    subspace_dimension: int = option(5, "whole", least=1)
+    subspace_dimension: int = option(5, "whole", least=1, most=10_000)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EnsembleOptions(FiniteOptions):
     """Several ordinary networks, whose predictions are averaged."""
 
-    n_restarts: int = option(5, "whole", least=1)
+    n_restarts: int = option(5, "whole", least=1, most=10_000)
     restarts: str = option("average", "choice", names=("best", "average"))

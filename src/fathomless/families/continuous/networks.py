@@ -64,7 +64,7 @@ class ContinuousNetworks(ContinuousOptions, Networks):
         calm = self.initial == "point" and self.rate in ("learned", 0)
         weight_prior = _WIDE if calm else _PRIORS[self.initial]
         if self.weight_prior != "auto":
-            weight_prior = checks.positive("weight_prior", self.weight_prior, "auto")
+            weight_prior = checks.scale("weight_prior", self.weight_prior, "auto")
         most = _EXPLODES * (2.0 if self.time == "gate" else 1.0)
         if weight_prior > most and self.initial == "gaussian":
             warnings.warn(
@@ -78,7 +78,7 @@ class ContinuousNetworks(ContinuousOptions, Networks):
         if checks.choice("prior", self.prior, ("ou", "brownian")) == "brownian" and rate > 0.0:
             prior = Brownian(math.sqrt(2.0 * rate))
         random = self.horizon == "random"
-        horizon = 1.0 if random else checks.positive("horizon", self.horizon, "random")
+        horizon = 1.0 if random else checks.scale("horizon", self.horizon, "random")
         return ContinuousDepth(
             self._dynamics(inputs, likelihood.outputs),
             prior=prior,

@@ -123,7 +123,7 @@ class Brownian(Process):
 def _check(rate: float, scale: float) -> None:
     if checks.real("rate", rate) < 0.0:
         raise DataError(f"rate={rate} was given; a finite number >= 0 is allowed (0: the same weights at every depth)")
-    checks.positive("scale", scale)
+    checks.scale("scale", scale)
 
 
 def relaxation(x: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
     def _check_priors(self, inputs: int) -> None:
         checks.choice("prior", self.prior, PRIORS)
         for name in ("weight_scale", "bias_scale"):
-            checks.positive(name, getattr(self, name))
+            checks.scale(name, getattr(self, name))
         for name in ("precision_prior", "mass_prior", "concentration_prior", "popularity_prior"):
             pair = getattr(self, name)
             numbers = isinstance(pair, tuple | list) and all(isinstance(value, int | float) for value in pair)

@@ -51,7 +51,7 @@ class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
     """
 
     prior: str = option("icp", "choice", names=("icp", "cibp", "ecibp", "ibp"))
-    births: int = option(4, "whole", least=1)
+    births: int = option(4, "whole", least=1, most=10_000)
     grow_data: bool = option(True, "flag")
     max_hidden: "int | None" = option(None, "whole", None, least=0)
     weight_scale: float = option(1.0, "real")
@@ -61,7 +61,7 @@ class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
     concentration_prior: tuple[float, float] = option((0.5, 0.5), "object")
     popularity_prior: tuple[float, float] = option((0.5, 0.5), "object")
     margin: float = option(0.1, "real")
-    networks: int = option(250, "whole", least=1)
+    networks: int = option(250, "whole", least=1, most=1_000_000)
     weight_draws: int = option(4, "whole", least=1, most=10_000)
     density_draws: int = option(32, "whole", least=1, most=10_000)
     engine: str = option("auto", "choice", names=("auto", "compiled", "numpy"))

@@ -64,6 +64,7 @@ OWNERS = {
 }
 FILES = {
     "system.io",
+    "system.locks",
     "system.memory",
     "data.readers",
     "data.files",

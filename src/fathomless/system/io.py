@@ -334,6 +334,8 @@ def _put(partial: Path, target: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(partial)):
+            raise FileError(f"{target} is being written by another process; stop one of them")
     os.replace(partial, target)
 
 

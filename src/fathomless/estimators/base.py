@@ -27,7 +27,7 @@ from fathomless.estimators.preparation import Prepared, TableReader
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.ensemble import Ensemble
-from fathomless.system import checks, io
+from fathomless.system import checks, io, measures
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
 from fathomless.system.surroundings import recording
@@ -195,10 +195,10 @@ class Estimator(TableReader, ABC):
             "layout": blueprint_of(self.model_),
             "dtype": str(self.model_.dtype).removeprefix("torch."),
             "seed": self.seed_,
-            "history": self.history_,
+            "history": measures.marked(self.history_),
             "n_iter": self.n_iter_,
-            "validation_score": self._score,
-            "weighing": self.weighing_,
+            "validation_score": measures.marked(self._score),
+            "weighing": measures.marked(self.weighing_),
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
         }

@@ -34,6 +34,7 @@ from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import checks, io, memory
 from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.masked import unmasked
+from fathomless.system.measures import restored
 from fathomless.system.rng import as_generator, building, fold_in
 from fathomless.system.surroundings import recording, without_gradients
 
@@ -223,11 +224,11 @@ class FittedModel(TableOptions, ABC):
             state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
             module.load_state_dict(state)
             module.eval()
-        self.seed_, self.history_, self.n_iter_ = meta["seed"], meta["history"], meta["n_iter"]
-        self._score, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]
+        self.seed_, self.history_, self.n_iter_ = meta["seed"], restored(meta["history"]), meta["n_iter"]
+        self._score, self.n_features_in_ = restored(meta["validation_score"]), meta["n_features_in"]
         self.held_out_ = saved.tensors["held_out"].numpy()
         self.fold_ = saved.tensors["fold"].numpy() if "fold" in saved.tensors else None
-        self.weighing_ = meta.get("weighing", {})
+        self.weighing_ = restored(meta.get("weighing", {}))
         if meta["feature_names_in"]:
             self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         self.relevance_ = {}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Run
-from fathomless.system import io
+from fathomless.system import io, measures
 from fathomless.system.errors import DataError
 
 __all__ = ["Checkpoint", "History", "TensorBoard", "write_history"]
@@ -57,7 +57,7 @@ def write_history(folder: str | PathLike[str], history: Sequence[Mapping[str, fl
 
 def _written(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, str]:
     table = [",".join(str(row.get(name, "")) for name in names) for row in rows]
-    objects = [json.dumps(dict(row)) for row in rows]
+    objects = [json.dumps(measures.spoken(row)) for row in rows]
     return {"history.csv": "".join(f"{line}\n" for line in table), "history.jsonl": "".join(f"{o}\n" for o in objects)}
 
 
@@ -127,7 +127,8 @@ class Checkpoint:
             return
         ended = run.stop or run.epoch >= run.epochs
         if ended or run.pause or time.monotonic() - self._last >= self.seconds:
-            io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta={"run": run.meta(), "extra": self.extra})
+            meta = {"run": measures.marked(run.meta()), "extra": self.extra}
+            io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta=meta)
             self._last = time.monotonic()
 
     def found(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -148,4 +149,4 @@ class Checkpoint:
                 f"the checkpoint in {self.folder} belongs to a fit of other data or other options; give another "
                 "folder, or delete this one to start anew"
             )
-        return saved.tensors, saved.meta["run"]
+        return saved.tensors, measures.restored(saved.meta["run"])

@@ -25,7 +25,7 @@ from fathomless.families.manifold.fit import STEPS, Manifold, Recipe
 from fathomless.families.manifold.fitted import FittedManifold
 from fathomless.families.manifold.latent import WEIGHTS
 from fathomless.families.manifold.network import Flat
-from fathomless.families.manifold.sampling import sample_latent
+from fathomless.families.manifold.sampling import sample_latent, stands_still
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Fitted
@@ -217,6 +217,8 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
 
     def _warn(self, fitted: Fitted) -> None:
         """Warn of a decoder that has collapsed."""
+        if text := stands_still(fitted.weighing):
+            warnings.warn(text, ConvergenceWarning, stacklevel=4)
         error = fitted.weighing["gate"]["reconstruction"]
         if error > COLLAPSED:
             warnings.warn(

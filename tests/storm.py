@@ -329,22 +329,22 @@ class Storm:
                 of = {"": self.random.sample(range(1, len(self.operations) + 1), len(self.operations))}
         return taken
 
-    def run(self, kills: int) -> Tally:
-        """Kill before operations, so many in all; of the repetitions every other one is killed too."""
+    def run(self, kills: int, again: int = 1) -> Tally:
+        """Kill before operations, so many in all; after each, so many repetitions are killed too, if they live on."""
         for round_, number in enumerate(self.chosen(kills)):
             if kills and sum(self.tally.kills.values()) >= kills:
                 break
             place = self.home / f"killed{round_}"
             shutil.copytree(self.first, place)
             try:
-                self.once(place, number, again=round_ % 2 == 1)
+                self.once(place, number, again)
             except AssertionError as error:
                 self.tally.fallen.append(f"operation {number} {self.operations[number - 1]}: {error}")
                 print("FELL", self.tally.fallen[-1][:2000], flush=True)
             shutil.rmtree(place, ignore_errors=True)
         return self.tally
 
-    def once(self, place: Path, number: int, again: bool) -> None:
+    def once(self, place: Path, number: int, again: int) -> None:
         """Kill, look, repeat, compare."""
         words = [word for word in self.scene.words if word not in ("--overwrite", "--resume")]
         words += [self.scene.again] if self.scene.again else []
@@ -352,8 +352,9 @@ class Storm:
         self.count(found)
         assert found.killed, f"was not killed but ended with {found.status}: {found.refused()}"
         self.check(place)
-        if again:
-            found = life(place, [words], kill=self.random.randint(1, len(self.operations) - number + 8))
+        left = len(self.operations) - number + 8
+        for _ in range(again):
+            found = life(place, [words], kill=self.random.randint(1, left), pages=self.scene.pages)
             self.tally.again += found.killed
             self.count(found)
             self.check(place)
@@ -361,8 +362,8 @@ class Storm:
         if "differs from this one" in found.refused() and "--overwrite" in self.scene.words:
             found = life(place, [self.scene.words], pages=self.scene.pages)  # it was killed before it had begun
         self.done(found)
-        left = contents(place)
-        unlike = sorted(name for name in {*left, *self.after} if left.get(name, b"?") != self.after.get(name, b"?"))
+        ended = contents(place)
+        unlike = sorted(name for name in {*ended, *self.after} if ended.get(name, b"?") != self.after.get(name, b"?"))
         assert not unlike, f"other bytes in {unlike}"
 
     def count(self, found: Life) -> None:
@@ -394,7 +395,7 @@ def prepare() -> None:
         importlib.import_module(name)
 
 
-def campaign(families: Sequence[str], kills: int, seed: int) -> int:
+def campaign(families: Sequence[str], kills: int, again: int, seed: int) -> int:
     """Kill scenes of families; print what was counted, and return how many fell."""
     fallen = 0
     lines = [HEAD]
@@ -403,7 +404,9 @@ def campaign(families: Sequence[str], kills: int, seed: int) -> int:
         for variant, scene in scenes.items():
             began, label = time.monotonic(), f"{name} {variant}".strip()
             with tempfile.TemporaryDirectory() as folder:
-                tally = Storm(Path(folder) / "storm", scene, Random(f"{seed} {label}")).run(-(-kills // len(scenes)))
+                tally = Storm(Path(folder) / "storm", scene, Random(f"{seed} {label}")).run(
+                    -(-kills // len(scenes)), again
+                )
             lines.append(tally.line(label))
             fallen += len(tally.fallen)
             print(f"{lines[-1]}  {time.monotonic() - began:.0f} s", flush=True)
@@ -415,7 +418,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="of each family; 0 is every operation once")
     parser.add_argument("--family", choices=SCENES, nargs="+", default=list(SCENES))
+    parser.add_argument("--again", type=int, default=1, help="repetitions that are killed too, after each kill")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     prepare()
-    sys.exit(bool(campaign(given.family, given.kills, given.seed)))
+    sys.exit(bool(campaign(given.family, given.kills, given.again, given.seed)))

@@ -59,7 +59,8 @@ class Estimator(TableReader, ABC):
         What was decided by rows that the networks had not seen, as plain JSON: what the posterior over structure rests
         on (:func:`~fathomless.estimators.crossfitting.weighed`), the weights of kinds of network, how much narrower
         the noise of their average is, the temperature of a sparse one; empty if nothing was. If rows of the table are
-        equal, "repeats" says how many and whether they were treated as observations or as copies.
+        equal, "repeats" says how many and whether they were treated as observations or as copies. If
+        a part was done under other versions of the library, of torch, NumPy or Python, "resumed" lists these.
     relevance_ : dict of str to dict
         For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
@@ -136,6 +137,8 @@ class Estimator(TableReader, ABC):
         self.weighing_, self.goes_on_, self.fold_ = fitted.weighing, fitted.goes_on, None
         if prepared.repeats is not None:
             self.weighing_ = {**fitted.weighing, "repeats": prepared.repeats}
+        if prepared.resumed:
+            self.weighing_ = {**self.weighing_, "resumed": prepared.resumed}
         self._fitted_with = self._given()
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):

@@ -110,7 +110,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
             name = saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
-            resume = keeper.found()
+            resume = keeper.found(prepared.resumed)
             callbacks.append(keeper)
         planned = [self.sweeps] if resume is None else resume[1]["planned"]
         sampler = self._sampler(prepared, x, y, self._plan(planned[0]))

@@ -163,7 +163,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             name = saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
             folder = Path(self.checkpoint) / f"chains-{number}"
             keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name})
-            resume = keeper.found()
+            resume = keeper.found(prepared.resumed)
             callbacks.append(keeper)
         run = run_chains(
             sampler,

@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 import narwhals as nw
@@ -67,6 +67,8 @@ class Prepared:
     repeats : dict, optional
         If rows of the table are equal: "rows", how many are equal to another row, and "kind", "observations" or
         "copies"; see :mod:`fathomless.data.repeats`.
+    resumed : list of dict
+        Gets the versions under which parts of the fit were done, where a checkpoint names others than now.
     """
 
     schema: Schema
@@ -83,6 +85,7 @@ class Prepared:
     group: Tensor | None = None
     apart: bool = False
     repeats: dict[str, Any] | None = None
+    resumed: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Run
 from fathomless.system import io, measures
-from fathomless.system.errors import DataError
+from fathomless.system.errors import DataError, DataWarning
 
 __all__ = ["Checkpoint", "History", "TensorBoard", "write_history"]
 
@@ -119,7 +120,7 @@ class Checkpoint:
     ) -> None:
         io.writable(folder)
         self.folder, self.seconds, self.extra = Path(folder), seconds, dict(extra or {})
-        self._last = -math.inf
+        self._last, self._before = -math.inf, list[dict[str, str]]()
 
     def __call__(self, run: Run) -> None:
         """Write, if it is time."""
@@ -128,11 +129,17 @@ class Checkpoint:
         ended = run.stop or run.epoch >= run.epochs
         if ended or run.pause or time.monotonic() - self._last >= self.seconds:
             meta = {"run": measures.marked(run.meta()), "extra": self.extra}
+            meta |= {"before": self._before} if self._before else {}
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta=meta)
             self._last = time.monotonic()
 
-    def found(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def found(self, before: list[dict[str, str]] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Return the state in the folder, or None if there is none.
+
+        Parameters
+        ----------
+        before : list, optional
+            Gets the versions under which the run was begun, if these are others than now, with a warning.
 
         Raises
         ------
@@ -149,4 +156,17 @@ class Checkpoint:
                 f"the checkpoint in {self.folder} belongs to a fit of other data or other options; give another "
                 "folder, or delete this one to start anew"
             )
+        self._before = list(saved.meta.get("before", []))
+        if saved.written_by != (now := io.versions()):
+            self._before = [*(one for one in self._before if one != saved.written_by), saved.written_by]
+            unlike = [name for name in now if saved.written_by.get(name) != now[name]]
+            told = ", ".join(f"{name} {saved.written_by.get(name, 'unknown')} (now {now[name]})" for name in unlike)
+            warnings.warn(
+                f"the checkpoint in {self.folder} was written by {told}; the fit goes on, and may end in other bytes "
+                "than one under a single version",
+                DataWarning,
+                stacklevel=2,
+            )
+        if before is not None:
+            before += [one for one in self._before if one not in before]
         return saved.tensors, measures.restored(saved.meta["run"])

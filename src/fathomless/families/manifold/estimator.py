@@ -177,7 +177,7 @@ class _ProjectedBayes(FittedManifold, Estimator, ABC):
             facts = {**own, "seed": prepared.seed, "dealt": dealt}
             name = saving.fingerprint(prepared.train, None, (), recipe, facts)
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
-            resume = keeper.found()
+            resume = keeper.found(prepared.resumed)
             callbacks.append(keeper)
         return run_stages(
             plan,

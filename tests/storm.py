@@ -23,7 +23,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -172,8 +172,8 @@ class Unanalysed:
 class Watch:
     """An audit hook that tells every operation on the files below a folder, and kills the process before one."""
 
-    def __init__(self, folder: str, told: int, kill: int | None) -> None:
-        self.folder, self.told, self.kill, self.done, self.phase = folder, told, kill, 0, "start"
+    def __init__(self, folder: str, told: int, kill: int | None, within: str) -> None:
+        self.folder, self.told, self.kill, self.within, self.done, self.phase = folder, told, kill, within, 0, "start"
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Look at an event."""
@@ -184,11 +184,12 @@ class Watch:
         path = os.path.abspath(os.fsdecode(arguments[0]))
         if not path.startswith(self.folder):
             return
-        path, self.done = path[len(self.folder) + 1 :], self.done + 1
+        path = path[len(self.folder) + 1 :]
         if path.startswith(("run/checkpoint", "run/parts")):
             self.phase = "training"
-        elif self.phase == "training" and path.startswith(("run/tensors", "run/compare")):
+        elif path.startswith(("run/tensors", "run/compare")):
             self.phase = "end"
+        self.done += self.within in ("", self.phase)
         os.write(self.told, json.dumps([self.phase, event, path]).encode() + b"\n")
         if self.done == self.kill:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -212,8 +213,13 @@ class Life:
         return next((err for code, _, err in self.said if code), "")
 
 
-def life(home: Path, commands: Sequence[Sequence[str]], kill: int | None = None, pages: bool = True) -> Life:
-    """Run commands in a forked child, in a folder; kill it before an operation on files, counted from 1."""
+def life(
+    home: Path, commands: Sequence[Sequence[str]], kill: int | None = None, pages: bool = True, within: str = ""
+) -> Life:
+    """Run commands in a forked child, in a folder; kill it before an operation on files, counted from 1.
+
+    Operations are counted from the start of a phase, if one is named.
+    """
     told = home.with_suffix(".told")
     handle = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     child = os.fork()
@@ -225,7 +231,7 @@ def life(home: Path, commands: Sequence[Sequence[str]], kill: int | None = None,
             time.perf_counter = time.monotonic = lambda: 0.0  # seconds of fits, which comparisons tell
             if not pages:
                 runs.page, runs.analyse = (lambda folder: "page\n"), (lambda *_, **__: Unanalysed())  # type: ignore
-            sys.addaudithook(Watch(os.getcwd(), handle, kill))
+            sys.addaudithook(Watch(os.getcwd(), handle, kill, within))
             for words in commands:
                 out, err = io.StringIO(), io.StringIO()
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -358,6 +364,10 @@ class Storm:
             self.tally.again += found.killed
             self.count(found)
             self.check(place)
+        self.finish(place, words)
+
+    def finish(self, place: Path, words: Sequence[str]) -> None:
+        """Repeat a command to its end, and compare."""
         found = life(place, [words], pages=self.scene.pages)
         if "differs from this one" in found.refused() and "--overwrite" in self.scene.words:
             found = life(place, [self.scene.words], pages=self.scene.pages)  # it was killed before it had begun
@@ -365,6 +375,23 @@ class Storm:
         ended = contents(place)
         unlike = sorted(name for name in {*ended, *self.after} if ended.get(name, b"?") != self.after.get(name, b"?"))
         assert not unlike, f"other bytes in {unlike}"
+
+    def thin(self) -> Tally:
+        """Kill once in the training, once at the end; repeat and compare."""
+        place, scene, (first, *words) = self.home / "killed", self.scene, self.scene.words
+        shutil.copytree(self.first, place)
+        middle = self.tally.operations["training"] // 2
+        late = self.random.randint(1, self.tally.operations["end"] or len(self.operations))
+        for number, within in ((middle, "training"), (late, "end" if middle else "")):
+            again = [scene.again] * bool(scene.again and sum(self.tally.kills.values()))
+            if number:
+                found = life(place, [[first, *words, *again]], number, scene.pages, within)
+                assert found.killed, f"was not killed but ended with {found.status}: {found.refused()}"
+                self.count(found)
+                self.check(place)
+                words = [word for word in words if word not in ("--overwrite", "--resume")]
+        self.finish(place, [first, *words, *([scene.again] if scene.again else [])])
+        return self.tally
 
     def count(self, found: Life) -> None:
         """Count a kill."""
@@ -414,12 +441,37 @@ def campaign(families: Sequence[str], kills: int, again: int, seed: int) -> int:
     return fallen
 
 
+def thin(seed: int) -> int:
+    """Kill the first scene of every family twice, without pages; print a line for each, and return how many fell.
+
+    Exports, which take seconds each, are left to the campaign.
+    """
+    fallen = 0
+    for name, scenes in SCENES.items():
+        for variant, scene in scenes.items():
+            if name == "export" or variant not in (next(iter(scenes)), "replaced"):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                quick = replace(scene, pages=False)
+                storm = Storm(Path(folder) / "storm", quick, Random(seed), look=variant == "replaced")
+                try:
+                    tally, told = storm.thin(), ""
+                except AssertionError as error:
+                    tally, told = storm.tally, str(error)
+            fallen += bool(told)
+            print(json.dumps([f"{name} {variant}".strip(), sum(tally.kills.values()), told]), flush=True)
+    return fallen
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="of each family; 0 is every operation once")
     parser.add_argument("--family", choices=SCENES, nargs="+", default=list(SCENES))
     parser.add_argument("--again", type=int, default=1, help="repetitions that are killed too, after each kill")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--thin", action="store_true", help="two kills of each, for the tests")
     given = parser.parse_args()
     prepare()
+    if given.thin:
+        sys.exit(bool(thin(given.seed)))
     sys.exit(bool(campaign(given.family, given.kills, given.again, given.seed)))

@@ -66,6 +66,7 @@ OWNERS = {
 }
 FILES = {
     "system.io",
+    "system.locks",
     "system.memory",
     "data.readers",
     "data.files",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fathomless.app.arguments import form
 from fathomless.app.printing import Stopped, exit_code, note, show
 from fathomless.system.errors import DataError
+from fathomless.system.measures import spoken
 
 if TYPE_CHECKING:
     from fathomless.app.compare import Compared, Comparison
@@ -208,4 +209,4 @@ def _plain(told: Any) -> Any:
         return {key: _plain(value) for key, value in told.items()}
     if isinstance(told, list | tuple):
         return [_plain(value) for value in told]
-    return None if isinstance(told, float) and told != told else told
+    return None if isinstance(told, float) and told != told else spoken(told)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate", "export", "known_rows", "predict", "report", "sample", "set_threads"]
 
+_WAIT = 10.0  # seconds for which another writer of a run is waited for
+
 
 def set_threads(threads: int | None) -> None:
     """Use as many threads as the training did, if there are so many: a narrow network is slower on many."""
@@ -104,6 +106,7 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 def evaluate(given: argparse.Namespace) -> int:
     """Score a run on rows with known answers, say what they show, and keep the scores."""
     from fathomless.app import runs
+    from fathomless.system.locks import writing
 
     estimator, manifest, X, y, weight = known_rows(given, given.weight)
     name = "standard input" if given.data == "-" else Path(given.data).name
@@ -111,7 +114,8 @@ def evaluate(given: argparse.Namespace) -> int:
         name = f"./{name}"
     found = runs.scored(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight)
     findings = runs.shown_by(given.folder, estimator, manifest.rows, found)
-    runs.keep_evaluation(given.folder, found)
+    with writing(given.folder, wait=_WAIT):
+        runs.keep_evaluation(given.folder, found)
     if given.json:
         show_json(
             run=str(given.folder),

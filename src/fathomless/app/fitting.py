@@ -62,14 +62,24 @@ def fit(given: argparse.Namespace) -> int:
 def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
     named = given.target[0] if given.target else Path(given.data).name.partition(".")[0]
     out = Path(given.out if given.out is not None else Path("runs") / _file_name(named))
-    from fathomless.app import inputs, runs
+    from fathomless.app import inputs
     from fathomless.system.io import writable
+    from fathomless.system.locks import writing
 
     if given.data == "-" and group.count > 1:
         raise DataError(f"{group.count} processes cannot share the standard input (-); give the name of a file")
     writable(out)
     asked = {f.name: vars(given)[f.name] for f in fields(inputs.FitRequest) if f.name not in ("targets", "form")}
     fit = _Fit(given, inputs.read(inputs.FitRequest(targets=given.target, form=form(given), **asked)), out, group)
+    with contextlib.nullcontext() if group.rank else writing(out):
+        return _fitted(given, group, fit)
+
+
+def _fitted(given: argparse.Namespace, group: "Ranks", fit: "_Fit") -> int:
+    """Fit, save, and say what was found."""
+    from fathomless.app import runs
+
+    out = fit.out
     checkpoint = runs.begin(out, fit.manifest, resume=given.resume, overwrite=given.overwrite)
     if checkpoint is None:
         if not group.rank:

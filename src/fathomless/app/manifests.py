@@ -27,6 +27,8 @@ ASKED, UNFINISHED = "run.json", "unfinished.json"
 
 Path_ = str | PathLike[str]
 
+_OF_THE_END: Mapping[str, Any] = {"model": "", "notes": (), "versions": {}}  # what the end of a run adds, or changes
+
 
 @dataclass(frozen=True)
 class RunManifest:
@@ -51,7 +53,7 @@ class RunManifest:
     seed, threads : int
         The same seed, data, machine and number of threads give the same bytes.
     notes : tuple of str
-        What was done to the table, for the reader.
+        What was done to the table, for the reader; and other versions under which a part of the fit was done.
     notation : mapping of str to str
         How columns write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
     versions : mapping of str to str
@@ -192,7 +194,8 @@ def complete(folder: Path_) -> None:
     """
     if state(finished(folder)) == "unfinished":
         before, after = read_manifest(folder), read_manifest(folder, latest=True)
-        if before is not None and after is not None and replace(before, model="") == replace(after, model=""):
+        one, other = (None if told is None else replace(told, **_OF_THE_END) for told in (before, after))
+        if one is not None and one == other:
             raise FileError(f"the end of the run in {folder} was interrupted; repeat its fit command with --resume")
 
 

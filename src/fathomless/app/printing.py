@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from fathomless.system.measures import spoken
 from fathomless.system.terminal import plain
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def show(text: object) -> None:
 
 def show_json(**values: Any) -> None:
     """Print an object on standard output, on one line and at once."""
-    print(json.dumps(values), flush=True)
+    print(json.dumps(spoken(values)), flush=True)
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:

@@ -199,7 +199,8 @@ def finish(
         looked, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
         main = judged(held, name="held-out rows")
     estimator.save(folder)
-    io.write_text(folder / ASKED, replace(manifest, model=io.digest(folder)).to_json())
+    notes = (*manifest.notes, *map(_resumed, estimator.weighing_.get("resumed", ())))
+    io.write_text(folder / ASKED, replace(manifest, model=io.digest(folder), notes=notes).to_json())
     write_history(folder, estimator.history_)
     io.remove_file(folder / _RELEVANCE)
     if estimator.relevance_:
@@ -219,6 +220,11 @@ def finish(
     io.remove_file(folder / UNFINISHED)
     log(folder, "finished")
     return main, findings
+
+
+def _resumed(versions: Mapping[str, str]) -> str:
+    """Say under which versions a part of a run was done."""
+    return f"a part of the fit was done under {', '.join(f'{name} {versions[name]}' for name in sorted(versions))}"
 
 
 def _examined(

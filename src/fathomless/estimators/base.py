@@ -57,7 +57,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
-from fathomless.system import checks, io, memory
+from fathomless.system import checks, io, measures, memory
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.progress import Lines, Progress, Silent, Terminal
@@ -90,7 +90,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     fit_diagnostics_ : Diagnostics
         Diagnostics of the fit, of a class for each kind of inference (:mod:`fathomless.posterior.diagnostics`): the
         posterior over structure with its errors, weights of kinds of network, the relative noise of their average,
-        records of chains, equal rows of the table.
+        records of chains, equal rows of the table, and the versions of the library, torch, NumPy and Python under
+        which parts were done, if these are others than now.
     relevance_ : dict of str to dict
         For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
@@ -291,7 +292,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.held_out_, self.seed_ = prepared.held_out, prepared.seed
         self.model_, self.likelihood_ = fitted.model, fitted.likelihood
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
-        self.fit_diagnostics_ = self.diagnostics_class(**{**vars(fitted.diagnostics), "repeats": prepared.repeats})
+        found = {**vars(fitted.diagnostics), "repeats": prepared.repeats, "resumed": tuple(prepared.resumed)}
+        self.fit_diagnostics_ = self.diagnostics_class(**found)
         self.goes_on_, self.fold_ = fitted.goes_on, None
         self._fitted_with = self._options_given()
         if prepared.fold_of_row is not None:
@@ -408,10 +410,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "layout": blueprint_of(self.model_),
             "dtype": str(self.model_.dtype).removeprefix("torch."),
             "seed": self.seed_,
-            "history": self.history_,
+            "history": measures.marked(self.history_),
             "n_iter": self.n_iter_,
-            "validation_score": self._score,
-            "weighing": self.fit_diagnostics_.to_json(),
+            "validation_score": measures.marked(self._score),
+            "weighing": measures.marked(self.fit_diagnostics_.to_json()),
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
         }

@@ -26,7 +26,7 @@ from fathomless.inference import stacking
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_chains
-from fathomless.inference.mcmc.diagnostics import Diagnosis, diagnose
+from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import parts_of
 from fathomless.posterior.diagnostics import ChainDiagnostics
@@ -40,7 +40,6 @@ __all__ = ["APART", "ChainEstimator", "chain_weights", "convergence", "modes_apa
 APART = 0.08  #: nats per row: chains that differ by more are in different modes; half of it per column beyond two
 _JUDGED = 2000  # rows by which chains are compared
 _RHAT, _ESS = 1.1, 100.0  # beyond which a warning is due
-_LEAST = 4  # draws of each chain that can be diagnosed
 
 
 class ChainEstimator(ChainOptions, Estimator, ABC):
@@ -116,7 +115,7 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
             name = saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
-            resume = keeper.found()
+            resume = keeper.found(prepared.resumed)
             callbacks.append(keeper)
         planned = [self.sweeps] if resume is None else resume[1]["planned"]
         sampler = self._sampler(prepared, x, y, self._plan(planned[0]))
@@ -242,15 +241,17 @@ def convergence(diagnostics: ChainDiagnostics, chains_by: str) -> list[str]:
     if stopped:
         found.append(f"{len(stopped)} of {len(told)} chains stopped before their time; the first: {stopped[0]}")
     own = diagnostics.diagnostics
-    apart = {name: values["rhat"] for name, values in own.items() if (values["rhat"] or 1.0) > _RHAT}
+    apart = {name: values["rhat"] for name, values in own.items() if not (values["rhat"] or 1.0) <= _RHAT}
     if apart:
-        name = max(apart, key=apart.__getitem__)
+        name = max(apart, key=lambda one: math.inf if math.isnan(apart[one]) else apart[one])
         found.append(
             f"the chains that are used have not mixed: R-hat of {name} is {apart[name]:.2f}, and of {len(apart)} of "
             f"{len(own)} quantities above {_RHAT}; raise sweeps"
         )
     few = {name: min(v["ess_bulk"], v["ess_tail"]) for name, v in own.items() if v["rhat"] is not None}
     few = {name: size for name, size in few.items() if size < _ESS}
+    if own and all(values["rhat"] is None for values in own.values()):
+        found.append("the chains that are used never moved: nothing that they followed has changed; raise sweeps")
     if few and not apart:
         name = min(few, key=few.__getitem__)
         found.append(
@@ -314,7 +315,7 @@ def _diagnosed(run: Chains[Any], used: Sequence[int]) -> dict[str, Any]:
     found = {}
     for name in run.alive[0].traces if whole else ():
         draws = run.trace(name)[whole]
-        if draws.shape[1] >= _LEAST:
+        if draws.shape[1] >= LEAST:
             found[name] = asdict(diagnose(draws))
     return found
 

@@ -4,6 +4,7 @@ Structures are weighed by the fit, or by leave-one-out densities of the sampled 
 own convergence is told of functions, of scales and of the noise: weights themselves are not identified.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,6 @@ _FEWEST = 3  # chains of a structure
 _POINTS = 100  # training rows, and random inputs, where functions are compared
 
 _RHAT = 1.1
-_APART = 1e3  # R-hat that says no more than that chains are apart
 _HOUR = 3600.0
 _TIMED = 3  # gradients by which time is estimated
 _MARGIN = 2.0  # of the estimate: other work, other loads
@@ -168,7 +168,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             name = saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
             folder = Path(self.checkpoint) / f"chains-{number}"
             keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
-            resume = keeper.found()
+            resume = keeper.found(prepared.resumed)
             callbacks.append(keeper)
         run = run_chains(
             sampler,
@@ -216,12 +216,18 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
 def unconverged(diagnostics: Diagnostics) -> list[str]:
     """Return the warnings that sampled weights call for, a sentence each."""
     sampling, found = diagnostics.sampling if isinstance(diagnostics, CrossFitDiagnostics) else {}, []
-    apart = {number: told for number, told in sampling.items() if told["rhat"] > _RHAT}
+    apart = {number: told for number, told in sampling.items() if not told["rhat"] <= _RHAT}
     if apart:
-        worst = max(apart.values(), key=lambda told: told["rhat"])
+        worst = max(apart.values(), key=lambda told: math.inf if math.isnan(told["rhat"]) else told["rhat"])
         found.append(
             f"the chains of depth {', '.join(apart)} have not mixed: R-hat of 5 % of what networks predict is above "
             f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise sweeps or leapfrogs"
+        )
+    still = [number for number, told in sampling.items() if told.get("still", False)]
+    if still:
+        found.append(
+            f"the chains of depth {', '.join(still)} never moved: every state is that of the network they began with; "
+            "raise sweeps or leapfrogs"
         )
     unknown = {number: told for number, told in sampling.items() if told.get("unknown", 0.0) > _UNKNOWN}
     if unknown:
@@ -232,6 +238,12 @@ def unconverged(diagnostics: Diagnostics) -> list[str]:
             "sampling. Copies of rows make the posterior too narrow for this: give each row once"
         )
     return found
+
+
+def _percentile(values: NDArray[np.float64], share: float) -> float:
+    """Return a percentile, which may be infinite: that of values between which nothing can be interpolated."""
+    finite = bool(np.isfinite(values).all())
+    return float(np.percentile(values, share, method="linear" if finite else "higher"))
 
 
 def _heaviest(posterior: Mapping[int, float]) -> dict[int, float]:
@@ -288,12 +300,11 @@ def _concluded(
     values = torch.stack(seen, 1).flatten(2).cpu().numpy()  # (C, states, points)
     table = torch.stack(densities, 1).flatten(0, 1).cpu().double().numpy()  # (S, N)
     functions = [diagnose(values[:, :, point]) for point in range(values.shape[2])] if states >= 4 else []
-    rhats = np.array([min(one.rhat or 1.0, _APART) for one in functions]) if functions else np.array([_APART])
+    rhats = np.array([1.0 if one.rhat is None else one.rhat for one in functions] or [math.inf])
+    rhats = np.where(np.isnan(rhats), math.inf, rhats)  # undefined is as bad
     share = ess_bulk(table.mean(1).reshape(len(chains), states)) / len(table) if states >= 4 else 1.0
     loo, shape = leave_one_out(table, min(1.0, share), counts=counts, unit=unit)
     followed = {name: asdict(one) for name, one in run.diagnose().items() if name != "acceptance"}
-    for one in followed.values():  # chains that stand still apart have no finite R-hat, and JSON no infinite one
-        one["rhat"] = None if one["rhat"] is None else min(one["rhat"], _APART)
     told = {
         "chains": [
             {
@@ -305,8 +316,8 @@ def _concluded(
             }
             for chain in chains
         ],
-        "rhat": float(np.percentile(rhats, 95)),
-        "rhat_median": float(np.median(rhats)),
+        "rhat": _percentile(rhats, 95.0),
+        "rhat_median": _percentile(rhats, 50.0),
         "ess": float(np.median([one.ess_bulk for one in functions])) if functions else 0.0,
         "mcse": float(np.median([one.mcse / max(one.sd, 1e-300) for one in functions])) if functions else 1.0,
         "doubtful": float((shape > TRUSTED).mean()),
@@ -314,5 +325,6 @@ def _concluded(
         "followed": followed,
         "traces": [chain.traces["log_likelihood"] for chain in chains],
         "every": run.plan.every,
+        **({"still": True} if functions and all(one.constant for one in functions) else {}),
     }
     return Sampled(run, torch.from_numpy(loo), torch.from_numpy(shape), sampler.groups, told)

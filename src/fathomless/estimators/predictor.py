@@ -28,7 +28,7 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
-from fathomless.system import bounds, checks, io, memory
+from fathomless.system import bounds, checks, io, measures, memory
 from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, building, fold_in
@@ -251,7 +251,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         device = networks._device()
     likelihood = task.likelihood(target, saved.tensors).to(device, dtype)
     networks._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-    diagnostics = networks.diagnostics_class.from_json(meta.get("weighing", {}))
+    diagnostics = networks.diagnostics_class.from_json(measures.restored(meta.get("weighing", {})))
     model = _models(saved, networks, diagnostics, task.width(schema), likelihood, dtype).to(device)
     rebuild(model, meta["layout"])
     for prefix, module in (("model/", model), ("likelihood/", likelihood)):
@@ -273,9 +273,9 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             weight_draws=networks.weight_draws,
             fold=saved.tensors["fold"].numpy() if "fold" in saved.tensors else None,
         ),
-        history=meta["history"],
+        history=measures.restored(meta["history"]),
         n_iter=meta["n_iter"],
-        score=meta["validation_score"],
+        score=measures.restored(meta["validation_score"]),
         held_out=saved.tensors["held_out"].numpy(),
         columns=meta["n_features_in"],
         names=tuple(meta["feature_names_in"]),

@@ -5,7 +5,7 @@ A fit calls :func:`read`, which encodes a table, then :func:`prepare`, which spl
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -78,6 +78,8 @@ class Prepared:
         Whether equal rows are observations, which are left out one by one; copies are left out together.
     repeats : EqualRows, optional
         Equal rows of the table, if there are any.
+    resumed : list of dict
+        Gets the versions under which parts of the fit were done, where a checkpoint names others than now.
     """
 
     schema: Schema
@@ -94,6 +96,7 @@ class Prepared:
     group: Tensor | None = None
     apart: bool = False
     repeats: EqualRows | None = None
+    resumed: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
                 own["dealt"] = prepared.folds.tolist()
             name = saving.fingerprint(prepared.train, prepared.valid, state, training, own, without)
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
-            resume = keeper.found()
+            resume = keeper.found(prepared.resumed)
             callbacks.append(keeper)
         return {
             "training": training,

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Run
-from fathomless.system import io
-from fathomless.system.errors import DataError
+from fathomless.system import io, measures
+from fathomless.system.errors import DataError, DataWarning
 
 __all__ = ["Checkpoint", "History", "TensorBoard", "write_history"]
 
@@ -58,7 +59,7 @@ def write_history(folder: str | PathLike[str], history: Sequence[Mapping[str, fl
 
 def _written(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, str]:
     table = [",".join(str(row.get(name, "")) for name in names) for row in rows]
-    objects = [json.dumps(dict(row)) for row in rows]
+    objects = [json.dumps(measures.spoken(row)) for row in rows]
     return {"history.csv": "".join(f"{line}\n" for line in table), "history.jsonl": "".join(f"{o}\n" for o in objects)}
 
 
@@ -128,7 +129,7 @@ class Checkpoint:
         self.folder, self.seconds, self.extra = Path(folder), seconds, dict(extra or {})
         if device is not None and device.type != "cpu":
             self.extra["device"] = device.type
-        self._last = -math.inf
+        self._last, self._before = -math.inf, list[dict[str, str]]()
 
     def __call__(self, run: Run) -> None:
         """Write, if it is time."""
@@ -136,11 +137,18 @@ class Checkpoint:
             return
         ended = run.stop or run.epoch >= run.epochs
         if ended or run.pause or time.monotonic() - self._last >= self.seconds:
-            io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta={"run": run.meta(), "extra": self.extra})
+            meta = {"run": measures.marked(run.meta()), "extra": self.extra}
+            meta |= {"before": self._before} if self._before else {}
+            io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta=meta)
             self._last = time.monotonic()
 
-    def found(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def found(self, before: list[dict[str, str]] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Return the state in the folder, or None if there is none.
+
+        Parameters
+        ----------
+        before : list, optional
+            Gets the versions under which the run was begun, if these are others than now, with a warning.
 
         Raises
         ------
@@ -163,4 +171,17 @@ class Checkpoint:
                 f"the checkpoint in {self.folder} belongs to a fit of other data or other options; give another "
                 "folder, or delete this one to start anew"
             )
-        return saved.tensors, saved.meta["run"]
+        self._before = list(saved.meta.get("before", []))
+        if saved.written_by != (now := io.versions()):
+            self._before = [*(one for one in self._before if one != saved.written_by), saved.written_by]
+            unlike = [name for name in now if saved.written_by.get(name) != now[name]]
+            told = ", ".join(f"{name} {saved.written_by.get(name, 'unknown')} (now {now[name]})" for name in unlike)
+            warnings.warn(
+                f"the checkpoint in {self.folder} was written by {told}; the fit goes on, and may end in other bytes "
+                "than one under a single version",
+                DataWarning,
+                stacklevel=2,
+            )
+        if before is not None:
+            before += [one for one in self._before if one not in before]
+        return saved.tensors, measures.restored(saved.meta["run"])

@@ -25,7 +25,7 @@ def traces(
     Parameters
     ----------
     each : sequence of sequences of float
-        What every chain followed, evenly spaced over its sweeps.
+        What every chain followed, evenly spaced over its sweeps; what is not finite is a gap.
     sweeps, burn_in : int
         Length of a chain, and how many of its sweeps were not kept.
     used : sequence of bool
@@ -42,7 +42,7 @@ def traces(
     Raises
     ------
     DataError
-        For values that are not finite, or no chain with a value; a chain that failed may have none.
+        For what is no number, or no chain with a value; a chain that failed may have none.
 
     Examples
     --------
@@ -54,14 +54,12 @@ def traces(
         >>> each = [rng.normal(5, 1, 80), rng.normal(3, 1, 80)]
         >>> ax = plots.traces(each, 4000, 2000, [True, False])
     """
-    for number, values in enumerate(each):
-        if len(values):
-            floats(f"chain {number}", values)
-    if not any(len(values) for values in each) or len(each) != len(used):
+    lines = [floats(f"chain {i}", values, gaps=True) if len(values) else np.zeros(0) for i, values in enumerate(each)]
+    if not any(map(len, lines)) or len(each) != len(used):
         raise DataError(f"{len(each)} chains were given, {len(used)} of them used or not; give values of one or more")
     ax = start(ax, f"Chains: {what}", "sweep", what)
     told = set[bool]()
-    for values, kept in sorted(zip(each, used, strict=True), key=lambda pair: pair[1]):
+    for values, kept in sorted(zip(lines, used, strict=True), key=lambda pair: pair[1]):
         at = np.linspace(0.0, sweeps, len(values) + 1)[1:]
         label = ("used" if kept else "not used") if kept not in told else None
         told.add(kept)

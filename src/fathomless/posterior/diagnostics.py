@@ -99,9 +99,12 @@ class Diagnostics(Record):
     ----------
     repeats : EqualRows, optional
         Equal rows of the table, if there were any.
+    resumed : tuple of mapping
+        Versions under which parts of the fit were done, if a checkpoint named others than those of its end.
     """
 
     repeats: EqualRows | None = field(default=None, metadata={"of": EqualRows})
+    resumed: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ __all__ = [
     "remove",
     "remove_file",
     "save",
+    "versions",
     "writable",
     "write_bytes",
     "write_text",
@@ -146,7 +147,7 @@ def save(folder: PathLike, *, kind: str, tensors: Mapping[str, Tensor], meta: Ma
         {
             "format": FORMAT,
             "kind": kind,
-            "written_by": _versions(),
+            "written_by": versions(),
             "tensors": {"file": name, "sha256": digest, "bytes": len(blob)},
             "meta": _plain(meta, "meta"),
         }
@@ -334,6 +335,8 @@ def _put(partial: Path, target: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(partial)):
+            raise FileError(f"{target} is being written by another process; stop one of them")
     os.replace(partial, target)
 
 
@@ -451,17 +454,13 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     )
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of fathomless, torch, numpy and python that are at work."""
     try:
         own = importlib.metadata.version("fathomless")
     except importlib.metadata.PackageNotFoundError:
         own = "unknown"
-    return {
-        "fathomless": own,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    return {"fathomless": own, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
 
 
 # --------------------------------------------------------------------------------------------- loading

@@ -1,5 +1,6 @@
 """Long computations in parts: each is kept as soon as it is done, and not done again."""
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 from fathomless.system import io
 from fathomless.system.errors import DataError
+from fathomless.system.locks import writing
 from fathomless.system.progress import Progress, Silent
 
 __all__ = ["run_parts"]
@@ -50,7 +52,20 @@ def run_parts(
     ------
     DataError
         If a part on disk was made with other settings.
+    FileError
+        If another process writes parts to the same folder, or it cannot be written.
     """
+    with contextlib.nullcontext() if out is None else writing(out):
+        return _run_parts(parts, settings, out, progress, jobs)
+
+
+def _run_parts(
+    parts: Mapping[str, Part],
+    settings: Mapping[str, Any],
+    out: str | PathLike[str] | None,
+    progress: Progress | None,
+    jobs: int,
+) -> tuple[dict[str, dict[str, Any]], float]:
     settings = json.loads(json.dumps(settings))  # as it comes back from disk
     display = progress or Silent()
     found: dict[str, dict[str, Any]] = {}

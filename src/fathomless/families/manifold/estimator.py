@@ -26,7 +26,7 @@ from fathomless.families.manifold.latent import WEIGHTS
 from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
-from fathomless.families.manifold.sampling import sample_latent
+from fathomless.families.manifold.sampling import sample_latent, stands_still
 from fathomless.inference.callbacks import Checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Fitted
@@ -199,7 +199,7 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             facts = {**own, "seed": prepared.seed, "dealt": dealt}
             name = saving.fingerprint(prepared.train, None, (), recipe, facts)
             keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
-            resume = keeper.found()
+            resume = keeper.found(prepared.resumed)
             callbacks.append(keeper)
         return run_stages(
             plan,
@@ -239,7 +239,10 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
 
     def _warn(self, fitted: Fitted) -> None:
         """Warn of a decoder that has collapsed."""
-        error = cast(ManifoldDiagnostics, fitted.diagnostics).gate["reconstruction"]
+        told = cast(ManifoldDiagnostics, fitted.diagnostics)
+        if text := stands_still(told.sampling):
+            warnings.warn(text, ConvergenceWarning, stacklevel=4)
+        error = told.gate["reconstruction"]
         if error > COLLAPSED:
             warnings.warn(
                 f"the decoder leaves {100.0 * error:.0f} % of the variance of the candidates' weights, and may have "

@@ -15,6 +15,7 @@ from fathomless.families.manifold.estimator import (
 )
 from fathomless.families.manifold.fit import UNEXPLAINED
 from fathomless.families.manifold.networks import ManifoldDiagnostics
+from fathomless.families.manifold.sampling import stands_still
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
 
 __all__ = ["findings", "page"]
@@ -120,6 +121,13 @@ def _modes(estimator: Estimator) -> list[Figure]:
 def findings(case: Case) -> Iterator[Finding]:
     """Say if the decoder has collapsed, if its law was left out, and if candidates are few for the dimensions."""
     told = cast(ManifoldDiagnostics, case.estimator.fit_diagnostics_)
+    if text := stands_still(told.sampling):
+        yield Finding(
+            "problem",
+            "Chains say nothing of their convergence",
+            text[0].upper() + text.partition(";")[0][1:] + ".",
+            "Use latent_posterior='mixture'.",
+        )
     error, kept = told.gate["reconstruction"], len(told.kept)
     if error > COLLAPSED:
         yield Finding(

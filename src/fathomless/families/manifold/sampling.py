@@ -5,17 +5,21 @@ a code is N(0, I), so nothing has to be tuned. Chains that stay in modes of thei
 weigh; each keeps the weight of the law that it began in, and R-hat tells.
 """
 
+import math
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.model import ProjectedNetwork
-from fathomless.inference.mcmc.diagnostics import ess_bulk, rhat
+from fathomless.inference.mcmc.diagnostics import diagnose
 from fathomless.inference.mcmc.elliptical import elliptical_slice
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.rng import as_generator
 
-__all__ = ["sample_latent"]
+__all__ = ["sample_latent", "stands_still"]
 
 _CHUNK = 4096  # rows evaluated at once
 _EACH = 300  # transitions before the first state that is kept, and states that are kept
@@ -64,4 +68,17 @@ def sample_latent(
             values.append(value)
     model.law.take_points(torch.stack(points, 1))
     told = torch.stack(values, 1).double().cpu().numpy()  # (C, n)
-    return {"chains": len(z), "draws": each, "rhat": float(rhat(told)), "ess": float(ess_bulk(told))}
+    found = diagnose(told)
+    rhat = math.nan if found.rhat is None else found.rhat
+    return {"chains": len(z), "draws": each, "rhat": rhat, "ess": found.ess_bulk}
+
+
+def stands_still(sampling: Mapping[str, Any]) -> str:
+    """Return the warning that chains over the latent space did not move, or ""."""
+    rhat = sampling.get("rhat", 1.0)
+    if math.isfinite(rhat):
+        return ""
+    return (
+        f"the R-hat of the log-likelihood along the chains over the latent space is {rhat}: they stand still, or it is "
+        "not finite, so their agreement is unknown; use the mixture (latent_posterior)"
+    )

@@ -252,7 +252,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         settings: dict[str, Any] = {}
         if self.checkpoint is not None:
             keeper = self._keeper(rows, judges, start, each, prepared.seed)
-            settings = {"callbacks": [keeper], "resume": keeper.found()}
+            settings = {"callbacks": [keeper], "resume": keeper.found(prepared.resumed)}
         models, likelihoods = zip(*starts, strict=True)
         seeds = [seed] * len(each)
         return fit_batched(models, likelihoods, rows, valid, training=each, seeds=seeds, progress=progress, **settings)

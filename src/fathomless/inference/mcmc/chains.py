@@ -16,7 +16,7 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fathomless.inference.mcmc.diagnostics import Diagnosis, diagnose
+from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
 from fathomless.system.checks import choice, interval, whole
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 from fathomless.system.progress import Progress, Silent
@@ -223,8 +223,9 @@ class Chains(Generic[S]):
         return np.array([chain.traces[name][begin:] for chain in self.alive])
 
     def diagnose(self) -> dict[str, Diagnosis]:
-        """Return R-hat, effective sample sizes and errors of everything that was followed."""
-        return {name: diagnose(self.trace(name)) for name in self.alive[0].traces}
+        """Return R-hat, effective sample sizes and errors of everything that was followed, if often enough."""
+        found = {name: self.trace(name) for name in self.alive[0].traces}
+        return {name: diagnose(draws) for name, draws in found.items() if draws.shape[1] >= LEAST}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays of all chains by name."""

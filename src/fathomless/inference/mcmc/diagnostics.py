@@ -22,6 +22,7 @@ from scipy.stats import rankdata
 from fathomless.system.errors import DataError
 
 __all__ = [
+    "LEAST",
     "Diagnosis",
     "diagnose",
     "ess_bulk",
@@ -33,7 +34,8 @@ __all__ = [
     "to_arviz",
 ]
 
-_LEAST = 4  # draws of a chain: two in each half
+#: Draws of a chain that can be diagnosed, at least: two in each half.
+LEAST = 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Diagnosis:
     mcse : float
         Monte Carlo error of the mean.
     rhat : float or None
-        None where the quantity never changed: that it agrees says nothing.
+        None where the quantity never changed: that it agrees says nothing. Infinite where each chain stands still at
+        a place of its own; all is NaN, undefined, where the quantity was not finite.
     ess_bulk, ess_tail : float
         Effective numbers of draws, for the mean and for the 5 % and 95 % quantiles.
     """
@@ -71,13 +74,15 @@ def diagnose(draws: ArrayLike) -> Diagnosis:
     Raises
     ------
     DataError
-        As :func:`rhat`.
+        As :func:`rhat`, but for draws that are not finite: what they say is undefined.
 
     Examples
     --------
     >>> diagnose(np.random.default_rng(0).normal(size=(4, 500))).rhat
     1.0
     """
+    if not np.isfinite(np.asarray(draws, dtype=np.float64)).all():
+        return Diagnosis(*(math.nan,) * 6)
     x = _checked(draws)
     found = rhat(x)
     return Diagnosis(
@@ -158,8 +163,8 @@ def to_arviz(draws: Mapping[str, ArrayLike]) -> Any:
 
 def _checked(draws: ArrayLike) -> NDArray[np.float64]:
     x = np.asarray(draws, dtype=np.float64)
-    if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < _LEAST:
-        raise DataError(f"draws of shape {x.shape} were given; (chains, draws) with at least {_LEAST} draws is allowed")
+    if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < LEAST:
+        raise DataError(f"draws of shape {x.shape} were given; (chains, draws) with at least {LEAST} draws is allowed")
     if not np.isfinite(x).all():
         raise DataError(f"draws were given with {int((~np.isfinite(x)).sum()):,} values that are not finite")
     return x

@@ -221,5 +221,7 @@ for _name in ("arange", "range", "linspace", "logspace", "eye", "randperm"):  # 
             _ATEN.impl(
                 _func._schema.name + f".{_overload}".removesuffix(".default"), partial(_run_as, _func), "PrivateUse1"
             )
+_CAST = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+_CAST.fallback(torch.library.fallthrough_kernel)
 torch.sim.get_amp_supported_dtype = _Module.get_amp_supported_dtype  # type: ignore[attr-defined]
 torch.Generator = Generator  # type: ignore[misc, assignment]

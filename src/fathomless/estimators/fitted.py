@@ -85,6 +85,7 @@ def require_fitted(estimator: "FittedModel") -> None:
 class FittedModel(TableOptions, ABC):
     """What is fitted, as it is read from a folder; how it was found it does not know."""
 
+    on_processor: ClassVar[bool] = False  # whether device="auto" never takes an accelerator
     saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
 
     schema_: Schema
@@ -217,8 +218,9 @@ class FittedModel(TableOptions, ABC):
         for kind in kinds:
             one, sizes = self._with(kind["options"]), (self._width(self.schema_), self.likelihood_.outputs)
             built += [one._build_model(*sizes, meta["seed"], dtype) for _ in range(kind["networks"])]
-        self.model_ = (Ensemble(built) if "members" in meta["layout"] else built[0]).to(device)
+        self.model_ = Ensemble(built) if "members" in meta["layout"] else built[0]
         rebuild(self.model_, meta["layout"])
+        self.model_.to(device)  # with all that was rebuilt
         for prefix, module in (("model/", self.model_), ("likelihood/", self.likelihood_)):
             state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
             module.load_state_dict(state)
@@ -242,7 +244,7 @@ class FittedModel(TableOptions, ABC):
 
     def _device(self) -> torch.device:
         if self.device == "auto":
-            return local_device()
+            return torch.device("cpu") if self.on_processor else local_device()
         try:
             device = torch.device(self.device)
             torch.zeros(1, device=device).tolist()
@@ -333,9 +335,7 @@ class FittedPredictor(FittedModel, ABC):
         device, likelihood = self.model_.device, self.likelihood_
         if networks_of is not None and "narrowing" in self.weighing_:
             likelihood = copy.deepcopy(likelihood)  # that of single networks
-            likelihood.noise.rescale(
-                1.0 / torch.tensor(self.weighing_["narrowing"], dtype=torch.float32, device=device)
-            )  # type: ignore[operator, union-attr]
+            likelihood.noise.rescale(1.0 / torch.tensor(self.weighing_["narrowing"], dtype=torch.float32))  # type: ignore[operator, union-attr]
         passes = self._draws() if self.model_.stochastic else 1
         networks = len(self.structure_.names) if isinstance(self.structure_, ListedPosterior) else 1
         networks *= len(members_of(self.model_))

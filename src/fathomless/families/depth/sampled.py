@@ -80,8 +80,9 @@ class SampledDepth(Resizable):
         counts = {depth: len(states.weights) for depth, states in kept.items()}
         every = [masses[depth] / counts[depth] for depth in kept for _ in range(counts[depth])]
         numbers = [depth for depth in kept for _ in range(counts[depth])]
-        self.register_buffer("log_weight", torch.tensor(every, dtype=torch.float64).log())
-        self.register_buffer("depth", torch.tensor(numbers))
+        where = next(iter(kept.values())).weights.device
+        self.register_buffer("log_weight", torch.tensor(every, dtype=torch.float64, device=where).log())
+        self.register_buffer("depth", torch.tensor(numbers, device=where))
         self.register_buffer("chain", torch.cat([states.chain for states in kept.values()]))
         self.register_buffer("reach", torch.cat([states.reach for states in kept.values()]))
         for name, part in (("noise_scale", "scale"), ("noise_df", "df")):
@@ -124,11 +125,11 @@ class SampledDepth(Resizable):
         return {"outputs": self.outputs, "states": kinds}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
-        """Have states of the types and shapes that :meth:`blueprint` returned."""
+        """Have states of the types and shapes that :meth:`blueprint` returned, on the processor."""
         self.outputs = int(blueprint["outputs"])
         for name, kind in blueprint["states"].items():
             shape = kind["shape"]
-            self.register_buffer(name, torch.zeros(shape, dtype=getattr(torch, kind["dtype"])))
+            self.register_buffer(name, torch.zeros(shape, dtype=getattr(torch, kind["dtype"]), device="cpu"))
             if name.startswith("weights_"):
                 network = self._built(int(name.rpartition("_")[2]))
                 size = sum(parameter.numel() for parameter in network.parameters())

@@ -20,6 +20,8 @@ __all__ = ["FittedGraph"]
 class FittedGraph(GraphOptions, FittedModel, ABC):
     """How the options of the family become a model, and what it shows."""
 
+    on_processor = True  # chains run there
+
     model_: IndianChefs
     structure_: GraphPosterior
     hidden_posterior_: dict[int, float]

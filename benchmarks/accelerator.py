@@ -89,7 +89,8 @@ class Asked:
     def estimator(self, **more: Any) -> Any:
         """Build the estimator, with few epochs, on the device."""
         own = self.case.estimator()
-        short = {name: value for name, value in SHORT.items() if name in own.get_params()}
+        known = own.get_params()
+        short = {name: value for name, value in SHORT.items() if name in known and name not in self.case.options}
         return self.case.estimator(**{**short, "device": self.device, **more})
 
     def fit(self) -> None:
@@ -122,6 +123,8 @@ class Asked:
         """Save and load, on the same device: the same bytes."""
         loaded = type(self.fitted).load(self.fitted.save(self.folder / "saved"))
         assert loaded.model_.device.type == self.fitted.model_.device.type
+        assert loaded.device_ == self.fitted.device_
+        assert loaded.device_.startswith(self.fitted.model_.device.type)
         _same(predicted(loaded, self.X), predicted(self.fitted, self.X))
 
     def processor(self) -> None:
@@ -285,21 +288,22 @@ ANYWHERE: dict[str, Callable[[str], Any]] = {"automatic": automatic, "draws_by_p
 # -------------------------------------------------------------------------------------------------------- the lines
 
 
-def ask(case: Case, device: str, tolerance: float, plain: Sequence[str] = PLAIN) -> dict[str, Any]:
-    """Run the steps of a case until one fails."""
-    begun, done = time.perf_counter(), list[str]()
+def ask(case: Case, device: str, tolerance: float, steps: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the steps of a case, by default all that it has, until one fails."""
+    begun, used, done = time.perf_counter(), time.process_time(), list[str]()
     line: dict[str, Any] = {"case": case.name, "device": device}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         asked = Asked(case, device, Path(folder), tolerance)
-        for step in (*EVERY, *(plain if case.plain else ())):
+        for step in (*EVERY, *(PLAIN if case.plain else ())) if steps is None else steps:
             try:
                 getattr(asked, step)()
             except Exception as error:  # a line for every case, whatever it raises
                 line |= _failure(step, error)
                 break
             done.append(step)
-    return {**line, "steps": done, "seconds": round(time.perf_counter() - begun, 2)}
+    taken = {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - used}
+    return {**line, "steps": done, **{name: round(value, 2) for name, value in taken.items()}}
 
 
 def _failure(step: str, error: BaseException) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.fitted import FittedPredictor, named, require_fitted
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
 from fathomless.estimators.preparation import Prepared, TableReader
+from fathomless.inference.distributed import called
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.ensemble import Ensemble
@@ -64,6 +65,8 @@ class Estimator(TableReader, ABC):
         For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
+    device_ : str
+        Where it was fitted: "cpu", or the kind of an accelerator and its name.
     goes_on_ : bool
         Whether a longer fit with the same `checkpoint` goes on from where this one has ended, to the bytes of one long
         fit. False of what was loaded.
@@ -136,7 +139,7 @@ class Estimator(TableReader, ABC):
         self.weighing_, self.goes_on_, self.fold_ = fitted.weighing, fitted.goes_on, None
         if prepared.repeats is not None:
             self.weighing_ = {**fitted.weighing, "repeats": prepared.repeats}
-        self._fitted_with = self._given()
+        self._fitted_with, self.device_ = self._given(), called(prepared.device)
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
                 self.fold_ = without(prepared.fold_of_row, fitted.lost)
@@ -201,6 +204,7 @@ class Estimator(TableReader, ABC):
             "weighing": self.weighing_,
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
+            **({} if self.device_ == "cpu" else {"device": self.device_}),
         }
         return io.save(path, kind=type(self).__name__, tensors=tensors, meta=meta)
 

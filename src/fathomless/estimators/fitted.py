@@ -229,7 +229,7 @@ class FittedModel(TableOptions, ABC):
         self._score, self.n_features_in_ = meta["validation_score"], meta["n_features_in"]
         self.held_out_ = saved.tensors["held_out"].numpy()
         self.fold_ = saved.tensors["fold"].numpy() if "fold" in saved.tensors else None
-        self.weighing_ = meta.get("weighing", {})
+        self.weighing_, self.device_ = meta.get("weighing", {}), str(meta.get("device", "cpu"))
         if meta["feature_names_in"]:
             self.feature_names_in_ = np.array(meta["feature_names_in"], dtype=object)
         self.relevance_ = {}

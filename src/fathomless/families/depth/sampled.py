@@ -99,7 +99,7 @@ class SampledDepth(Resizable):
         """Evaluate every network on a batch; what was inferred of its noise stands beside its outputs."""
         f = torch.cat([self._of_depth(depth, x) for depth in self.depth_posterior()])
         states = dict(self.named_buffers())
-        told = [states[name].to(f)[:, None].expand(-1, len(x), -1) for name in _NOISE if name in states]
+        told = [states[name].to(f)[:, None].expand(-1, x.shape[0], -1) for name in _NOISE if name in states]
         if told:
             f = torch.cat([f, told[0].log(), *told[1:]], -1)
         network = self.depth * (int(self.chain.max()) + 1) + self.chain  # chains of different depths are independent
@@ -147,7 +147,7 @@ class SampledDepth(Resizable):
         """Return outputs (S, B, K) of the states of one depth."""
         weights: Tensor = getattr(self, f"weights_{depth}")
         network = self._built(depth).to(weights.device, weights.dtype)
-        parts = weights.split(max(1, _AT_ONCE // max(len(x), 1)))
+        parts = weights.split(max(1, _AT_ONCE // max(x.shape[0], 1)))
         return torch.cat([_evaluated(network, part, x) for part in parts])
 
 

@@ -57,11 +57,12 @@ MORE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("sparse", "classification", "relaxed", {"posterior": "relaxed"}),
     ("sparse", "regression", "mnf", {"posterior": "mnf"}),
     ("sparse", "classification", "skip", {"architecture": "skip", "prior_inclusion": "learned"}),
-    ("continuous", "regression", "reversible", {"hidden": 6, "steps": 3, "gradient": "reversible"}),
+    ("continuous", "regression", "reversible", {"hidden": 6, "steps": 3, "gradient": "reversible", "rate": 0.05}),
     ("continuous", "classification", "checkpointed", {"hidden": 6, "steps": 4, "gradient": "checkpointed"}),
     ("continuous", "regression", "times", {"hidden": 6, "steps": 3, "jitter": "times", "transition": "euler"}),
     ("manifold", "regression", "sampled", {"latent_posterior": "sampled", "components": 2, "latent_dim": 2}),
-    ("manifold", "classification", "last", {"decoder_law": "last", "decoder_map": "layers", "latent_dim": 2}),
+    ("manifold", "classification", "last", {"decoder_law": "last", "latent_dim": 2}),
+    ("manifold", "classification", "layers", {"decoder_map": "layers", "latent_dim": 2}),
     ("manifold", "regression", "dimensions", {"latent_dim": (2, 3)}),
 ]
 STAGES = {"candidates": 12, "decoder_width": 8}

@@ -49,7 +49,6 @@ for what in (
     lambda: x + torch.ones(3, 2),
     lambda: torch.ones(3)[at.to("sim")],
     lambda: torch.randn(2, device="sim", generator=torch.Generator()),
-    lambda: torch.randn(2, generator=torch.Generator("sim")),
     lambda: x.numpy(),
     lambda: x @ torch.ones(2),
 ):

@@ -2,8 +2,10 @@
 
 It is written for torch's device of Python, as CUDA behaves: operations need all tensors on one device, but for tensors
 without axes and for indices of the processor into tensors of the device; generators draw on their own device alone;
-nothing is read by NumPy. Not seen is a generator of the device in an operation of the processor. Registering it changes torch in the whole process, and takes the place of ``torch.Generator``:
-it is for a process of its own.
+nothing is read by NumPy. Not seen is a generator of the device in an operation of the processor.
+
+Registering it changes torch in the whole process, and takes the place of ``torch.Generator``: it is for a process of
+its own.
 """
 
 import weakref

@@ -16,7 +16,7 @@ STEPS = ("fit", "predict", "methods", "save", "processor")
 RESUMED = ("depth-regression", "sparse-classification", "continuous-classification", "manifold-classification")
 RESUMED += ("ensemble-classification", "finite-regression")
 #: Like others that run, and slow on this device; the script for real ones runs them.
-SLOW = ("subspace-classification", "graph-classification", "depth-sparse-average-regression")
+SLOW = ("subspace-regression", "depth-natural-regression", "graph-classification", "depth-sparse-average-regression")
 SLOW += ("continuous-average-classification", "continuous-learned-classification", "depth-hmc-student-regression")
 MODULES = ("depth-hmc-regression", "finite-regression")
 
@@ -40,7 +40,7 @@ def _quicker(case: Case) -> Case:
     least: dict[str, Any] = {"epochs": 4, "weight_draws": 2 + 2 * (case.family.name != "continuous")}
     if case.name not in RESUMED:  # a pause is where the history gets a row, which needs some steps
         least["batch_size"] = 48
-    if case.family.name == "sparse" and not case.plain:
+    if case.family.name == "sparse" and (not case.plain or case.task == "regression"):
         least["temperature"] = 0.5  # not chosen among candidates
     known = options(case.family, case.task)
     return replace(case, options={**{k: v for k, v in least.items() if k in known}, **case.options})

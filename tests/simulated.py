@@ -2,8 +2,10 @@
 
 It is written for torch's device of Python, as CUDA behaves: operations need all tensors on one device, but for tensors
 without axes and for indices of the processor into tensors of the device; generators draw on their own device alone;
-nothing is read by NumPy. Registering it changes torch in the whole process, and takes the place of ``torch.Generator``:
-it is for a process of its own.
+nothing is read by NumPy. Not seen is a generator of the device in an operation of the processor.
+
+Registering it changes torch in the whole process, and takes the place of ``torch.Generator``: it is for a process of
+its own.
 """
 
 import weakref
@@ -221,5 +223,7 @@ for _name in ("arange", "range", "linspace", "logspace", "eye", "randperm"):  # 
             _ATEN.impl(
                 _func._schema.name + f".{_overload}".removesuffix(".default"), partial(_run_as, _func), "PrivateUse1"
             )
+_CAST = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+_CAST.fallback(torch.library.fallthrough_kernel)
 torch.sim.get_amp_supported_dtype = _Module.get_amp_supported_dtype  # type: ignore[attr-defined]
 torch.Generator = Generator  # type: ignore[misc, assignment]

@@ -16,7 +16,8 @@ MADE = {
     *("hann_window", "linspace", "logspace", "normal", "ones", "rand", "randint", "randn", "randperm", "range"),
     *("scalar_tensor", "sparse_coo_tensor", "sparse_csr_tensor", "tensor", "tril_indices", "triu_indices", "zeros"),
 }
-#: As in torch's own modules, parameters and buffers are made where modules are built; ``.to`` moves them.
+#: As in torch's own modules, parameters and buffers are made where modules are built (in ``__init__``); ``.to`` moves
+#: them. What is registered later joins a module that may be elsewhere by then.
 BUILT = {"Parameter", "register_buffer"}
 
 
@@ -51,12 +52,13 @@ def _moved(step: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
 def _built(call: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
     """Whether a call is part of what becomes a parameter or a buffer; a generator draws on its own device alone."""
     step = call
-    while isinstance(step, ast.expr):
+    built = False
+    while not isinstance(step, ast.FunctionDef | ast.Module):
         outer = above[step]
         if isinstance(outer, ast.Call) and ast.unparse(outer.func).rpartition(".")[2] in BUILT:
-            return not _named(call, "generator")
+            built = not _named(call, "generator")
         step = outer
-    return False
+    return built and isinstance(step, ast.FunctionDef) and step.name == "__init__"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: ".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -74,9 +76,10 @@ def test_every_tensor_says_on_which_device_it_is(path: Path) -> None:
         ("f(torch.zeros(3)).to(x)", 1),
         ("map(torch.from_numpy, arrays)", 1),
         ("torch.zeros_like(x)", 0),
-        ("nn.Parameter(0.1 * torch.zeros(3))", 0),
-        ("nn.Parameter(torch.randn(3, generator=g))", 1),
-        ("self.register_buffer('a', torch.ones(3))", 0),
+        ("def __init__(self): nn.Parameter(0.1 * torch.zeros(3))", 0),
+        ("def __init__(self): nn.Parameter(torch.randn(3, generator=g))", 1),
+        ("def __init__(self): self.register_buffer('a', torch.ones(3))", 0),
+        ("def grow(self): self.register_buffer('a', torch.ones(3))", 1),
     ],
 )
 def test_tensors_without_a_device_are_found(source: str, count: int) -> None:

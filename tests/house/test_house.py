@@ -25,7 +25,6 @@ OWNERS = {
         "estimators.base",
         "estimators.tasks",
         "estimators.encoding",  # a warning alone
-        "estimators.fitted",  # an error alone
         "experiments.densities",
     },
     "narwhals": {"posterior.distributions", "data.cells", "data.frames", "estimators.encoding", "estimators.tasks"},

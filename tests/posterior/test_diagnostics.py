@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fathomless.families.continuous.fitted import ContinuousDiagnostics
-from fathomless.families.manifold.fitted import ManifoldDiagnostics
-from fathomless.families.sparse.fitted import SparseDiagnostics, TemperatureChosen
+from fathomless.families.continuous.networks import ContinuousDiagnostics
+from fathomless.families.manifold.networks import ManifoldDiagnostics
+from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
 from fathomless.posterior.diagnostics import (
     ChainDiagnostics,
     CrossFitDiagnostics,

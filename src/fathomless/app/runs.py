@@ -345,10 +345,15 @@ def page(folder: Path_) -> str:
             analysis=analysis(folder),
             data=data,
             seed=fitted.seed_,
-            versions=dict(manifest.versions) if manifest else io.header(folder)[1],
+            versions=_surroundings(fitted, dict(manifest.versions) if manifest else io.header(folder)[1]),
             citation=[reference.text() for reference in registry.references(registry.family_of(fitted).name)],
         )
     )
+
+
+def _surroundings(fitted: Estimator, versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of packages, and the device of the fit if it was an accelerator."""
+    return {**versions, **({} if fitted.device_ == "cpu" else {"device": fitted.device_})}
 
 
 def _plain(name: str) -> str:

@@ -50,6 +50,7 @@ from fathomless.estimators.preparation import (
     prepare_stream,
     read,
 )
+from fathomless.inference.distributed import called
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.diagnostics import Diagnostics
@@ -96,6 +97,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
+    device_ : str
+        Where it was fitted: "cpu", or the kind of an accelerator and its name.
     goes_on_ : bool
         Whether a longer fit with the same `checkpoint` goes on from where this one has ended, to the bytes of one long
         fit. False of what was loaded.
@@ -295,7 +298,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         found = {**vars(fitted.diagnostics), "repeats": prepared.repeats, "resumed": tuple(prepared.resumed)}
         self.fit_diagnostics_ = self.diagnostics_class(**found)
         self.goes_on_, self.fold_ = fitted.goes_on, None
-        self._fitted_with = self._options_given()
+        self._fitted_with, self.device_ = self._options_given(), called(prepared.device)
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
                 self.fold_ = without(prepared.fold_of_row, fitted.lost)
@@ -375,7 +378,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.schema_, self.target_, self.seed_, self.fold_ = found.schema, found.target, found.seed, found.fold
         self.model_, self.likelihood_, self.fit_diagnostics_ = found.model, found.likelihood, found.diagnostics
         self.history_, self.n_iter_, self._score = restored.history, restored.n_iter, restored.score
-        self.held_out_, self.n_features_in_ = restored.held_out, restored.columns
+        self.held_out_, self.n_features_in_, self.device_ = restored.held_out, restored.columns, restored.device
         if restored.names:
             self.feature_names_in_ = np.array(restored.names, dtype=object)
         self.relevance_ = {}
@@ -416,6 +419,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "weighing": measures.marked(self.fit_diagnostics_.to_json()),
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
+            **({} if self.device_ == "cpu" else {"device": self.device_}),
         }
         return io.save(path, kind=type(self).__name__, tensors=tensors, meta=meta)
 

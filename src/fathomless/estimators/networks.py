@@ -22,6 +22,7 @@ class Networks(TableOptions, ABC):
     """Options of a family, and the networks that they build. It knows no scikit-learn and no inference."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = CrossFitDiagnostics
+    on_processor: ClassVar[bool] = False  # whether device="auto" never takes an accelerator
     saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
     weight_draws: int = DrawnWeightsOptions.weight_draws  # an option of families that draw weights
 
@@ -56,7 +57,7 @@ class Networks(TableOptions, ABC):
     def _device(self) -> torch.device:
         """Return the device that the option names."""
         if self.device == "auto":
-            return local_device()
+            return torch.device("cpu") if self.on_processor else local_device()
         try:
             device = torch.device(self.device)
             torch.zeros(1, device=device).tolist()

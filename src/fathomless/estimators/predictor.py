@@ -206,6 +206,8 @@ class Restored:
         Number of columns C.
     names : tuple of str
         Their names; empty if the table had none.
+    device : str
+        Device of the fit.
     """
 
     predictor: Predictor
@@ -215,6 +217,7 @@ class Restored:
     held_out: Array
     columns: int
     names: tuple[str, ...]
+    device: str
 
 
 def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Restored:
@@ -252,8 +255,9 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
     likelihood = task.likelihood(target, saved.tensors).to(device, dtype)
     networks._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
     diagnostics = networks.diagnostics_class.from_json(measures.restored(meta.get("weighing", {})))
-    model = _models(saved, networks, diagnostics, task.width(schema), likelihood, dtype).to(device)
+    model = _models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
+    model.to(device)  # with all that was rebuilt
     for prefix, module in (("model/", model), ("likelihood/", likelihood)):
         state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
         module.load_state_dict(state)
@@ -279,6 +283,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         held_out=saved.tensors["held_out"].numpy(),
         columns=meta["n_features_in"],
         names=tuple(meta["feature_names_in"]),
+        device=str(meta.get("device", "cpu")),
     )
 
 

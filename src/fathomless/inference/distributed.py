@@ -23,7 +23,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fathomless.data.rows import Rows
 from fathomless.system.errors import DataError, RankError
 
-__all__ = ["Ranks", "checksum", "local_device", "ranks", "started"]
+__all__ = ["Ranks", "called", "checksum", "local_device", "ranks", "started"]
 
 _ANNOUNCED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
@@ -186,6 +186,17 @@ def local_device() -> torch.device:
             "processors; start as many processes as there are (torchrun --nproc-per-node), or give device='cpu'"
         )
     return torch.device("cuda", _local())
+
+
+def called(device: torch.device) -> str:
+    """Return the kind of a device, and the name of a graphics processor.
+
+    Examples
+    --------
+    >>> called(torch.device("cpu"))
+    'cpu'
+    """
+    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
 
 
 def checksum(tensors: Mapping[str, Tensor], plain: Any = None) -> int:

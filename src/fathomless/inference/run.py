@@ -427,7 +427,7 @@ def structure_parameters(model: Model) -> dict[str, nn.Parameter]:
 def _optimizer(t: Training) -> torch.optim.Optimizer:
     """Two groups, weights and structure, empty at first."""
     # an empty group is refused: each opens with a placeholder that is taken out again
-    groups: list[dict[str, Any]] = [{"params": [nn.Parameter(torch.zeros(()))]} for _ in range(2)]
+    groups: list[dict[str, Any]] = [{"params": [nn.Parameter(torch.zeros((), device="cpu"))]} for _ in range(2)]
     optimizer: torch.optim.Optimizer
     if t.optimizer == "adam":
         # the loss is divided by N, so eps must be far below the usual 1e-8

@@ -228,7 +228,7 @@ class _Module:
         """Return outputs (F, N, K)."""
         rows = x.expand(self.count, *x.shape)
         f: Tensor = self.module(rows.reshape(-1, *x.shape[1:]) if self.rows else rows)
-        return f.reshape(self.count, len(x), -1)
+        return f.reshape(self.count, x.shape[0], -1)
 
     def gradient(self, x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         """Return gradients (F, P)."""

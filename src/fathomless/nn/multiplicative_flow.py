@@ -99,7 +99,7 @@ class Multiplier(nn.Module):
         self.options = options
 
         def normal(law: tuple[float, float]) -> nn.Parameter:
-            return nn.Parameter(law[0] + law[1] * torch.randn(d))
+            return nn.Parameter(law[0] + law[1] * torch.randn(d, device="cpu"))
 
         summary = (0.0, 1.0 / math.sqrt(d) if options.summary is None else options.summary)
         self.base_mean, self.base_log_variance = normal(options.base_mean), normal(options.base_log_variance)

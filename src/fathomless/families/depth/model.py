@@ -346,6 +346,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
                 "set members=1"
             )
 
+        device = self._device()  # before parts that are shared with these networks are built into another one
         for model in models:
             wake(model, model._asleep)
 
@@ -364,7 +365,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
             max_depth=self.max_depth,
             seed=self.seed,
             dtype=self._weights_dtype(),
-        ).to(self._device())
+        ).to(device)
 
     @torch.no_grad()
     def hand_out(self, models: Sequence[Model]) -> None:

@@ -80,8 +80,9 @@ class SampledDepth(Resizable):
         counts = {depth: len(states.weights) for depth, states in kept.items()}
         every = [masses[depth] / counts[depth] for depth in kept for _ in range(counts[depth])]
         numbers = [depth for depth in kept for _ in range(counts[depth])]
-        self.register_buffer("log_weight", torch.tensor(every, dtype=torch.float64).log())
-        self.register_buffer("depth", torch.tensor(numbers))
+        where = next(iter(kept.values())).weights.device
+        self.register_buffer("log_weight", torch.tensor(every, dtype=torch.float64, device=where).log())
+        self.register_buffer("depth", torch.tensor(numbers, device=where))
         self.register_buffer("chain", torch.cat([states.chain for states in kept.values()]))
         self.register_buffer("reach", torch.cat([states.reach for states in kept.values()]))
         for name, part in (("noise_scale", "scale"), ("noise_df", "df")):
@@ -98,7 +99,7 @@ class SampledDepth(Resizable):
         """Evaluate every network on a batch; what was inferred of its noise stands beside its outputs."""
         f = torch.cat([self._of_depth(depth, x) for depth in self.depth_posterior()])
         states = dict(self.named_buffers())
-        told = [states[name].to(f)[:, None].expand(-1, len(x), -1) for name in _NOISE if name in states]
+        told = [states[name].to(f)[:, None].expand(-1, x.shape[0], -1) for name in _NOISE if name in states]
         if told:
             f = torch.cat([f, told[0].log(), *told[1:]], -1)
         network = self.depth * (int(self.chain.max()) + 1) + self.chain  # chains of different depths are independent
@@ -124,11 +125,11 @@ class SampledDepth(Resizable):
         return {"outputs": self.outputs, "states": kinds}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
-        """Have states of the types and shapes that :meth:`blueprint` returned."""
+        """Have states of the types and shapes that :meth:`blueprint` returned, on the processor."""
         self.outputs = int(blueprint["outputs"])
         for name, kind in blueprint["states"].items():
             shape = kind["shape"]
-            self.register_buffer(name, torch.zeros(shape, dtype=getattr(torch, kind["dtype"])))
+            self.register_buffer(name, torch.zeros(shape, dtype=getattr(torch, kind["dtype"]), device="cpu"))
             if name.startswith("weights_"):
                 network = self._built(int(name.rpartition("_")[2]))
                 size = sum(parameter.numel() for parameter in network.parameters())
@@ -146,7 +147,7 @@ class SampledDepth(Resizable):
         """Return outputs (S, B, K) of the states of one depth."""
         weights: Tensor = getattr(self, f"weights_{depth}")
         network = self._built(depth).to(weights.device, weights.dtype)
-        parts = weights.split(max(1, _AT_ONCE // max(len(x), 1)))
+        parts = weights.split(max(1, _AT_ONCE // max(x.shape[0], 1)))
         return torch.cat([_evaluated(network, part, x) for part in parts])
 
 

@@ -112,7 +112,8 @@ class IndianChefs(Resizable):
         sizes |= {f"unit_{name}": (units,) for name in _OF_UNITS}
         sizes |= {f"link_{name}": (links,) for name in _OF_LINKS}
         for name, size in sizes.items():
-            self.register_buffer(name, torch.zeros(size, dtype=torch.int64 if name in _WHOLE else torch.float64))
+            dtype = torch.int64 if name in _WHOLE else torch.float64
+            self.register_buffer(name, torch.zeros(size, dtype=dtype, device="cpu"))
 
     def fill(self, states: "Sequence[Arrays]", chain: Sequence[int], log_weight: Sequence[float]) -> None:
         """Take over networks, as :class:`~fathomless.families.graph.sampler.GraphSampler` keeps them."""

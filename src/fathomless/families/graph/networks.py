@@ -20,6 +20,7 @@ class GraphNetworks(GraphOptions, Networks):
     """Graphs without an upper limit on their hidden units."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = ChainDiagnostics
+    on_processor = True  # chains run there
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> IndianChefs:
         return IndianChefs(

@@ -1,0 +1,364 @@
+"""Every family and mode on an accelerator, within six minutes: one JSON line for each case.
+
+    python benchmarks/accelerator.py                    on the GPU
+    python benchmarks/accelerator.py --device cpu       the same on the processor
+    python benchmarks/accelerator.py sparse continuous  cases whose names begin so
+
+A case is fitted, asked for everything that it predicts, saved, loaded, compared with itself on the processor, and
+exported. The plain cases are fitted again with the same seed, and paused and resumed: to the same bytes. The last cases
+are about the device itself. A line says which step failed and why; the exit status is 1 if any did.
+"""
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
+from battery.cases import CASES, Case, predicted  # type: ignore[import-not-found]  # noqa: E402
+from fathomless.estimators.predictor import AnyPredictive  # noqa: E402
+from fathomless.families.registry import families  # noqa: E402
+from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive  # noqa: E402
+from fathomless.system.errors import DataError, PausedError  # noqa: E402
+
+Array = npt.NDArray[Any]
+
+SECONDS = 360.0
+SHORT = {"epochs": 4, "weight_draws": 4, "candidate_steps": 20, "decoder_steps": 20, "latent_steps": 20}
+MEMBERS = {"members": 2, "validation_fraction": "auto"}
+CHAINS = {**MEMBERS, "weights": "hmc", "chains": 2, "sweeps": 16, "states": 4, "leapfrogs": 3}
+#: Modes that the battery has no case of: family, task, name, options.
+MORE: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("depth", "classification", "transformer", {"architecture": "transformer", "width": 8}),
+    ("depth", "regression", "transformer", {"architecture": "transformer", "width": 8}),
+    ("depth", "regression", "transformer-members", {"architecture": "transformer", "width": 8, **MEMBERS}),
+    ("depth", "classification", "hmc", CHAINS),
+    ("depth", "regression", "hmc", CHAINS),
+    ("depth", "regression", "hmc-student", {**CHAINS, "likelihood": "student_t"}),
+    ("depth", "regression", "input-noise", {"noise": "input"}),
+    ("depth", "regression", "student", {"likelihood": "student_t"}),
+    ("depth", "regression", "laplace", {"likelihood": "laplace"}),
+    ("depth", "classification", "natural", {"structure_optimizer": "natural", "depth_law": "stick_breaking"}),
+    ("depth", "regression", "natural", {"structure_optimizer": "natural"}),
+    ("depth", "classification", "float32", {"precision": "float32"}),
+    ("depth", "classification", "bfloat16", {"precision": "bfloat16"}),
+    ("depth", "regression", "bayes-head", {"head": "bayes"}),
+    ("sparse", "classification", "relaxed", {"posterior": "relaxed"}),
+    ("sparse", "regression", "mnf", {"posterior": "mnf"}),
+    ("sparse", "classification", "skip", {"architecture": "skip", "prior_inclusion": "learned"}),
+    ("continuous", "classification", "reversible", {"hidden": 6, "steps": 3, "gradient": "reversible", "rate": 0.05}),
+    ("continuous", "classification", "checkpointed", {"hidden": 6, "steps": 4, "gradient": "checkpointed"}),
+    ("continuous", "classification", "times", {"hidden": 6, "steps": 3, "jitter": "times", "transition": "euler"}),
+    ("manifold", "regression", "sampled", {"latent_posterior": "sampled", "components": 2, "latent_dim": 2}),
+    ("manifold", "classification", "last", {"decoder_law": "last", "latent_dim": 2}),
+    ("manifold", "classification", "layers", {"decoder_map": "layers", "latent_dim": 2}),
+    ("manifold", "regression", "dimensions", {"latent_dim": (2, 3)}),
+]
+STAGES = {"candidates": 12, "decoder_width": 8}
+
+
+def cases() -> list[Case]:
+    """Return the cases of the battery, and the modes that it has none of."""
+    known = families()
+    more = [
+        Case(f"{family}-{name}-{task}", known[family], task, {**(STAGES if family == "manifold" else {}), **options})
+        for family, task, name, options in MORE
+    ]
+    return [case for case in CASES if case.family.name in known] + more
+
+
+class Asked:
+    """A case on a device, fitted; each method is a step that raises where it fails."""
+
+    def __init__(self, case: Case, device: str, folder: Path, tolerance: float = 1e-6) -> None:
+        self.case, self.device, self.folder, self.tolerance = case, device, folder, tolerance
+        self.elsewhere = device not in ("cpu", "auto")
+        self.X, self.y = case.table()
+        self.fitted: Any = None
+
+    def estimator(self, **more: Any) -> Any:
+        """Build the estimator, with few epochs, on the device."""
+        own = self.case.estimator()
+        known = own.get_params()
+        short = {name: value for name, value in SHORT.items() if name in known and name not in self.case.options}
+        return self.case.estimator(**{**short, "device": self.device, **more})
+
+    def fit(self) -> None:
+        """Fit; chains of graphs refuse an accelerator by name, and run on the processor."""
+        if self.case.family.name == "graph" and self.elsewhere:
+            try:
+                self.estimator().fit(self.X, self.y)
+            except DataError as error:
+                assert "chains run on the processor" in str(error), error  # noqa: PT017
+            else:
+                raise AssertionError("chains took a device that they do not run on")
+            self.device = "auto"
+        self.fitted = self.estimator().fit(self.X, self.y)
+        wanted = "cpu" if self.device == "auto" else torch.device(self.device).type
+        assert self.fitted.model_.device.type == wanted, self.fitted.model_.device
+
+    def predict(self) -> None:
+        """Predict, twice the same."""
+        first = predicted(self.fitted, self.X)
+        assert all(np.isfinite(one).all() for one in first if one.dtype.kind == "f")
+        _same(first, predicted(self.fitted, self.X))
+
+    def methods(self) -> None:
+        """Ask the predictive distribution for all that it says; its draws follow from the seed alone."""
+        if self.case.task != "density":
+            asked = said(self.fitted.predict_dist(self.X), self.X, self.y, self.device)
+            assert not any(np.isinf(one).any() for one in asked if one.dtype.kind == "f")  # a part unknown is NaN
+
+    def save(self) -> None:
+        """Save and load, on the same device: the same bytes."""
+        loaded = type(self.fitted).load(self.fitted.save(self.folder / "saved"))
+        assert loaded.model_.device.type == self.fitted.model_.device.type
+        assert loaded.device_ == self.fitted.device_
+        assert loaded.device_.startswith(self.fitted.model_.device.type)
+        _same(predicted(loaded, self.X), predicted(self.fitted, self.X))
+
+    def processor(self) -> None:
+        """Compare what is said on the processor with what is said on the device, draws too."""
+        loaded = type(self.fitted).load(self.folder / "saved")
+        loaded.model_, loaded.likelihood_, loaded.device = loaded.model_.cpu(), loaded.likelihood_.cpu(), "cpu"
+        _close(predicted(loaded, self.X), predicted(self.fitted, self.X), self.tolerance)
+        if self.case.task != "density":
+            ours, theirs = (said(one.predict_dist(self.X), self.X, self.y, "cpu") for one in (loaded, self.fitted))
+            _close(ours, theirs, self.tolerance)
+
+    def module(self) -> None:
+        """Export to a plain module, which says the same."""
+        if not hasattr(self.fitted, "to_module") or self.case.family.name == "graph":
+            return
+        told = self.fitted.to_module()(torch.as_tensor(self.fitted.to_numbers(self.X)))
+        if self.case.task == "classification":
+            ours, theirs = told["probabilities"].numpy(), self.fitted.predict_proba(self.X)
+        else:
+            ours, theirs = told["mean"].numpy(), self.fitted.predict(self.X)
+        _close([ours], [theirs], max(self.tolerance, 1e-5))
+
+    def again(self) -> None:
+        """Fit again with the same seed: the same bytes."""
+        _same(predicted(self.estimator().fit(self.X, self.y), self.X), predicted(self.fitted, self.X))
+
+    def resume(self) -> None:
+        """Pause and resume: the same bytes as without a pause."""
+        place = self.folder / "checkpoint"
+
+        def pause(run: Any) -> None:
+            run.pause = True
+
+        try:
+            self.estimator(checkpoint=place, callbacks=[pause]).fit(self.X, self.y)
+        except PausedError:
+            pass
+        else:
+            raise AssertionError("the fit was not paused")
+        if self.elsewhere:
+            try:
+                self.estimator(checkpoint=place, device="cpu").fit(self.X, self.y)
+            except DataError as error:
+                assert "the checkpoint in" in str(error), error  # noqa: PT017
+            else:
+                raise AssertionError("a checkpoint of the device went on on the processor, untold")
+        _same(predicted(self.estimator(checkpoint=place).fit(self.X, self.y), self.X), predicted(self.fitted, self.X))
+
+    def derivatives(self) -> None:
+        """torch.func gives the derivatives in the inputs that automatic differentiation gives."""
+        model = self.fitted.model_
+        rows = self.fitted._predictors(self.fitted.schema_, self.X)[:2]
+        x = torch.as_tensor(rows, dtype=model.dtype).to(model.device).requires_grad_()
+
+        def total(x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = model.draw(x, 2, torch.Generator().manual_seed(0)).f.double().sum()
+            return found
+
+        value = total(x)
+        if not value.requires_grad:  # samples of weights are evaluated without
+            return
+        (plain,) = torch.autograd.grad(value, x)
+        _close([torch.func.grad(total)(x.detach()).detach().cpu().numpy()], [plain.detach().cpu().numpy()], 1e-5)
+
+
+#: Steps of every case, and of the plain ones alone.
+EVERY = ("fit", "predict", "methods", "save", "processor", "module")
+PLAIN = ("again", "resume", "derivatives")
+
+
+def said(p: AnyPredictive, X: Array, y: Any, device: str) -> list[Array]:
+    """Return what the methods and properties of a predictive distribution say, drawn by several kinds of seeds."""
+    found: list[Any] = [p.log_prob(y), p.mc_error, p.rvs(random_state=3), p.rvs((2, *p.shape), random_state=3)]
+    found += [p.sample(2, torch.Generator().manual_seed(1)), p.rvs(random_state=np.random.default_rng(0))]
+    if device not in ("cpu", "auto"):  # drawn there, so that other numbers come: that they do is all that is asked
+        assert p.rvs(random_state=torch.Generator(device).manual_seed(0)).shape == p.shape
+    split = p.uncertainty()
+    found += [split.noise, split.weights, split.structure, split.total, split.mean().total, *p.columns().values()]
+    if isinstance(p, ContinuousPredictive):
+        levels = np.full((1, *[1] * (len(p.shape) - 1)), 0.3)
+        found += [p.mean, p.variance, p.std, p.median, p.cdf(y), p.sf(y), p.pdf(y), p.logpdf(y), *p.scored(y)]
+        found += [p.icdf(levels), p.ppf(levels), p.isf(levels), p.quantile(levels), *p.interval(0.8)]
+        found += [p.quantiles([0.1, 0.9])]
+    else:
+        found += [p.probs, p.log_probs, p.predict(), p.entropy()]
+        found += [p.mode, p.pmf(y), p.logpmf(y)] if isinstance(p, ClassPredictive) else []
+    return [one.detach().numpy() if isinstance(one, torch.Tensor) else np.asarray(one) for one in found]
+
+
+def _same(ours: Sequence[Array], theirs: Sequence[Array]) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.array_equal(a, b), f"the largest difference is {np.abs(a - b).max() if a.dtype.kind == 'f' else '?'}"
+
+
+def _close(ours: Sequence[Array], theirs: Sequence[Array], tolerance: float) -> None:
+    for place, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if a.dtype.kind == "f":
+            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance, err_msg=f"part {place}")
+        elif tolerance <= 1e-6:
+            assert np.array_equal(a, b), f"part {place}"
+
+
+# ------------------------------------------------------------------------------------------------- the device itself
+
+
+def automatic(device: str) -> None:
+    """``device="auto"`` takes the GPU where there is one."""
+    case = next(case for case in CASES if case.name == "finite-regression")
+    fitted = case.estimator(epochs=2).fit(*case.table())
+    assert fitted.model_.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def memory_returned(device: str) -> None:
+    """Two fits in one process leave the memory of the device as it was."""
+    case = next(case for case in CASES if case.name == "depth-regression")
+    used = []
+    for _ in range(3):
+        case.estimator(epochs=2, device=device).fit(*case.table()).predict(case.table()[0])
+        gc.collect()
+        used.append(torch.cuda.memory_allocated())
+    assert used[0] == used[1] == used[2], used
+
+
+def out_of_memory(device: str) -> None:
+    """Where the memory of the device ends, a fit says what to do."""
+    case = next(case for case in CASES if case.name == "finite-regression")
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(2e-3)
+    try:
+        case.estimator(epochs=1, width=8192, device=device).fit(*case.table())
+    except DataError as error:
+        assert "no memory left" in str(error), error  # noqa: PT017
+        assert "device='cpu'" in str(error), error  # noqa: PT017
+    else:
+        raise AssertionError("a network of more than the memory was fitted")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+        torch.cuda.empty_cache()
+
+
+def draws_by_processor(device: str) -> dict[str, float]:
+    """Return the seconds of a prediction whose numbers are drawn on the processor, by those of one on the device."""
+    case = next(case for case in CASES if case.name == "meanfield-regression")
+    model = case.estimator(epochs=1, width=256, device=device).fit(*case.table()).model_
+    x = torch.zeros(10_000, 3, dtype=model.dtype, device=device)
+    taken: dict[str, list[float]] = {"cpu": [], device: []}
+    for _ in range(7):
+        for where, kept in taken.items():
+            begun = time.perf_counter()
+            with torch.no_grad():
+                model.draw(x, 16, torch.Generator(where).manual_seed(0)).f.sum().item()
+            kept.append(time.perf_counter() - begun)
+    return {"ratio": round(float(np.median(taken["cpu"]) / np.median(taken[device])), 3)}
+
+
+ON_CARDS: dict[str, Callable[[str], Any]] = {"memory_returned": memory_returned, "out_of_memory": out_of_memory}
+ANYWHERE: dict[str, Callable[[str], Any]] = {"automatic": automatic, "draws_by_processor": draws_by_processor}
+
+
+# -------------------------------------------------------------------------------------------------------- the lines
+
+
+def ask(case: Case, device: str, tolerance: float, steps: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the steps of a case, by default all that it has, until one fails."""
+    begun, used, done = time.perf_counter(), time.process_time(), list[str]()
+    line: dict[str, Any] = {"case": case.name, "device": device}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        asked = Asked(case, device, Path(folder), tolerance)
+        for step in (*EVERY, *(PLAIN if case.plain else ())) if steps is None else steps:
+            try:
+                getattr(asked, step)()
+            except Exception as error:  # a line for every case, whatever it raises
+                line |= _failure(step, error)
+                break
+            done.append(step)
+    taken = {"seconds": time.perf_counter() - begun, "cpu_seconds": time.process_time() - used}
+    return {**line, "steps": done, **{name: round(value, 2) for name, value in taken.items()}}
+
+
+def _failure(step: str, error: BaseException) -> dict[str, Any]:
+    places = [f"{Path(one.filename).name}:{one.lineno}" for one in traceback.extract_tb(error.__traceback__)]
+    return {"failed": step, "error": f"{type(error).__name__}: {error}"[:600], "where": places[-6:]}
+
+
+def of_device(device: str) -> Iterator[dict[str, Any]]:
+    """Run what is about the device itself; what needs a card is left out elsewhere, with the reason."""
+    for name, call in {**ANYWHERE, **ON_CARDS}.items():
+        line: dict[str, Any] = {"case": name, "device": device}
+        if name in ON_CARDS and torch.device(device).type != "cuda":
+            yield {**line, "skipped": "needs a graphics processor"}
+            continue
+        begun = time.perf_counter()
+        try:
+            line |= call(device) or {}
+        except Exception as error:
+            line |= _failure(name, error)
+        yield {**line, "seconds": round(time.perf_counter() - begun, 2)}
+
+
+def tolerance_of(device: str) -> float:
+    """Return how far predictions of a device may be from those of the processor: another order of sums in float32."""
+    return 2e-3 if torch.device(device).type == "cuda" else 1e-6
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print a line for every case; return 1 if any failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="beginnings of the names of cases; all by default")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="after which no further case begins")
+    given = parser.parse_args(words)
+    begun, failed, left = time.perf_counter(), 0, 0
+    for case in cases():
+        if given.names and not case.name.startswith(tuple(given.names)):
+            continue
+        if time.perf_counter() - begun > given.seconds:
+            left += 1
+            continue
+        failed += _told(ask(case, given.device, tolerance_of(given.device)))
+    if not given.names:
+        failed += sum(map(_told, of_device(given.device)))
+    seconds = round(time.perf_counter() - begun, 1)
+    name = torch.cuda.get_device_name() if torch.device(given.device).type == "cuda" else "processor"
+    _told({"device": given.device, "name": name, "torch": torch.__version__, "seconds": seconds, "left_out": left})
+    return int(failed > 0 or left > 0)
+
+
+def _told(line: Mapping[str, Any]) -> bool:
+    print(json.dumps(line), flush=True)
+    return "failed" in line
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -254,10 +255,23 @@ def life(
 def contents(home: Path) -> dict[str, bytes | None]:
     """Return every file below a folder by name, and None for every folder; but not what tells times."""
     return {
-        str(path.relative_to(home)): path.read_bytes() if path.is_file() else None
+        str(path.relative_to(home)): (exported(path) if path.suffix == ".pt2" else path.read_bytes())
+        if path.is_file()
+        else None
         for path in sorted(home.rglob("*"))
         if path.name != TIMED
     }
+
+
+def exported(path: Path) -> bytes:
+    """Return what a module for PyTorch holds, but for its graph, which torch writes in other bytes each time."""
+    try:
+        with zipfile.ZipFile(path) as parts:
+            assert parts.testzip() is None
+            told = [(one.filename, one.CRC) for one in parts.infolist()]
+    except zipfile.BadZipFile:
+        return path.read_bytes()
+    return repr([one for one in told if not one[0].endswith(("models/model.json", "serialization_id"))]).encode()
 
 
 def looked(home: Path, pages: bool) -> list[str | None]:

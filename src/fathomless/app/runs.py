@@ -199,7 +199,7 @@ def finish(
         looked, rest = held, np.setdiff1d(np.arange(manifest.rows), held)
         main = judged(held, name="held-out rows")
     estimator.save(folder)
-    notes = (*manifest.notes, *map(_resumed, estimator.weighing_.get("resumed", ())))
+    notes = (*manifest.notes, *map(_resumed, estimator.fit_diagnostics_.resumed))
     io.write_text(folder / ASKED, replace(manifest, model=io.digest(folder), notes=notes).to_json())
     write_history(folder, estimator.history_)
     io.remove_file(folder / _RELEVANCE)

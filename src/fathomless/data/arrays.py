@@ -94,7 +94,7 @@ def blocks(columns: "Iterable[pa.ChunkedArray]") -> "Iterator[tuple[pa.Array, li
 
 
 def _joined(columns: "Sequence[pa.ChunkedArray]") -> "tuple[pa.Array, list[int]]":
-    empty = pa.array([], columns[0].type)
+    empty = pa.nulls(0, columns[0].type)  # pa.array imports pandas
     return pa.concat_arrays([empty, *(chunk for one in columns for chunk in one.chunks)]), [len(one) for one in columns]
 
 

@@ -277,7 +277,7 @@ def leanings(columns: Iterable[Column]) -> list[str | None]:
 
 
 def _mask(found: Column) -> npt.NDArray[np.bool_]:
-    return np.asarray(arrays.numpy_of(pc.fill_null(found, False)), dtype=np.bool_)
+    return np.asarray(arrays.numpy_of(pc.and_kleene(found, pc.is_valid(found))), dtype=np.bool_)
 
 
 def _count(found: Column) -> int:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fathomless.inference.distributed import ranks
-from fathomless.inference.run import Run
+from fathomless.inference.driver import ResumableRun, State
 from fathomless.system import io
 from fathomless.system.errors import DataError
 
-__all__ = ["Checkpoint", "History", "TensorBoard", "write_history"]
+__all__ = ["Checkpoint", "History", "TensorBoard", "open_checkpoint", "write_history"]
 
 
 class History:
@@ -35,7 +34,7 @@ class History:
         self._names: list[str] = []
         self._rows = 0
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ResumableRun) -> None:
         """Append the rows that are new."""
         if ranks().rank:
             return
@@ -84,7 +83,7 @@ class TensorBoard:
         self._open: Callable[[int], Any] = lambda epoch: SummaryWriter(str(folder), purge_step=epoch)
         self._writer: Any = None
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ResumableRun) -> None:
         """Write the last row."""
         if ranks().rank:
             return
@@ -130,7 +129,7 @@ class Checkpoint:
             self.extra["device"] = device.type
         self._last = -math.inf
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ResumableRun) -> None:
         """Write, if it is time."""
         if ranks().rank:
             return
@@ -139,15 +138,20 @@ class Checkpoint:
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta={"run": run.meta(), "extra": self.extra})
             self._last = time.monotonic()
 
-    def found(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def found(self, replace: bool = False) -> State | None:
         """Return the state in the folder, or None if there is none.
+
+        Parameters
+        ----------
+        replace : bool
+            Whether the checkpoint of another run is removed.
 
         Raises
         ------
         FileError
             If the checkpoint is damaged.
         DataError
-            If it belongs to another run (its `extra` differs), or to a device of another kind.
+            If it belongs to another run (its `extra` differs) and is not replaced, or to a device of another kind.
         """
         if not io.holds(self.folder):
             return None
@@ -159,8 +163,58 @@ class Checkpoint:
                 f"generators draw other numbers; set device={there!r}, or give another folder to start anew"
             )
         if saved.meta["extra"] != self.extra:
+            if replace:
+                io.remove(self.folder)
+                return None
             raise DataError(
                 f"the checkpoint in {self.folder} belongs to a fit of other data or other options; give another "
                 "folder, or delete this one to start anew"
             )
         return saved.tensors, saved.meta["run"]
+
+
+def open_checkpoint(
+    callbacks: Sequence[Callable[[Any], None]] | None,
+    folder: str | PathLike[str] | None,
+    seconds: float,
+    fingerprint: Callable[[], str],
+    device: torch.device | None = None,
+    *,
+    replace: bool = False,
+) -> tuple[list[Callable[[Any], None]], State | None]:
+    """Return the callbacks of a run, with its checkpoint last, and the state to resume from.
+
+    Parameters
+    ----------
+    callbacks : sequence of callables, optional
+        Those of the user; they run before the checkpoint is written.
+    folder : path, optional
+        Place of the checkpoint; without it there is none, and nothing to resume.
+    seconds : float
+        Least time between two checkpoints.
+    fingerprint : callable
+        Returns the name of the data and options that a checkpoint belongs to; called only if there is a folder.
+    device : torch.device, optional
+        Device of the run; see :class:`Checkpoint`.
+    replace : bool
+        Whether the checkpoint of another run is removed instead of refused.
+
+    Returns
+    -------
+    callbacks : list of callables
+        Callbacks for the run.
+    resume : (tensors, meta) or None
+        State in the folder.
+
+    Raises
+    ------
+    FileError
+        If the folder cannot be written, or its checkpoint is damaged.
+    DataError
+        If the checkpoint belongs to another run, or to a device of another kind.
+    """
+    given = list(callbacks or ())
+    if folder is None:
+        return given, None
+    checkpoint = Checkpoint(folder, seconds, {"fingerprint": fingerprint()}, device)
+    return [*given, checkpoint], checkpoint.found(replace)

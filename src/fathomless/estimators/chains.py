@@ -23,7 +23,7 @@ from fathomless.estimators.options import ChainOptions
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.inference import stacking
-from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_chains
 from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
@@ -109,14 +109,15 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             )
         plan = self._plan(self.sweeps)
         x, y = _counted(prepared.train, fold_in(prepared.seed, "order"))
-        callbacks, resume = list(self.callbacks or ()), None
-        if self.checkpoint is not None:
+
+        def fingerprint() -> str:
             rows, facts = (prepared.train, prepared.valid), {**self._lasting(), "seed": prepared.seed}
             alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
-            name = saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
-            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name})
-            resume = keeper.found(prepared.resumed)
-            callbacks.append(keeper)
+            return saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
+
+        callbacks, resume = open_checkpoint(
+            self.callbacks, self.checkpoint, self.checkpoint_seconds, fingerprint, before=prepared.resumed
+        )
         planned = [self.sweeps] if resume is None else resume[1]["planned"]
         sampler = self._sampler(prepared, x, y, self._plan(planned[0]))
         seed, display = fold_in(prepared.seed, "chains"), self._display(self._unit())

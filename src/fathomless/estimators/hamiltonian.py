@@ -24,7 +24,7 @@ from fathomless.estimators.options import HamiltonianOptions
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.variational import CrossFitEstimator, Sampling
 from fathomless.inference import stacking
-from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.looks import Densities, prior_of
 from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
@@ -162,14 +162,15 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
         observed = observation(likelihood, y, rows.weight)
         sampler = NetworkSampler(networks[0], x, observed, leapfrogs=self.leapfrogs, adapting=plan.first)
         starts = [flattened(network) for network in networks]
-        callbacks, resume = list(self.callbacks or ()), None
-        if self.checkpoint is not None:
+        folder = None if self.checkpoint is None else Path(self.checkpoint) / f"chains-{number}"
+
+        def fingerprint() -> str:
             own = self._lasting()
-            name = saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
-            folder = Path(self.checkpoint) / f"chains-{number}"
-            keeper = Checkpoint(folder, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
-            resume = keeper.found(prepared.resumed)
-            callbacks.append(keeper)
+            return saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
+
+        callbacks, resume = open_checkpoint(
+            self.callbacks, folder, self.checkpoint_seconds, fingerprint, prepared.device, prepared.resumed
+        )
         run = run_chains(
             sampler,
             plan,

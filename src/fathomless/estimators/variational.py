@@ -27,7 +27,7 @@ from fathomless.estimators.options import (
 )
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.inference.batched import fit_batched
-from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.crossfit import Held, crossfit, folded, held
 from fathomless.inference.distributed import ranks
 from fathomless.inference.heads import as_points, check_heads
@@ -106,16 +106,18 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         without: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Return what every kind of training is told; a checkpoint may differ in the options named by `without`."""
-        callbacks, resume, seed = list(self.callbacks or ()), None, prepared.seed
-        if self.checkpoint is not None:
+        seed = prepared.seed
+
+        def fingerprint() -> str:
             state = (*start[0].state_dict().values(), *start[1].state_dict().values())
             own = {**self._lasting(), "seed": seed}
             if prepared.folds is not None:
                 own["dealt"] = prepared.folds.tolist()
-            name = saving.fingerprint(prepared.train, prepared.valid, state, training, own, without)
-            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
-            resume = keeper.found(prepared.resumed)
-            callbacks.append(keeper)
+            return saving.fingerprint(prepared.train, prepared.valid, state, training, own, without)
+
+        callbacks, resume = open_checkpoint(
+            self.callbacks, self.checkpoint, self.checkpoint_seconds, fingerprint, prepared.device, prepared.resumed
+        )
         return {
             "training": training,
             "seed": fold_in(seed, "training"),

@@ -23,6 +23,7 @@ from torch.func import functional_call, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.distributed import ranks
+from fathomless.inference.driver import ResumableRun, State, drive
 from fathomless.inference.objective import elbo, log_predictive
 from fathomless.inference.run import (
     Best,
@@ -40,8 +41,8 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
-from fathomless.system.errors import DataError, DivergenceError, PausedError
-from fathomless.system.progress import Progress, Silent
+from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 from fathomless.system.surroundings import recording
 
@@ -98,7 +99,7 @@ class BatchedRun:
         }
 
 
-class BatchedRuns:
+class BatchedRuns(ResumableRun):
     """Trainings side by side, between two epochs.
 
     Attributes
@@ -133,6 +134,11 @@ class BatchedRuns:
     def epochs(self) -> int:
         """How many epochs there will be."""
         return self.training.epochs
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the epoch that has just ended gets a row in the history."""
+        return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs
 
     def gather(self) -> None:
         """Set up what is evaluated: every part that any active member has, with a row for each member."""
@@ -280,7 +286,7 @@ def fit_batched(
     seeds: Sequence[int] | None = None,
     callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
-    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+    resume: State | None = None,
 ) -> tuple[Fitted, ...]:
     """Fit F models and their likelihoods, in place, side by side.
 
@@ -326,28 +332,9 @@ def fit_batched(
     runs, t = BatchedRuns(members), members[0].training
     if resume is not None:
         runs.resume(*resume)
-    display = progress or Silent()
-    display.start(t.epochs, runs.epoch)
-    totals: Tensor | None = None
     try:
-        while runs.epoch < t.epochs and not runs.stop:
-            with seeded_globals(fold_in(members[0].seed, "epoch", runs.epoch), runs.device):
-                sums = _epoch(runs, fitted)
-            totals = sums if totals is None else totals + sums
-            runs.epoch += 1
-            if runs.epoch % t.evaluate_every == 0 or runs.epoch == t.epochs:
-                _record(runs, fitted, held, totals)
-                totals = None
-                for callback in callbacks:
-                    callback(runs)
-                display.advance(runs.epoch, runs.history[-1])
-                if runs.pause and runs.epoch < t.epochs and not runs.stop:
-                    raise PausedError(
-                        f"the trainings were paused after epoch {runs.epoch} of {t.epochs}; with a checkpoint, the "
-                        "same call goes on from there"
-                    )
+        drive(runs, lambda: _advance(runs, fitted, held), callbacks=callbacks, progress=progress)
     finally:
-        display.close()
         for k in range(len(runs.active)):
             runs.write(k)
         for member in members:
@@ -397,6 +384,17 @@ def _evaluate(
     return each(
         {name: values[name] for name in runs.active_mask}, rows.x, rows.y, rows.weight, runs.temperature * runs.heat
     )
+
+
+def _advance(runs: BatchedRuns, train: Stack, valid: Stack | None) -> None:
+    """Train up to the next epoch that is evaluated, and evaluate it."""
+    totals: Tensor | None = None
+    while totals is None or not runs.evaluates:
+        with seeded_globals(fold_in(runs.members[0].seed, "epoch", runs.epoch), runs.device):
+            sums = _epoch(runs, train)
+        totals = sums if totals is None else totals + sums
+        runs.epoch += 1
+    _record(runs, train, valid, totals)
 
 
 def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:

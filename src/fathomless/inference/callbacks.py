@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fathomless.inference.distributed import ranks
-from fathomless.inference.run import Run
+from fathomless.inference.driver import ResumableRun, State
 from fathomless.system import io, measures
 from fathomless.system.errors import DataError, DataWarning
 
-__all__ = ["Checkpoint", "History", "TensorBoard", "write_history"]
+__all__ = ["Checkpoint", "History", "TensorBoard", "open_checkpoint", "write_history"]
 
 
 class History:
@@ -36,7 +35,7 @@ class History:
         self._names: list[str] = []
         self._rows = 0
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ResumableRun) -> None:
         """Append the rows that are new."""
         if ranks().rank:
             return
@@ -85,7 +84,7 @@ class TensorBoard:
         self._open: Callable[[int], Any] = lambda epoch: SummaryWriter(str(folder), purge_step=epoch)
         self._writer: Any = None
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ResumableRun) -> None:
         """Write the last row."""
         if ranks().rank:
             return
@@ -131,7 +130,7 @@ class Checkpoint:
             self.extra["device"] = device.type
         self._last, self._before = -math.inf, list[dict[str, str]]()
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ResumableRun) -> None:
         """Write, if it is time."""
         if ranks().rank:
             return
@@ -142,20 +141,22 @@ class Checkpoint:
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta=meta)
             self._last = time.monotonic()
 
-    def found(self, before: list[dict[str, str]] | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def found(self, before: list[dict[str, str]] | None = None, *, replace: bool = False) -> State | None:
         """Return the state in the folder, or None if there is none.
 
         Parameters
         ----------
         before : list, optional
             Gets the versions under which the run was begun, if these are others than now, with a warning.
+        replace : bool
+            Whether the checkpoint of another run is removed.
 
         Raises
         ------
         FileError
             If the checkpoint is damaged.
         DataError
-            If it belongs to another run (its `extra` differs), or to a device of another kind.
+            If it belongs to another run (its `extra` differs) and is not replaced, or to a device of another kind.
         """
         if not io.holds(self.folder):
             return None
@@ -167,6 +168,9 @@ class Checkpoint:
                 f"generators draw other numbers; set device={there!r}, or give another folder to start anew"
             )
         if saved.meta["extra"] != self.extra:
+            if replace:
+                io.remove(self.folder)
+                return None
             raise DataError(
                 f"the checkpoint in {self.folder} belongs to a fit of other data or other options; give another "
                 "folder, or delete this one to start anew"
@@ -185,3 +189,53 @@ class Checkpoint:
         if before is not None:
             before += [one for one in self._before if one not in before]
         return saved.tensors, measures.restored(saved.meta["run"])
+
+
+def open_checkpoint(
+    callbacks: Sequence[Callable[[Any], None]] | None,
+    folder: str | PathLike[str] | None,
+    seconds: float,
+    fingerprint: Callable[[], str],
+    device: torch.device | None = None,
+    before: list[dict[str, str]] | None = None,
+    *,
+    replace: bool = False,
+) -> tuple[list[Callable[[Any], None]], State | None]:
+    """Return the callbacks of a run, with its checkpoint last, and the state to resume from.
+
+    Parameters
+    ----------
+    callbacks : sequence of callables, optional
+        Those of the user; they run before the checkpoint is written.
+    folder : path, optional
+        Place of the checkpoint; without it there is none, and nothing to resume.
+    seconds : float
+        Least time between two checkpoints.
+    fingerprint : callable
+        Returns the name of the data and options that a checkpoint belongs to; called only if there is a folder.
+    device : torch.device, optional
+        Device of the run; see :class:`Checkpoint`.
+    before : list, optional
+        Gets the versions under which the run was begun, if these are others than now.
+    replace : bool
+        Whether the checkpoint of another run is removed instead of refused.
+
+    Returns
+    -------
+    callbacks : list of callables
+        Callbacks for the run.
+    resume : (tensors, meta) or None
+        State in the folder.
+
+    Raises
+    ------
+    FileError
+        If the folder cannot be written, or its checkpoint is damaged.
+    DataError
+        If the checkpoint belongs to another run, or to a device of another kind.
+    """
+    given = list(callbacks or ())
+    if folder is None:
+        return given, None
+    checkpoint = Checkpoint(folder, seconds, {"fingerprint": fingerprint()}, device)
+    return [*given, checkpoint], checkpoint.found(before, replace=replace)

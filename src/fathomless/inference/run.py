@@ -12,6 +12,7 @@ from fathomless.data.batches import Batches
 from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.distributed import ranks
+from fathomless.inference.driver import ResumableRun
 from fathomless.inference.looks import Densities, Looks
 from fathomless.inference.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, blueprint_of, rebuild
@@ -131,7 +132,7 @@ class Fitted:
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
 
 
-class Run:
+class Run(ResumableRun):
     """A training between two epochs: everything that is needed to go on.
 
     Attributes

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fathomless.inference.driver import ResumableRun, State, drive
 from fathomless.inference.run import under
-from fathomless.system.errors import DataError, PausedError
-from fathomless.system.progress import Progress, Silent
+from fathomless.system.errors import DataError
+from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 from fathomless.system.surroundings import recording
 
@@ -59,7 +60,7 @@ class Stage(ABC):
 Begin = Callable[[Mapping[str, Tensor]], Stage]
 
 
-class StagedRun:
+class StagedRun(ResumableRun):
     """Stages between two rounds: everything that is needed to go on.
 
     Parameters
@@ -182,7 +183,7 @@ def run_stages(
     device: torch.device | str = "cpu",
     callbacks: Sequence[Callable[[Any], None]] = (),
     progress: Progress | None = None,
-    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+    resume: State | None = None,
 ) -> StagedRun:
     """Run all stages.
 
@@ -202,22 +203,12 @@ def run_stages(
     DataError
         If a callback stops the run before its last stage: there is no posterior yet.
     PausedError
-        If a callback asks for it.
+        If a callback asks for it before the last round.
     """
-    run, progress = StagedRun(plan, seed, rounds, device), progress or Silent()
+    run = StagedRun(plan, seed, rounds, device)
     if resume is not None:
         run.resume(*resume)
-    progress.start(run.epochs, run.epoch)
-    try:
-        while run.epoch < run.epochs and not run.stop:
-            run.advance()
-            progress.advance(run.epoch, run.history[-1])
-            for callback in callbacks:
-                callback(run)
-            if run.pause:
-                raise PausedError(f"the fit was paused after epoch {run.epoch} of {run.epochs}; it goes on from there")
-    finally:
-        progress.close()
+    drive(run, run.advance, callbacks=callbacks, progress=progress)
     if run.epoch <= run.epochs - run.rounds:
         name = list(run.plan)[(run.epoch - 1) // run.rounds]
         raise DataError(f"the fit was stopped in its stage {name!r}, before the last; let it run, or pause it")

@@ -15,7 +15,7 @@ evaluates its share, and sums over all of them make the same step everywhere.
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fathomless.data.batches import Batches
 from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
+from fathomless.inference.driver import State, drive
 from fathomless.inference.looks import Densities, Looks, densities
 from fathomless.inference.objective import elbo, log_predictive
 from fathomless.inference.run import Fitted, Run, check, history_row, not_finite, structure_parameters
@@ -42,8 +43,8 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks
-from fathomless.system.errors import DataError, DataWarning, DivergenceError, PausedError
-from fathomless.system.progress import Progress, Silent
+from fathomless.system.errors import DataError, DataWarning, DivergenceError
+from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 from fathomless.system.surroundings import recording
 
@@ -69,7 +70,7 @@ def fit(
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
-    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+    resume: State | None = None,
 ) -> Fitted:
     """Fit a model and its likelihood to data, in place.
 
@@ -135,32 +136,9 @@ def fit(
         run.register_parameters()
     run.ranks.refuse_statistics(model)
     _compare(run, *data, plain=[asdict(run.training), seed, run.epoch, len(callbacks)])
-    display = Silent() if progress is None or run.ranks.rank else progress
-    display.start(run.epochs, run.epoch)
-    totals: Tensor | None = None
     try:
-        while run.epoch < run.epochs and not run.stop:
-            # users' modules, nn.Dropout above all, draw from torch's global stream: it starts anew with every epoch, so
-            # that a resumed training draws what an unbroken one does; each rank has rows of its own to drop from
-            rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
-            with seeded_globals(fold_in(seed, "epoch", run.epoch, *rank), model.device):
-                sums = _epoch(run, learned)
-            totals = sums if totals is None else totals + sums
-            run.epoch += 1
-            if run.evaluates:
-                _record(run, learned, held, totals)
-                totals = None
-                for callback in callbacks:
-                    callback(run)
-                    run.stop, run.pause = run.ranks.agree(run.stop, run.pause)
-                display.advance(run.epoch, run.history[-1])
-                if run.pause and run.epoch < run.epochs and not run.stop:
-                    raise PausedError(
-                        f"the training was paused after epoch {run.epoch} of {run.epochs}; with a checkpoint, "
-                        "the same call goes on from there"
-                    )
+        drive(run, lambda: _advance(run, learned, held), callbacks=callbacks, progress=progress, ranks=run.ranks)
     finally:
-        display.close()
         run.best.restore(model, likelihood)  # also after an error: the best state so far is worth having
         for p in structure_parameters(model).values():
             p.requires_grad_()  # the last step may have been one in which the law stood still
@@ -310,6 +288,20 @@ def parts_of(rows: int) -> Tensor:
 
 def _learns(likelihood: Likelihood) -> bool:
     return any(p.requires_grad for p in likelihood.parameters())
+
+
+def _advance(run: Run, train: Data, valid: Rows | Blocks | None) -> None:
+    """Train up to the next epoch that is evaluated, and evaluate it."""
+    rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
+    totals: Tensor | None = None
+    while totals is None or not run.evaluates:
+        # users' modules, nn.Dropout above all, draw from torch's global stream: it starts anew with every epoch, so
+        # that a resumed training draws what an unbroken one does; each rank has rows of its own to drop from
+        with seeded_globals(fold_in(run.seed, "epoch", run.epoch, *rank), run.model.device):
+            sums = _epoch(run, train)
+        totals = sums if totals is None else totals + sums
+        run.epoch += 1
+    _record(run, train, valid, totals)
 
 
 def _epoch(run: Run, train: Data) -> Tensor:

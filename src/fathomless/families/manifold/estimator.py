@@ -27,7 +27,7 @@ from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
 from fathomless.families.manifold.sampling import sample_latent, stands_still
-from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Fitted
 from fathomless.inference.stages import Begin, StagedRun, run_stages
@@ -192,15 +192,16 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
 
     def _run(self, plan: Mapping[str, Begin], recipe: Recipe, prepared: Prepared) -> StagedRun:
         """Run stages, from their last checkpoint if there is one."""
-        callbacks, resume = list(self.callbacks or ()), None
-        if self.checkpoint is not None:
+
+        def fingerprint() -> str:
             own = self._lasting()
             dealt = None if prepared.folds is None else prepared.folds.tolist()
             facts = {**own, "seed": prepared.seed, "dealt": dealt}
-            name = saving.fingerprint(prepared.train, None, (), recipe, facts)
-            keeper = Checkpoint(self.checkpoint, self.checkpoint_seconds, {"fingerprint": name}, prepared.device)
-            resume = keeper.found(prepared.resumed)
-            callbacks.append(keeper)
+            return saving.fingerprint(prepared.train, None, (), recipe, facts)
+
+        callbacks, resume = open_checkpoint(
+            self.callbacks, self.checkpoint, self.checkpoint_seconds, fingerprint, prepared.device, prepared.resumed
+        )
         return run_stages(
             plan,
             fold_in(prepared.seed, "stages"),

@@ -33,7 +33,7 @@ from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
 from fathomless.families.sparse.options import SparseOptions, temperatures
 from fathomless.inference.batched import fit_batched
-from fathomless.inference.callbacks import Checkpoint
+from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.crossfit import Held, held
 from fathomless.inference.distributed import ranks
 from fathomless.inference.noise import KAPPA_ALONE, choose, density, fit_noise
@@ -249,31 +249,32 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
                 _alone(*one, rows, valid, own_training, seed, progress)
                 for one, own_training in zip(starts, each, strict=True)
             )
-        settings: dict[str, Any] = {}
-        if self.checkpoint is not None:
-            keeper = self._keeper(rows, judges, start, each, prepared.seed)
-            settings = {"callbacks": [keeper], "resume": keeper.found(prepared.resumed)}
+
+        def fingerprint() -> str:
+            state = (*start[0].state_dict().values(), *start[1].state_dict().values())
+            options = {**self._lasting(), "seed": prepared.seed, "candidates": [one.temperature for one in each]}
+            return saving.fingerprint(rows, judges, state, each[0], options)
+
+        folder = None if self.checkpoint is None else self._place()
+        callbacks, resume = open_checkpoint(
+            (), folder, self.checkpoint_seconds, fingerprint, rows.x.device, prepared.resumed, replace=True
+        )
         models, likelihoods = zip(*starts, strict=True)
-        seeds = [seed] * len(each)
-        return fit_batched(models, likelihoods, rows, valid, training=each, seeds=seeds, progress=progress, **settings)
+        return fit_batched(
+            models,
+            likelihoods,
+            rows,
+            valid,
+            training=each,
+            seeds=[seed] * len(each),
+            callbacks=callbacks,
+            progress=progress,
+            resume=resume,
+        )
 
     def _place(self) -> Path:
         """Return where the candidates are kept while they are trained."""
         return Path(cast(str, self.checkpoint)) / "temperature"
-
-    def _keeper(
-        self, rows: Rows, judges: Rows, start: tuple[Model, Likelihood], training: Sequence[Training], seed: int
-    ) -> Checkpoint:
-        """Return what keeps the candidates; those of another fit make room."""
-        state = (*start[0].state_dict().values(), *start[1].state_dict().values())
-        options = {**self._lasting(), "seed": seed, "candidates": [one.temperature for one in training]}
-        name = saving.fingerprint(rows, judges, state, training[0], options)
-        keeper = Checkpoint(self._place(), self.checkpoint_seconds, {"fingerprint": name}, rows.x.device)
-        if io.holds(self._place()):
-            before = io.load(self._place(), kinds={keeper.kind}).meta["extra"]
-            if before.get("fingerprint") != name:
-                io.remove(self._place())
-        return keeper
 
 
 def _divided(

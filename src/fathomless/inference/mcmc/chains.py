@@ -16,10 +16,11 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fathomless.inference.driver import ResumableRun, State, drive
 from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
 from fathomless.system.checks import choice, interval, whole
-from fathomless.system.errors import DataError, DivergenceError, PausedError
-from fathomless.system.progress import Progress, Silent
+from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
 from fathomless.system.surroundings import recording
 
@@ -175,7 +176,7 @@ class Chain(Generic[S]):
     error: str = ""
 
 
-class Chains(Generic[S]):
+class Chains(ResumableRun, Generic[S]):
     """A run of several chains, between two blocks: everything that is needed to go on.
 
     To callbacks it is what a training is (:class:`~fathomless.inference.run.Run`): an epoch is a sweep of all chains.
@@ -211,6 +212,26 @@ class Chains(Generic[S]):
             generator = np.random.Generator(np.random.PCG64(fold_in(self.seed, "chain", number)))
             state = self.sampler.start(generator) if start is None else start(number, generator)
             self.chains.append(Chain(number, state, generator))
+
+    def advance(self) -> None:
+        """Move all chains by one block of sweeps.
+
+        Raises
+        ------
+        DivergenceError
+            If every chain has failed; the first reason is named.
+        """
+        plan = self.plan
+        until = min(plan.sweeps, self.epoch + plan.block)
+        if isinstance(self.sampler, JointSampler):
+            _advance_all(self.sampler, plan, self.chains, until)
+        else:
+            workers = Parallel(n_jobs=plan.jobs, prefer="threads")
+            self.chains = workers(delayed(_advance)(self.sampler, plan, chain, until) for chain in self.chains)
+        self.epoch = until
+        if not self.alive:
+            raise DivergenceError(f"all {plan.chains} chains failed; the first: {self.chains[0].error}")
+        self.history.append(_row(self))
 
     @property
     def alive(self) -> list[Chain[S]]:
@@ -307,7 +328,7 @@ def run_chains(
     start: Callable[[int, np.random.Generator], S] | None = None,
     callbacks: Sequence[Callable[[Any], None]] = (),
     progress: Progress | None = None,
-    resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
+    resume: State | None = None,
 ) -> Chains[S]:
     """Run chains to the end of their plan.
 
@@ -343,30 +364,7 @@ def run_chains(
         run.begin(start)
     else:
         run.resume(*resume)
-    display = Silent() if progress is None else progress
-    display.start(plan.sweeps, run.epoch)
-    try:
-        while run.epoch < plan.sweeps and not run.stop:
-            until = min(plan.sweeps, run.epoch + plan.block)
-            if isinstance(sampler, JointSampler):
-                _advance_all(sampler, plan, run.chains, until)
-            else:
-                workers = Parallel(n_jobs=plan.jobs, prefer="threads")
-                run.chains = workers(delayed(_advance)(sampler, plan, chain, until) for chain in run.chains)
-            run.epoch = until
-            if not run.alive:
-                raise DivergenceError(f"all {plan.chains} chains failed; the first: {run.chains[0].error}")
-            run.history.append(_row(run))
-            for callback in callbacks:
-                callback(run)
-            display.advance(run.epoch, run.history[-1])
-            if run.pause and run.epoch < plan.sweeps and not run.stop:
-                raise PausedError(
-                    f"the chains were paused after sweep {run.epoch} of {plan.sweeps}; with a checkpoint, the same "
-                    "call goes on from there"
-                )
-    finally:
-        display.close()
+    drive(run, run.advance, callbacks=callbacks, progress=progress, unit="sweep")
     return run
 
 

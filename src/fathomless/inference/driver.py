@@ -16,7 +16,8 @@ from fathomless.system.progress import Progress, Silent
 
 __all__ = ["ResumableRun", "State", "drive"]
 
-State = tuple[Mapping[str, Tensor], Mapping[str, Any]]  # tensors and plain JSON of a run
+#: Tensors and plain JSON of a run, as its checkpoint holds them.
+State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 
 class ResumableRun(Protocol):

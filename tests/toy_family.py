@@ -24,8 +24,10 @@ from torch import Tensor, nn
 
 from fathomless.estimators.findings import Case, Finding
 from fathomless.estimators.options import LawOptions, TableOptions, VariationalOptions, documented, option
+from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.tasks import Classifier, PredictedDensity, Regressor
-from fathomless.estimators.variational import VariationalEstimator
+from fathomless.estimators.variational import OneNetwork
 from fathomless.families.family import Family
 from fathomless.inference.run import Fitted
 from fathomless.nn.layers import gaussian_divergence
@@ -141,7 +143,7 @@ def _hermite(x: Tensor, most: int) -> Tensor:
     return torch.cat([x.new_ones(x.shape[0], 1), *each[1 : most + 1]], 1)
 
 
-class _Polynomial(ToyOptions, VariationalEstimator, ABC):
+class _Polynomial(ToyOptions, OneNetwork, ABC):
     """How the options of the family become a model."""
 
     structure_every: ClassVar[int] = 1
@@ -154,6 +156,9 @@ class _Polynomial(ToyOptions, VariationalEstimator, ABC):
         degrees = sum(name.startswith("model/maps.") for name in shapes) - 1
         if blueprint or degrees != self.max_degree:
             raise DataError(f"its greatest degree is {degrees}, and max_degree={self.max_degree}")
+
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        return self._svi()
 
     def _set_predictions(self, model: Model) -> None:
         """No option changes a fitted model."""

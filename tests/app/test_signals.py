@@ -69,7 +69,7 @@ def test_a_fit_that_is_terminated_while_it_reads_leaves_nothing(
 
 @pytest.mark.parametrize(
     "place",
-    ["fathomless.estimators.encoding.fit_schema", "fathomless.estimators.variational.VariationalEstimator._starts"],
+    ["fathomless.estimators.encoding.fit_schema", "fathomless.estimators.problem.Problem.starts"],
 )
 def test_a_fit_that_is_terminated_before_its_training_can_begin_anew(
     call: Call, monkeypatch: pytest.MonkeyPatch, place: str

@@ -11,6 +11,7 @@ import torch
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.evaluation import evaluate
+from fathomless.estimators.problem import Problem
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.run import Run
 from fathomless.posterior.ensemble import Ensemble
@@ -146,7 +147,7 @@ def test_automatic_members_follow_the_rows() -> None:
 def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = problem(60)
     whole = regressor().fit(X, y)
-    build = UnboundedDepthRegressor._start
+    build = Problem.start
 
     def broken(self: Any, prepared: Any, seed: int) -> Any:
         model, likelihood = build(self, prepared, seed)
@@ -155,7 +156,7 @@ def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest
                 next(model.parameters()).fill_(math.nan)
         return model, likelihood
 
-    monkeypatch.setattr(UnboundedDepthRegressor, "_start", broken)
+    monkeypatch.setattr(Problem, "start", broken)
     rest = regressor().fit(X, y)
     assert whole.fold_ is not None
     assert rest.fold_ is not None

@@ -1,4 +1,4 @@
-"""Estimators whose weights are sampled: chains for each structure, from the networks of a fit.
+"""Sampling of weights: Hamiltonian chains for each structure, from the networks of a fit.
 
 Structures are weighed by the fit, or by leave-one-out densities of the sampled networks. What the chains say of their
 own convergence is told of functions, of scales and of the noise: weights themselves are not identified.
@@ -6,10 +6,8 @@ own convergence is told of functions, of scales and of the noise: weights themse
 
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -20,11 +18,10 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.crossfitting import weighed
-from fathomless.estimators.options import HamiltonianOptions
 from fathomless.estimators.preparation import Prepared
-from fathomless.estimators.variational import CrossFitEstimator, Sampling
+from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.strategies import SVI, CrossFit
 from fathomless.inference import stacking
-from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.looks import Densities, prior_of
 from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
@@ -43,7 +40,7 @@ from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["DOUBTED", "HamiltonianEstimator", "Sampled", "unconverged"]
+__all__ = ["DOUBTED", "Hamiltonian", "Sampled", "unconverged"]
 
 DOUBTED = 0.05  #: share of rows with a large k-hat beyond which it is told
 _UNKNOWN = 0.25  # share of rows with a large k-hat beyond which leave-one-out densities are not used
@@ -80,38 +77,53 @@ class Sampled:
     told: dict[str, Any]
 
 
-class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC):
-    """How weights are sampled, within each structure that a fit has given weight."""
+@dataclass(frozen=True)
+class Hamiltonian:
+    """Hamiltonian chains of the weights, within each structure that a fit has given weight.
 
-    @abstractmethod
-    def _start_options(self) -> dict[str, Any]:
-        """Return the options of the fit whose networks chains begin from."""
+    Attributes
+    ----------
+    start : SVI or CrossFit
+        Fit whose networks the chains begin at.
+    start_problem, start_session
+        Problem and session of that fit.
+    assemble : callable
+        Returns the model of what the chains kept, for a problem, a table, the masses of structures and their chains.
+    state_noise : callable
+        Returns p(y | f) of that model, whose networks state their noise, in place of a fitted one.
+    chains, sweeps, leapfrogs, states, structure_weights
+        As the options of estimators.
+    double : bool
+        True if weights move in double precision.
+    """
 
-    @abstractmethod
-    def _sampled_model(self, prepared: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]) -> Model:
-        """Put what chains kept into a model."""
+    start: SVI | CrossFit
+    start_problem: Problem
+    start_session: Session
+    assemble: Callable[[Problem, Prepared, Mapping[int, float], Mapping[int, Sampled]], Model]
+    state_noise: Callable[[Likelihood], Likelihood]
+    chains: int
+    sweeps: int
+    leapfrogs: int
+    states: int | str
+    structure_weights: str
+    double: bool = False
 
-    @abstractmethod
-    def _sampled_likelihood(self, likelihood: Likelihood) -> Likelihood:
-        """Return p(y | f) of that model, whose networks state their noise."""
-
-    def _from_chains(self, prepared: Prepared) -> Fitted:
+    def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Fit networks, then sample."""
-        train = prepared.train
-        if not isinstance(train, Rows) or ranks().count > 1 or self.vary is not None:
+        train, several = table.train, isinstance(self.start, CrossFit) and len(self.start.kinds) > 1
+        if not isinstance(train, Rows) or ranks().count > 1 or several:
             raise DataError(
                 "weights='hmc' was given with a stream, several processes, or kinds of network (vary); weights are "
                 "sampled of a table, by one process, for one kind: leave the other out"
             )
-        if self._heads() != "point":
+        if problem.head != "point":
             raise DataError(
-                f"weights='hmc' was given with head={self._heads()!r}; sampled heads have a posterior already: leave "
+                f"weights='hmc' was given with head={problem.head!r}; sampled heads have a posterior already: leave "
                 "head out"
             )
-        folder = None if self.checkpoint is None else Path(self.checkpoint)
-        start = self._with({**self._start_options(), "checkpoint": None if folder is None else folder / "networks"})
-        self._refuse_long(prepared, start)
-        fitted = start._infer(prepared)
+        self._refuse_long(table)
+        fitted = self.start.infer(self.start_problem, table, self.start_session)
         members = members_of(fitted.model)
         first = members[0]
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
@@ -121,7 +133,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
         found = {}
         for number, chains in _shared_out(self.chains, masses).items():
             networks = [cast(HasLogJoint, member).network(number) for member in members]
-            found[number] = self._chains_of(prepared, number, networks, fitted.likelihood, chains)
+            found[number] = self._chains_of(table, session, number, networks, fitted.likelihood, chains)
         structure = _restricted(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
         narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
         log_density = torch.stack([found[number].loo for number in masses], 1)
@@ -132,7 +144,7 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
             q = stacking.refit(log_density, prior, weight)
             rows = torch.arange(len(train))
             densities, narrowing = Densities(tuple(masses), log_density, rows, weight), ()
-            structure = weighed(first, densities, q, None, None, prepared.seed)
+            structure = weighed(first, densities, q, None, None, table.seed)
             masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
         log_q = torch.tensor([masses.get(number, 0.0) for number in found], dtype=torch.float64).log()
         each = torch.logsumexp(log_density + log_q, 1)
@@ -140,67 +152,71 @@ class HamiltonianEstimator(HamiltonianOptions, CrossFitEstimator, Sampling, ABC)
         told = {str(number): one.told for number, one in found.items()}
         prior_mass = prior_of(first, list(masses)).softmax(0).tolist()
         return Fitted(
-            model=self._sampled_model(prepared, masses, {number: found[number] for number in masses}),
-            likelihood=self._sampled_likelihood(fitted.likelihood),
+            model=self.assemble(problem, table, masses, {number: found[number] for number in masses}),
+            likelihood=self.state_noise(fitted.likelihood),
             history=[{**row, "structure": number} for number, one in found.items() for row in one.run.history],
             n_iter=self.sweeps,
             score=float((count @ each) / count.sum()) if known else None,
-            seed=prepared.seed,
+            seed=table.seed,
             diagnostics=CrossFitDiagnostics(
                 structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=told
             ),
         )
 
     def _chains_of(
-        self, prepared: Prepared, number: int, networks: Sequence[nn.Module], likelihood: Likelihood, chains: int
+        self,
+        table: Prepared,
+        session: Session,
+        number: int,
+        networks: Sequence[nn.Module],
+        likelihood: Likelihood,
+        chains: int,
     ) -> Sampled:
         """Run the chains of one structure."""
-        rows = cast(Rows, prepared.train)
-        x, plan = rows.x.to(self._moving(prepared)), Plan.of(chains, self.sweeps, 0.5, self.states, usual=30)
+        rows = cast(Rows, table.train)
+        x, plan = rows.x.to(self._moving()), Plan.of(chains, self.sweeps, 0.5, self.states, usual=30)
         likelihood = likelihood.to(x.dtype).requires_grad_(False)
         y = rows.y.to(x.dtype) if rows.y.is_floating_point() else rows.y
         observed = observation(likelihood, y, rows.weight)
         sampler = NetworkSampler(networks[0], x, observed, leapfrogs=self.leapfrogs, adapting=plan.first)
         starts = [flattened(network) for network in networks]
-        folder = None if self.checkpoint is None else Path(self.checkpoint) / f"chains-{number}"
 
         def fingerprint() -> str:
-            own = self._lasting()
-            return saving.fingerprint(rows, prepared.valid, starts, plan, {**own, "seed": prepared.seed})
+            own = {**session.lasting, "seed": table.seed}
+            return saving.fingerprint(rows, table.valid, starts, plan, own)
 
-        callbacks, resume = open_checkpoint(
-            self.callbacks, folder, self.checkpoint_seconds, fingerprint, prepared.device, prepared.resumed
-        )
+        callbacks, resume = session.within(f"chains-{number}").open(table, fingerprint)
         run = run_chains(
             sampler,
             plan,
-            fold_in(prepared.seed, "chains", number),
+            fold_in(table.seed, "chains", number),
             start=lambda k, generator: sampler.begin(starts[k % len(starts)], generator),
             callbacks=callbacks,
-            progress=self._display("sweep", {"mean_log_likelihood": "nats per row"}),
+            progress=session.display("sweep", {"mean_log_likelihood": "nats per row"}),
             resume=resume,
         )
         counts = None if rows.weight is None else rows.weight.double().cpu().numpy()
-        if counts is not None and prepared.apart:
+        if counts is not None and table.apart:
             counts = np.minimum(counts, 1.0)  # one observation of several that are equal
-        unit = None if prepared.group is None else prepared.group.numpy()
-        return _concluded(sampler, run, fold_in(prepared.seed, "box", number), counts, unit)
+        unit = None if table.group is None else table.group.numpy()
+        return _concluded(sampler, run, fold_in(table.seed, "box", number), counts, unit)
 
-    def _moving(self, prepared: Prepared) -> torch.dtype:
-        """Return the type in which weights move: single precision, unless double was asked for."""
-        return torch.float64 if self.precision == "float64" else torch.float32
+    def _moving(self) -> torch.dtype:
+        """Return the type in which weights move."""
+        return torch.float64 if self.double else torch.float32
 
-    def _refuse_long(self, prepared: Prepared, start: "HamiltonianEstimator") -> None:
+    def _refuse_long(self, table: Prepared) -> None:
         """Refuse what would take longer than an hour, before anything is trained."""
-        rows = cast(Rows, prepared.train)
-        with building(prepared.seed):
-            likelihood, dtype = self._task().likelihood(prepared.target), self._moving(prepared)
-            model = start._build_model(prepared.inputs, likelihood, prepared.seed, dtype).to(prepared.device)
+        rows = cast(Rows, table.train)
+        with building(table.seed):
+            problem = self.start_problem
+            likelihood = problem.task.likelihood(table.target)
+            model = problem.networks._build_model(table.inputs, likelihood, table.seed, self._moving()).to(table.device)
         if not isinstance(model, HasLogJoint):
             raise lacks(model, HasLogJoint, "weights='hmc'", "use weights='map'")
         largest = max(map(int, cast(ListedPosterior, model.structure()).names))
         networks = FlatNetworks(model.network(largest), self.chains)
-        x = rows.x.to(self._moving(prepared))
+        x = rows.x.to(self._moving())
         begun = time.perf_counter()
         for _ in range(_TIMED):
             networks.gradient(x, lambda f: f)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.estimators.options import CrossFitOptions
 from fathomless.estimators.preparation import Prepared
-from fathomless.estimators.variational import Sampling, VariationalEstimator
+from fathomless.estimators.variational import VariationalEstimator
 from fathomless.inference.heads import as_points
 from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
@@ -97,7 +96,7 @@ class Incremental(VariationalEstimator, ABC):
         once = torch.ones(len(rows)).to(rows.x) if rows.weight is None else rows.weight
         passes = 0 if before is None else int(before.meta["epoch"])
         training = replace(
-            self._training(size, len(rows)),
+            self._training_plan().training(size, len(rows)),
             epochs=passes + 1,
             schedule="constant",
             warm_up=0.0,
@@ -112,12 +111,12 @@ class Incremental(VariationalEstimator, ABC):
             states.append((run.tensors(), run.meta()))
 
         trained = fit(
-            *(self._copied() if fitted else self._start(prepared, prepared.seed)),
+            *(self._copied() if fitted else self._problem().start(prepared, prepared.seed)),
             replace(rows, weight=once * (size / rows.count)),
             training=training,
             seed=fold_in(prepared.seed, "training"),
             callbacks=[*(self.callbacks or ()), keep],
-            progress=self._display(),
+            progress=self._session().display(),
             resume=None if before is None else ({n: t.clone() for n, t in before.tensors.items()}, before.meta),
         )
         self._going = _Going(trained.model, *states[-1], seen)
@@ -133,13 +132,14 @@ class Incremental(VariationalEstimator, ABC):
     def _refuse_several(self) -> None:
         """Refuse options that are not of one network that is trained."""
         asked = {"n_restarts": self.n_restarts != 1, "class_weight": getattr(self, "class_weight", None) is not None}
-        if isinstance(self, CrossFitOptions):
-            asked["members"] = not isinstance(self.members, str) and self.members > 1
-            asked["vary"] = self.vary is not None
-        asked["weights"] = isinstance(self, Sampling) and self._samples()
-        asked["head"] = self._kind_of_heads() != "point"
-        if given := [f"{name}={getattr(self, name)!r}" for name, found in asked.items() if found]:
+        given = self._options_given()
+        members = given.get("members", "auto")
+        asked["members"] = not isinstance(members, str) and members > 1
+        asked["vary"] = given.get("vary") is not None
+        asked["weights"] = given.get("weights") == "hmc"
+        asked["head"] = self._head() != "point"
+        if found := [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]:
             raise DataError(
-                f"{' and '.join(given)} was given; partial_fit trains one network and counts rows as they come: leave "
+                f"{' and '.join(found)} was given; partial_fit trains one network and counts rows as they come: leave "
                 "that out, or call fit"
             )

@@ -138,8 +138,8 @@ def test_a_number_trains_as_it_always_did() -> None:
     X, y = table()
     fitted = SparseBayesRegressor(temperature=0.1, **QUICK).fit(X, y)
     prepared = fitted._prepare(X, y, None)
-    model, likelihood = fitted._start(prepared, prepared.seed)
-    training = fitted._training(prepared.train.count, len(prepared.train))
+    model, likelihood = fitted._problem().start(prepared, prepared.seed)
+    training = fitted._training_plan().training(prepared.train.count, len(prepared.train))
     assert training.temperature == 0.1
     assert prepared.valid is None
     fit(model, likelihood, prepared.train, training=training, seed=fold_in(prepared.seed, "training"))

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.estimators.base import Estimator
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.strategies import Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.estimators.variational import VariationalEstimator
+from fathomless.estimators.variational import OneNetwork
 from fathomless.families.baselines.drawn import DrawnNetworks
 from fathomless.families.baselines.laplace import doubted, laplace_posterior
 from fathomless.families.baselines.networks import (
@@ -67,39 +67,46 @@ __all__ = [
 _BATCH = 32  # rows of a step at a constant rate
 
 
-class _FiniteNetwork(FiniteNetworks, LayeredNetwork):
+class _Trained(LayeredNetwork, OneNetwork, ABC):
+    """Estimators of a network that is trained, and no more."""
+
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        return self._svi()
+
+
+class _FiniteNetwork(FiniteNetworks, _Trained):
     """How it is trained."""
 
 
-class _DepthUncertaintyNetwork(DepthUncertaintyNetworks, Incremental, LayeredNetwork):
+class _DepthUncertaintyNetwork(DepthUncertaintyNetworks, Incremental, _Trained):
     """How it is trained."""
 
 
-class _DropoutNetwork(DropoutNetworks, Incremental, LayeredNetwork):
+class _DropoutNetwork(DropoutNetworks, Incremental, _Trained):
     """How it is trained."""
 
 
-class _MeanFieldNetwork(MeanFieldNetworks, Incremental, LayeredNetwork):
+class _MeanFieldNetwork(MeanFieldNetworks, Incremental, _Trained):
     """How it is trained."""
 
 
-class _MatrixNormalNetwork(MatrixNormalNetworks, Incremental, LayeredNetwork):
+class _MatrixNormalNetwork(MatrixNormalNetworks, Incremental, _Trained):
     """How it is trained."""
 
 
-class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
-    """How a posterior is found around what was trained."""
+class _DrawnAfterTraining(DrawnNetworksOptions, OneNetwork, ABC):
+    """Estimators whose posterior is drawn around a trained network."""
 
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Train; draw networks; fit the noise anew, which held a part of the doubt about weights."""
-        fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
-        if not isinstance(prepared.train, Rows):
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        return Then(self._svi(), (self._draw,))
+
+    def _draw(self, fitted: Fitted, table: Prepared) -> Fitted:
+        """Draw networks; fit the noise anew, which held a part of the doubt about weights."""
+        if not isinstance(table.train, Rows):
             raise DataError("a posterior around what is trained was asked for of a stream; it needs all rows at once")
         for k, model in enumerate(members_of(fitted.model)):
-            self._take(
-                cast(DrawnNetworks, model), fitted.likelihood, prepared.train, fold_in(prepared.seed, "drawn", k)
-            )
-        valid = prepared.valid
+            self._take(cast(DrawnNetworks, model), fitted.likelihood, table.train, fold_in(table.seed, "drawn", k))
+        valid = table.valid
         if valid is None or not len(valid):
             return fitted
         score = calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed, move=self.calibrate)
@@ -110,7 +117,7 @@ class AfterTraining(DrawnNetworksOptions, Estimator, ABC):
         """Find the posterior of a trained network, and draw from it."""
 
 
-class _LaplaceNetwork(LaplaceNetworks, AfterTraining, LayeredNetwork):
+class _LaplaceNetwork(LaplaceNetworks, _DrawnAfterTraining, LayeredNetwork):
     """How the options of the family become a model."""
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
@@ -122,7 +129,7 @@ class _LaplaceNetwork(LaplaceNetworks, AfterTraining, LayeredNetwork):
         model.take(posterior.deviations(self.networks, generator), posterior.precision, part)
 
 
-class _AlongTrajectory(TrajectoryNetworks, AfterTraining, LayeredNetwork, ABC):
+class _AlongTrajectory(TrajectoryNetworks, _DrawnAfterTraining, LayeredNetwork, ABC):
     """How iterates of descent at a constant rate become a model."""
 
     def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:

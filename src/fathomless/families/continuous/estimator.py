@@ -4,25 +4,24 @@ import math
 import time
 from abc import ABC
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, cast
 
 import torch
 
 from fathomless.data.frames import take
-from fathomless.estimators.base import Estimator, require_fitted
+from fathomless.estimators.base import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.strategies import Strategy, StructureSearch, Then
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
+from fathomless.estimators.variational import CrossFitEstimator
 from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
 from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.networks import ContinuousDiagnostics, ContinuousNetworks
-from fathomless.families.continuous.options import ContinuousOptions
-from fathomless.inference.looks import Law
 from fathomless.inference.objective import log_predictive
 from fathomless.inference.run import Fitted
 from fathomless.posterior.ensemble import members_of
@@ -37,19 +36,27 @@ _LOOKED = 4  # paths by which epochs are compared: they differ little from each 
 _ROWS = 256  # of the training, from which the effective depth is found
 
 
-class EffectiveDepth(ContinuousOptions, Estimator, ABC):
-    """How a posterior is found whose need of layers is measured on rows of the training."""
+@dataclass(frozen=True)
+class EffectiveDepth:
+    """Step after a training that counts the layers which the posterior needs.
 
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Train; find the effective depth."""
-        fitted = VariationalEstimator._infer(cast(VariationalEstimator, self), prepared)
-        x = prepared.train.first.x[:_ROWS]
-        draws = max(1, self.weight_draws // len(members_of(fitted.model)))
-        layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(prepared.seed, "depth"))
+    Attributes
+    ----------
+    draws : int
+        Weight draws of all networks.
+    """
+
+    draws: int
+
+    def __call__(self, fitted: Fitted, table: Prepared) -> Fitted:
+        """Measure the effective depth on rows of the training."""
+        x = table.train.first.x[:_ROWS]
+        draws = max(1, self.draws // len(members_of(fitted.model)))
+        layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(table.seed, "depth"))
         return replace(fitted, diagnostics=ContinuousDiagnostics(**vars(fitted.diagnostics), effective_depth=layers))
 
 
-class _ContinuousDepth(ContinuousNetworks, EffectiveDepth, CrossFitEstimator, ABC):
+class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -104,29 +111,24 @@ class _ContinuousDepth(ContinuousNetworks, EffectiveDepth, CrossFitEstimator, AB
 
     structure_every: ClassVar[int] = 1
 
-    def _law_is_free(self) -> bool:
-        return True  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        return Then(self._by_rows_or_bound(prepared), (EffectiveDepth(self.weight_draws),))
 
-    def _looking(self) -> dict[str, Any]:
+    def _search(self) -> StructureSearch:
         few = {"draws": _LOOKED} if self.initial == "point" else {}
         long = {"focus": _FOCUS} if self.epochs == "auto" else {}
-        return {"widened": self.calibrate, **few, **long}
-
-    def _named_law(self) -> Law | None:
-        return None
-
-    def _folds_by_default(self) -> bool:
-        return True
-
-    def _heads(self) -> str:
-        return "point"
+        return StructureSearch(
+            free=True,  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
+            law=None,
+            cross_fit=True,
+            multiplications=self._multiplications,
+            looking={"widened": self.calibrate, **few, **long},
+            unused=("structure_rate", "structure_delay", "schedule"),
+        )
 
     def _multiplications(self, inputs: int) -> float:
         weights = sum(weight.size for weight in self._dynamics(inputs, 1).moving)
         return float(weights * self.steps * (2 if self.solver == "heun" else 1) * self.training_draws)
-
-    def _without_effect(self) -> tuple[str, ...]:
-        return ("structure_rate", "structure_delay", "schedule")
 
     def _warn(self, fitted: Fitted) -> None:
         """Nothing can go wrong that a finding does not tell."""

@@ -3,25 +3,27 @@
 import warnings
 from abc import ABC
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from fathomless.estimators.base import require_fitted
-from fathomless.estimators.hamiltonian import HamiltonianEstimator, Sampled, unconverged
+from fathomless.estimators.hamiltonian import Hamiltonian, Sampled, unconverged
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.problem import Problem
+from fathomless.estimators.strategies import Strategy, StructureSearch
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.estimators.variational import VariationalEstimator
+from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.fitting import fitting
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
-from fathomless.inference.heads import HEADS
 from fathomless.inference.looks import FIRST, Law
 from fathomless.inference.run import Fitted
 from fathomless.posterior.diagnostics import CrossFitDiagnostics
@@ -33,9 +35,7 @@ from fathomless.posterior.laws import (
     StickBreaking,
 )
 from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
-from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior, with_errors
-from fathomless.system import checks
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import building
 
@@ -116,7 +116,7 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
             )
 
 
-class _UnboundedDepth(DepthNetworks, Incremental, HamiltonianEstimator, LayeredNetwork, ABC):
+class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetwork, ABC):
     """How the options of the family become a model.
 
     Attributes
@@ -159,56 +159,68 @@ class _UnboundedDepth(DepthNetworks, Incremental, HamiltonianEstimator, LayeredN
             )
         return relevance(model, self.schema_.encoded_names, level)
 
-    def _samples(self) -> bool:
-        return self._sampled()
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        if not self._sampled():
+            return self._by_rows_or_bound(prepared)
+        folder = None if self.checkpoint is None else Path(self.checkpoint) / "networks"
+        start = self._with(
+            {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": folder}
+        )
+        return Hamiltonian(
+            start=start._by_rows_or_bound(prepared),
+            start_problem=start._problem(),
+            start_session=start._session(),
+            assemble=_sampled_model,
+            state_noise=_stated,
+            chains=self.chains,
+            sweeps=self.sweeps,
+            leapfrogs=self.leapfrogs,
+            states=self.states,
+            structure_weights=self.structure_weights,
+            double=self.precision == "float64",
+        )
 
-    def _start_options(self) -> dict[str, Any]:
-        return {"weights": "map", "activation": self._between(), "width": self._hidden()}
-
-    def _sampled_model(self, prepared: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]) -> Model:
-        with building(prepared.seed):
-            likelihood = self._task().likelihood(prepared.target)
-            model = self._build_model(prepared.inputs, likelihood, prepared.seed, prepared.dtype)
-        assert isinstance(model, SampledDepth)
-        model.fill(masses, {number: _states(one) for number, one in found.items()})
-        return model.to(prepared.device)
-
-    def _sampled_likelihood(self, likelihood: Likelihood) -> Likelihood:
-        learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
-        if not learned:
-            return likelihood
-        targets = cast(LocationScale, likelihood).targets
-        heavy = isinstance(likelihood, StudentT)
-        return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
-
-    def _law_is_free(self) -> bool:
-        fixed = isinstance(self.depth_law, FixedDepth | int) and not isinstance(self.depth_law, bool)
-        return not fixed
-
-    def _looking(self) -> dict[str, Any]:
-        return {}
-
-    def _folds_by_default(self) -> bool:
-        return self.weights in ("map", "hmc")
-
-    def _heads(self) -> str:
-        checks.choice("head", self.head, ("auto", "point", *HEADS))
-        return "point" if self.head == "auto" else self.head
-
-    def _multiplications(self, inputs: int) -> float:
-        return float(inputs * self._hidden() + FIRST * self._hidden() ** 2)
+    def _search(self) -> StructureSearch:
+        width = self._hidden()
+        return StructureSearch(
+            free=not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool),
+            law=self._named_law(),
+            cross_fit=self.weights in ("map", "hmc"),
+            multiplications=lambda inputs: float(inputs * width + FIRST * width**2),
+            unused=("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule"),
+        )
 
     def _named_law(self) -> Law | None:
+        """Return the fit of a law of the user's choice; None for categorical weights."""
         if isinstance(self.depth_law, str):
             law = None if self.depth_law in ("auto", "categorical", "stick_breaking") else self._law()
         else:
             law = (
                 None if isinstance(self.depth_law, FreeCategorical | StickBreaking) else cast(DepthLaw, self.depth_law)
             )
-        return None if law is None else fitting(law, self.min_depth)
+        return fitting(law, self.min_depth) if isinstance(law, DepthLaw) else None
 
-    def _without_effect(self) -> tuple[str, ...]:
-        return ("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule")
+
+def _sampled_model(
+    problem: Problem, table: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]
+) -> SampledDepth:
+    """Return the model of what chains kept."""
+    with building(table.seed):
+        likelihood = problem.task.likelihood(table.target)
+        model = problem.networks._build_model(table.inputs, likelihood, table.seed, table.dtype)
+    assert isinstance(model, SampledDepth)
+    model.fill(masses, {number: _states(one) for number, one in found.items()})
+    return model.to(table.device)
+
+
+def _stated(likelihood: Likelihood) -> Likelihood:
+    """Return the likelihood of networks that state their noise, in place of one that learned it."""
+    learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
+    if not learned:
+        return likelihood
+    targets = cast(LocationScale, likelihood).targets
+    heavy = isinstance(likelihood, StudentT)
+    return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
 
 
 def _states(found: Sampled) -> States:

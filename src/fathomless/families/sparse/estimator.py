@@ -11,7 +11,6 @@ from fathomless.estimators.base import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.estimators.variational import VariationalEstimator
 from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetworks
@@ -27,7 +26,7 @@ from fathomless.system.rng import as_generator, fold_in
 __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 
 
-class _SparseBayes(SparseNetworks, TemperatureChoice, VariationalEstimator, ABC):
+class _SparseBayes(SparseNetworks, TemperatureChoice, ABC):
     """How the options of the family become a model.
 
     Attributes

@@ -17,6 +17,7 @@ import math
 from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -26,10 +27,11 @@ from torch import Tensor
 from fathomless.data.folds import split_units
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
-from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import NoiseOptions
 from fathomless.estimators.preparation import Prepared
-from fathomless.estimators.variational import VariationalEstimator
+from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.strategies import SVI, Strategy
+from fathomless.estimators.variational import OneNetwork
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
 from fathomless.families.sparse.options import SparseOptions, temperatures
 from fathomless.inference.batched import fit_batched
@@ -57,6 +59,8 @@ _FEW = 60  # rows below which none are held out
 _SHARE = 0.2  # of the rows, to weigh the candidates
 _PARTS = 5  # of those rows: each is weighed under a noise that was fitted to the other parts
 _LOOKS = 20  # evaluations of a candidate
+
+_PLACE = "temperature"  # folder of the candidates in a checkpoint
 
 
 class Comparison(NamedTuple):
@@ -152,27 +156,53 @@ class _Choice:
         return SparseDiagnostics(choice=choice)
 
 
-class TemperatureChoice(SparseOptions, Estimator, ABC):
-    """How a posterior is found whose temperature may be chosen first."""
+@dataclass(frozen=True)
+class AtChosen:
+    """A training at a temperature that is chosen first.
 
-    temperature_: float
+    Attributes
+    ----------
+    svi : SVI
+        The training.
+    choose : callable
+        Returns the choice for a table.
+    """
 
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Choose a temperature, unless it is given, and train at it."""
-        own, candidates = cast(VariationalEstimator, self), temperatures(self.temperature)
-        if not candidates:
-            return VariationalEstimator._infer(own, prepared)
-        choice = self._settled(prepared) or self._chosen(prepared, candidates)
-        fitted = VariationalEstimator._infer(own._with({"temperature": choice.temperature}), prepared)
-        if self.checkpoint is not None:
-            io.remove(self._place())
-        if choice.likelihood is not None and prepared.valid is None:  # the network has seen all rows by now
+    svi: SVI
+    choose: Callable[[Prepared], _Choice]
+
+    def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
+        """Choose a temperature, and train at it."""
+        choice = self.choose(table)
+        own = {"temperature": choice.temperature}
+        svi = replace(self.svi, plan=replace(self.svi.plan, temperature=choice.temperature))
+        lasting = {**session.lasting, **own} if session.lasting else {}
+        fitted = svi.infer(
+            replace(problem, networks=problem.networks._with(own)), table, replace(session, lasting=lasting)
+        )
+        if session.checkpoint is not None:
+            io.remove(Path(session.checkpoint) / _PLACE)
+        if choice.likelihood is not None and table.valid is None:  # the network has seen all rows by now
             fitted = replace(fitted, likelihood=choice.likelihood, score=choice.score)
         return replace(fitted, diagnostics=choice.diagnostics())
 
+
+class TemperatureChoice(SparseOptions, OneNetwork, ABC):
+    """Estimators whose temperature may be chosen first."""
+
+    temperature_: float
+
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        candidates = temperatures(self.temperature)
+        return AtChosen(self._svi(), partial(self._choose, candidates=candidates)) if candidates else self._svi()
+
+    def _choose(self, table: Prepared, candidates: Sequence[float]) -> _Choice:
+        """Choose a temperature."""
+        return self._settled(table) or self._chosen(table, candidates)
+
     def _settled(self, prepared: Prepared) -> _Choice | None:
         """Return the temperature where rows cannot choose it, and why; None if they can."""
-        if cast(VariationalEstimator, self)._continued():
+        if self._continued():
             choice = cast(SparseDiagnostics, self.fit_diagnostics_).choice
             before = [] if choice is None else [dict(one) for one in choice.candidates]
             noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
@@ -234,8 +264,9 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
 
     def _trained(self, prepared: Prepared, rows: Rows, judges: Rows, candidates: Sequence[float]) -> tuple[Fitted, ...]:
         """Train from one start at every temperature, for as many steps as the network that is kept."""
-        own, table = cast(VariationalEstimator, self)._with({"temperature": candidates[0]}), cast(Rows, prepared.train)
-        start, training = own._start(prepared, prepared.seed), own._training(table.count, len(table))
+        own, table = self._with({"temperature": candidates[0]}), cast(Rows, prepared.train)
+        start = own._problem().start(prepared, prepared.seed)
+        training = own._training_plan().training(table.count, len(table))
         valid = judges if prepared.valid is not None else None  # else the last state counts, as in the end
         if valid is None:  # as many steps from fewer rows
             batch = math.ceil(len(rows) / table.steps(training.batch_size))
@@ -243,7 +274,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
         each = [replace(training, temperature=temperature, calibrate=False) for temperature in candidates]
         starts = [copy.deepcopy(start) for _ in candidates]
         seed = fold_in(prepared.seed, "training")
-        progress = self._display()
+        progress = self._session().display()
         if callable(self.architecture):  # may be more than can be trained side by side
             return tuple(
                 _alone(*one, rows, valid, own_training, seed, progress)
@@ -274,7 +305,7 @@ class TemperatureChoice(SparseOptions, Estimator, ABC):
 
     def _place(self) -> Path:
         """Return where the candidates are kept while they are trained."""
-        return Path(cast(str, self.checkpoint)) / "temperature"
+        return Path(cast(str, self.checkpoint)) / _PLACE
 
 
 def _divided(

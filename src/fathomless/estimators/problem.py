@@ -1,0 +1,108 @@
+"""What an inference is given beside the rows: the networks of a problem, and the session of a fit."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from fathomless.estimators.encoding import Task
+from fathomless.estimators.networks import Networks
+from fathomless.estimators.preparation import Prepared
+from fathomless.inference.callbacks import open_checkpoint
+from fathomless.inference.driver import State
+from fathomless.inference.heads import as_points, check_heads
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.system import checks
+from fathomless.system.errors import DataError
+from fathomless.system.progress import Lines, Progress, Silent, Terminal
+from fathomless.system.rng import building, fold_in
+
+__all__ = ["Problem", "Session"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Networks for a table.
+
+    Attributes
+    ----------
+    networks : Networks
+        Options that build a network.
+    task : Task
+        Task, which builds the likelihood.
+    head : {"point", "laplace", "bayes"}
+        Posterior of the heads.
+    fitted : (Model, Likelihood), optional
+        Network that the fit continues from.
+    """
+
+    networks: Networks
+    task: Task
+    head: str = "point"
+    fitted: tuple[Model, Likelihood] | None = None
+
+    def start(self, table: Prepared, seed: int) -> tuple[Model, Likelihood]:
+        """Build an untrained network, or copy the fitted one, which a failing training must not spoil."""
+        if self.fitted is not None:
+            model, likelihood = copy.deepcopy(self.fitted)
+            as_points(model)
+            return model, likelihood
+        with building(fold_in(seed, "start")):
+            likelihood = self.task.likelihood(table.target).to(table.device, table.dtype)
+            model = self.networks._build_model(table.inputs, likelihood, seed, table.dtype)
+        if self.head != "point":
+            check_heads(model, likelihood, self.head)  # now rather than after the training
+        return model.to(table.device), likelihood
+
+    def starts(self, table: Prepared, count: int) -> list[tuple[Model, Likelihood]]:
+        """Return several untrained networks, each with a seed of its own."""
+        if count > 1 and self.fitted is not None:
+            raise DataError(f"warm_start goes on from one network, and n_restarts={count} was given; set it to 1")
+        seeds = [table.seed, *(fold_in(table.seed, "restart", i) for i in range(1, count))]
+        return [self.start(table, seed) for seed in seeds]
+
+
+@dataclass(frozen=True)
+class Session:
+    """Callbacks, checkpoint and display of a fit.
+
+    Attributes
+    ----------
+    callbacks : sequence of callables
+        Callbacks of the user.
+    checkpoint : path, optional
+        Folder of checkpoints.
+    seconds : float
+        Least time between two checkpoints.
+    lasting : mapping
+        Options that name a checkpoint, as plain JSON.
+    verbose : int
+        Level of the display.
+    shown : mapping of str to str
+        Columns of the history that the display shows, with their words.
+    """
+
+    callbacks: Sequence[Callable[[Any], None]] = ()
+    checkpoint: str | PathLike[str] | None = None
+    seconds: float = 30.0
+    lasting: Mapping[str, Any] = field(default_factory=dict)
+    verbose: int = 0
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+    def within(self, folder: str, **lasting: Any) -> "Session":
+        """Return the session of a part of the fit: a folder inside, and other lasting options."""
+        inside = None if self.checkpoint is None else Path(self.checkpoint) / folder
+        return replace(self, checkpoint=inside, lasting={**self.lasting, **lasting})
+
+    def open(self, table: Prepared, fingerprint: Callable[[], str]) -> tuple[list[Callable[[Any], None]], State | None]:
+        """Return the callbacks of a run with its checkpoint, and the state to resume from."""
+        return open_checkpoint(self.callbacks, self.checkpoint, self.seconds, fingerprint, table.device, table.resumed)
+
+    def display(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> Progress:
+        """Return the display of a run that counts in some unit."""
+        level = checks.whole("verbose", self.verbose, least=0)
+        words = self.shown if shown is None else shown
+        return Silent() if level == 0 else Terminal(unit, words) if level == 1 else Lines(unit, words)

@@ -1,0 +1,364 @@
+"""Strategies of inference: frozen values that find a posterior for a problem and a table.
+
+A strategy may hold another one. Steps that follow an inference are functions ``(fitted, table) -> Fitted``, which
+:class:`Then` applies.
+"""
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
+
+import torch
+
+from fathomless.data.folds import without
+from fathomless.data.rows import Rows, concatenate
+from fathomless.estimators import saving
+from fathomless.estimators.crossfitting import best_alone, concluded, for_average, weighed
+from fathomless.estimators.heads import heads_by_bound, heads_by_rows
+from fathomless.estimators.kinds import joined
+from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.problem import Problem, Session
+from fathomless.inference.crossfit import Held, crossfit, folded, held
+from fathomless.inference.looks import Law, Looks
+from fathomless.inference.restarts import restarted
+from fathomless.inference.run import Fitted
+from fathomless.inference.svi import fit
+from fathomless.inference.training import (
+    Training,
+    automatic_batch_size,
+    automatic_epochs,
+    automatic_structure_rate,
+)
+from fathomless.posterior.diagnostics import CrossFitDiagnostics
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.system.errors import DataWarning
+from fathomless.system.rng import fold_in
+
+__all__ = ["SVI", "CrossFit", "Step", "Strategy", "StructureSearch", "Then", "TrainingPlan"]
+
+_PATIENCE = 30  # scores without a better one
+_STEPS = 4000  # of a training, about, where the number of epochs is left open
+_STEPS_OF_TEN = 2000  # of more than five networks side by side
+
+#: A step after an inference.
+Step = Callable[[Fitted, Prepared], Fitted]
+
+
+class Strategy(Protocol):
+    """Way to find a posterior."""
+
+    def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
+        """Find the posterior of a problem, given a table."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Options of a training before the number of rows is known; "auto" is chosen by it.
+
+    Attributes
+    ----------
+    epochs, batch_size, learning_rate, schedule, clip_norm, temperature, warm_up, patience, calibrate
+        As the options of estimators.
+    draws : int
+        Weight draws of a step.
+    mixed : bool
+        True for bfloat16.
+    structure_every : int
+        Steps between two moves of the law over structure.
+    law : mapping, optional
+        "structure_rate", "structure_delay" as a share of the epochs, and perhaps "structure_optimizer" and
+        "structure_radius", if there is a law over structure.
+    """
+
+    epochs: int | str
+    batch_size: int | str
+    learning_rate: float
+    schedule: str | tuple[tuple[int, float], ...]
+    clip_norm: float | None
+    temperature: float
+    warm_up: float
+    patience: int | str | None
+    calibrate: bool
+    draws: int = 1
+    mixed: bool = False
+    structure_every: int = 8
+    law: Mapping[str, Any] | None = None
+
+    def training(self, count: float, rows: int, networks: int = 1) -> Training:
+        """Return the options of a training.
+
+        Parameters
+        ----------
+        count : float
+            Rows of the table, each as often as it counts.
+        rows : int
+            Rows that each network is trained on.
+        networks : int
+            Networks side by side.
+        """
+        batch = automatic_batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
+        steps_per_epoch = max(1, math.ceil(rows / batch))
+        steps = _STEPS if networks <= 5 else _STEPS_OF_TEN
+        epochs = automatic_epochs(steps_per_epoch, steps) if self.epochs == "auto" else int(self.epochs)
+        law: dict[str, Any] = {}
+        if self.law is not None:
+            rate = self.law["structure_rate"]
+            law = {
+                **self.law,
+                "structure_rate": automatic_structure_rate(epochs * steps_per_epoch) if rate == "auto" else float(rate),
+                "structure_delay": round(self.law["structure_delay"] * epochs),
+            }
+        return Training(
+            epochs=epochs,
+            batch_size=batch,
+            learning_rate=self.learning_rate,
+            **law,
+            structure_every=self.structure_every,
+            schedule=self.schedule,
+            clip_norm=self.clip_norm,
+            temperature=self.temperature,
+            warm_up=self.warm_up,
+            draws=self.draws,
+            evaluate_every=max(1, round(8 / steps_per_epoch)),
+            patience=_PATIENCE if self.patience == "auto" else cast("int | None", self.patience),
+            calibrate=self.calibrate,
+            mixed=self.mixed,
+        )
+
+    def resumable(self, training: Training) -> bool:
+        """Return True if a longer training begins with the steps of this one: nothing depends on its length."""
+        law = self.law is None or (self.law["structure_rate"] != "auto" and self.law["structure_delay"] == 0.0)
+        steady = training.schedule not in ("cosine", "one_cycle") and training.warm_up == 0.0
+        return law and steady and training.epochs % training.evaluate_every == 0
+
+
+@dataclass(frozen=True)
+class SVI:
+    """Stochastic gradients of the evidence bound, from one start or several.
+
+    Attributes
+    ----------
+    plan : TrainingPlan
+        Options of the training.
+    n_restarts : int
+        Number of starts.
+    restarts : {"best", "average"}
+        Choice among them.
+    """
+
+    plan: TrainingPlan
+    n_restarts: int = 1
+    restarts: str = "best"
+
+    def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
+        """Train; give heads their posterior, if they have one."""
+        training = self.plan.training(table.train.count, len(table.train))
+        goes_on = self.n_restarts == 1 and problem.fitted is None and self.plan.resumable(training)
+        starts = problem.starts(table, self.n_restarts)
+        settings = _settings(table, session, starts[0], training, without=("epochs",) if goes_on else ())
+        if self.n_restarts == 1:
+            fitted = replace(fit(*starts[0], table.train, table.valid, **settings), goes_on=goes_on)
+        else:
+            fitted = restarted(starts, cast(Rows, table.train), table.valid, self.restarts, **settings)
+        if problem.head == "point":
+            return fitted
+        return heads_by_bound(fitted, problem.head, table, calibrate=self.plan.calibrate)
+
+
+@dataclass(frozen=True)
+class StructureSearch:
+    """Search for a posterior over structure by out-of-fold rows.
+
+    Attributes
+    ----------
+    free : bool
+        True if the posterior is to be found, be it on a list of one; if not, it is given.
+    law : callable, optional
+        Fits a named law; the posterior is categorical by default.
+    cross_fit : bool
+        True if networks are cross-fitted, and rows decide about structure, unless options say otherwise.
+    multiplications : callable
+        Multiplications of one network for a row, about, by the number of encoded columns.
+    looking : mapping
+        Options of :class:`~fathomless.inference.looks.Looks`.
+    unused : tuple of str
+        Names of options without effect if rows decide.
+    """
+
+    free: bool
+    law: Law | None
+    cross_fit: bool
+    multiplications: Callable[[int], float]
+    looking: Mapping[str, Any] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """Cross-fitting: networks, their structure and their noise, judged by rows that each has not seen.
+
+    Attributes
+    ----------
+    svi : SVI
+        Training of the networks.
+    search : StructureSearch
+        Search for the posterior over structure.
+    by_bound : bool
+        True if gradients of the bound move the law over structure, and rows fit the noise alone.
+    free_noise : bool
+        True if rows choose the law of the noise.
+    kinds : sequence of mappings
+        Options of the candidate architectures; one, without options, by default.
+    given : mapping of str to value
+        Options of the user that have no effect here, with their values.
+    """
+
+    svi: SVI
+    search: StructureSearch
+    by_bound: bool = False
+    free_noise: bool = False
+    kinds: Sequence[Mapping[str, Any]] = ({},)
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+    def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
+        """Find the posterior over structure and the noise."""
+        settings = {"calibrate": self.svi.plan.calibrate, "free_noise": self.free_noise}
+        if len(self.kinds) > 1:
+            assert table.folds is not None
+            fits = self._of_kinds(problem, table, session)
+            return self._narrowed(joined(fits, self.kinds, table.folds[0], **settings), table)
+        fitted, seen, looks = self.judge(problem, table, session)
+        of_row = None
+        if table.folds is not None:
+            of_row = torch.from_numpy(without(table.folds.numpy(), fitted.lost))[0][seen.rows]
+        return self._narrowed(concluded(fitted, seen, folds=of_row, looks=looks, **settings), table)
+
+    def _narrowed(self, fitted: Fitted, table: Prepared) -> Fitted:
+        """Take the noise of single networks for that of their average, if it is to be fitted at all."""
+        if table.folds is None or not self.svi.plan.calibrate or not isinstance(table.train, Rows):
+            return fitted
+        return for_average(fitted, table.train, torch.from_numpy(without(table.folds.numpy(), fitted.lost)))
+
+    def _of_kinds(self, problem: Problem, table: Prepared, session: Session) -> list[tuple[Fitted, Held]]:
+        """Cross-fit each kind of network by itself, on the same folds."""
+        assert table.folds is not None
+        each, repeats, networks = [], len(table.folds) // len(self.kinds), 0
+        for i, options in enumerate(self.kinds):
+            own = replace(problem, networks=problem.networks._with({**options, "vary": None}))
+            inside = session.within(f"kind-{i}", **options, vary=None)
+            seed = fold_in(table.seed, "kind", i) if i else table.seed
+            fitted, seen, _ = self.judge(own, replace(table, folds=table.folds[:repeats], seed=seed), inside)
+            each.append((replace(fitted, lost=tuple(networks + k for k in fitted.lost)), seen))
+            networks += repeats * (int(table.folds.max()) + 1)
+        return each
+
+    def judge(self, problem: Problem, table: Prepared, session: Session) -> tuple[Fitted, Held, Looks | None]:
+        """Train networks, and weigh structures by the rows that they were not fitted to; noise is as trained."""
+        rows, valid, folds, plan = table.train, table.valid, table.folds, self.svi.plan
+        share = 1.0 if folds is None else int(folds.max()) / (int(folds.max()) + 1)
+        networks = self.svi.n_restarts if folds is None else len(folds) * (int(folds.max()) + 1)
+        training = replace(plan.training(rows.count, math.ceil(share * len(rows)), networks), calibrate=False)
+        looks = self._looks(training, warm=problem.fitted is not None)
+        starts = problem.starts(table, networks)
+        for name, value in self.given.items() if looks is not None else ():
+            warnings.warn(
+                f"{name}={value!r} has no effect where held-out rows decide about structure; use "
+                "structure_from='elbo', or leave it out",
+                DataWarning,
+                stacklevel=5,
+            )
+        settings = {**_settings(table, session, starts[0], training), "looks": looks}
+        seed = fold_in(table.seed, "training")
+        if networks == 1:
+            assert valid is not None
+            fitted = fit(*starts[0], rows, valid, **settings)
+            seen = held(fitted.model, valid, seed)
+        elif folds is not None:
+            assert isinstance(rows, Rows)
+            fitted, seen = crossfit(starts, rows, *folded(folds), **settings)
+            folds = torch.from_numpy(without(folds.numpy(), fitted.lost))
+        else:
+            assert isinstance(rows, Rows)
+            assert valid is not None
+            numbers = torch.arange(len(rows) + len(valid), device="cpu")
+            parts = [numbers[: len(rows)]] * networks, [numbers[len(rows) :]] * networks
+            fitted, seen = crossfit(starts, concatenate([rows, valid]), *parts, **settings)
+            if self.svi.restarts == "best":
+                fitted, seen = best_alone(fitted, seen, looks)
+        if problem.head != "point":
+            fitted, seen = heads_by_rows(
+                fitted, seen, looks, problem.head, table, calibrate=plan.calibrate, free_noise=self.free_noise
+            )
+        if looks is None or fitted.found is None:
+            return fitted, seen, looks
+        q = torch.tensor([looks.q[n] for n in fitted.found.numbers], dtype=torch.float64, device="cpu")
+        found_folds = None if folds is None else folds[0][fitted.found.rows]
+        group = None if table.group is None else table.group[fitted.found.rows]
+        weights = weighed(fitted.model, fitted.found, q, found_folds, group, table.seed)
+        return replace(fitted, diagnostics=CrossFitDiagnostics(structure=weights)), seen, looks
+
+    def _looks(self, training: Training, warm: bool) -> Looks | None:
+        """Return the state of the search, if there is one."""
+        if self.by_bound or not self.search.free:
+            return None
+        plan = self.svi.plan
+        looks = Looks(
+            training.epochs, self.search.law, lengthen=plan.epochs == "auto", focusing=warm, **self.search.looking
+        )
+        if plan.patience == "auto":
+            looks.patience = max(1, round(0.25 * looks.focus * training.epochs))
+        elif plan.patience is not None:
+            looks.patience = training.evaluate_every * int(plan.patience)
+        return looks
+
+
+@dataclass(frozen=True)
+class Then:
+    """A strategy followed by steps.
+
+    Attributes
+    ----------
+    strategy : Strategy
+        The inference.
+    steps : sequence of Step
+        Steps after it, in their order.
+    """
+
+    strategy: Strategy
+    steps: Sequence[Step]
+
+    def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
+        """Infer, then apply the steps."""
+        fitted = self.strategy.infer(problem, table, session)
+        for step in self.steps:
+            fitted = step(fitted, table)
+        return fitted
+
+
+def _settings(
+    table: Prepared,
+    session: Session,
+    start: tuple[Model, Likelihood],
+    training: Training,
+    without: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the settings of every kind of training; a checkpoint may differ in the options named by `without`."""
+
+    def fingerprint() -> str:
+        state = (*start[0].state_dict().values(), *start[1].state_dict().values())
+        own = {**session.lasting, "seed": table.seed}
+        if table.folds is not None:
+            own["dealt"] = table.folds.tolist()
+        return saving.fingerprint(table.train, table.valid, state, training, own, without)
+
+    callbacks, resume = session.open(table, fingerprint)
+    return {
+        "training": training,
+        "seed": fold_in(table.seed, "training"),
+        "callbacks": callbacks,
+        "progress": session.display(),
+        "resume": resume,
+    }

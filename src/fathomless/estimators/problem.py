@@ -97,7 +97,9 @@ class Session:
         inside = None if self.checkpoint is None else Path(self.checkpoint) / folder
         return replace(self, checkpoint=inside, lasting={**self.lasting, **lasting})
 
-    def open(self, table: Prepared, fingerprint: Callable[[], str]) -> tuple[list[Callable[[Any], None]], State | None]:
+    def with_checkpoint(
+        self, table: Prepared, fingerprint: Callable[[], str]
+    ) -> tuple[list[Callable[[Any], None]], State | None]:
         """Return the callbacks of a run with its checkpoint, and the state to resume from."""
         return open_checkpoint(self.callbacks, self.checkpoint, self.seconds, fingerprint, table.device, table.resumed)
 

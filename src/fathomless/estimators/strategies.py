@@ -354,7 +354,7 @@ def _settings(
             own["dealt"] = table.folds.tolist()
         return saving.fingerprint(table.train, table.valid, state, training, own, without)
 
-    callbacks, resume = session.open(table, fingerprint)
+    callbacks, resume = session.with_checkpoint(table, fingerprint)
     return {
         "training": training,
         "seed": fold_in(table.seed, "training"),

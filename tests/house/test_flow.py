@@ -1,0 +1,92 @@
+"""The order of calls follows the order of imports: values are handed down, and few hooks call up."""
+
+import ast
+import inspect
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fathomless
+from fathomless.estimators.base import Estimator
+
+ROOT = Path(fathomless.__file__).parent
+ESTIMATORS = sorted((ROOT / "estimators").glob("*.py"))
+HOOKS = {  # abstract methods of estimators, by module: what a family, a task or an inference must say
+    "base": {"_split_plan", "_share_held_out", "_against_streams", "_infer", "_task", "_describe", "_warn"},
+    "networks": {"_build_model", "_check_saved", "_set_predictions"},
+    "variational": {"_strategy", "_fold_plan", "_search"},
+    "chains": {"_sampler", "_log_density", "_model_of", "_noise_of", "_support", "_unit"},
+    "tasks": {"score_samples", "sample"},
+}
+LONGEST = 31  # classes in a method resolution order, those of scikit-learn included
+MODEL = {"draw", "structure", "stochastic", "listed", "network"}  # capabilities of a model
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def test_estimators_have_no_other_hooks() -> None:
+    found: dict[str, set[str]] = {}
+    for path in ESTIMATORS:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef) and any(
+                isinstance(one, ast.Name) and one.id == "abstractmethod" for one in node.decorator_list
+            ):
+                found.setdefault(path.stem, set()).add(node.name)
+    assert found == HOOKS
+
+
+def test_no_estimator_asks_for_its_own_class() -> None:
+    for path in (*ESTIMATORS, *(ROOT / "families").rglob("estimator.py")):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                first = node.args[0]
+                assert not (isinstance(first, ast.Name) and first.id == "self"), f"{path.name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", sorted(name for name in fathomless.__all__ if name[0].isupper()))
+def test_the_method_resolution_order_is_not_longer(name: str) -> None:
+    kind = getattr(fathomless, name)
+    if inspect.isclass(kind) and issubclass(kind, Estimator):
+        assert len(kind.__mro__) <= LONGEST
+
+
+def upward(work: Any) -> set[tuple[str, str]]:
+    """Return the calls from estimators into families while something is done, as (module, function)."""
+    found: set[tuple[str, str]] = set()
+
+    def place(frame: FrameType) -> str:
+        path = Path(frame.f_code.co_filename)
+        return ".".join(path.relative_to(ROOT).with_suffix("").parts) if path.is_relative_to(ROOT) else ""
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event != "call" or not place(frame).startswith("families."):
+            return
+        back = frame.f_back
+        while back is not None and not place(back):
+            back = back.f_back
+        if back is not None and place(back).startswith("estimators."):
+            found.add((place(back), frame.f_code.co_name))
+
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
+def test_a_fit_calls_up_by_hooks_and_models_alone() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = X[:, 0] + rng.normal(size=60)
+    calls = upward(lambda: fathomless.UnboundedDepthRegressor(epochs=3, width=4, random_state=0).fit(X, y))
+    allowed = set().union(*HOOKS.values()) | MODEL | {"<lambda>"}  # a lambda is a value of a search
+    assert {function for _, function in calls} <= allowed
+    assert len(calls) <= 12

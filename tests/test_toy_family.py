@@ -282,12 +282,18 @@ def test_a_classification_goes_through_the_command_line(toy: Path, call: Call, t
         ("toy_empty:FAMILY", "", r"cannot be loaded \(AttributeError: .*FAMILY"),
         ("toy_number:FAMILY", "FAMILY = 7", "is 7; a Family is allowed"),
         (
+            "toy_before:FAMILY",
+            "from fathomless.families.family import Family\nfrom fathomless.families.depth import FAMILY as DEPTH\n"
+            "FAMILY = Family(name='before', title='', options=DEPTH.options, fitted='a:B')",
+            r"cannot be loaded \(DataError: .*name a class of fathomless.estimators.networks.Networks as networks",
+        ),
+        (
             "toy_depth:FAMILY",
             "from fathomless.families.depth import FAMILY",
             r"is Family\(name='depth'.*; a Family is allowed, under another name than depth, sparse",
         ),
     ],
-    ids=["no module", "a module that fails", "no such name", "no family", "a taken name"],
+    ids=["no module", "a module that fails", "no such name", "no family", "a family of before", "a taken name"],
 )
 def test_an_entry_point_that_brings_no_new_family_is_refused(
     place: str, source: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call

@@ -7,6 +7,7 @@ from typing import Any
 
 from fathomless.estimators.options import TableOptions
 from fathomless.system.citations import Reference
+from fathomless.system.errors import DataError
 
 __all__ = ["Family"]
 
@@ -41,6 +42,8 @@ class Family:
         Whether its regressions have a noise whose law is an option; else the posterior has it.
     progress : mapping of str to str
         Columns of the history that a progress bar shows, with the words for them.
+    fitted : None
+        Not used since version 0.1.0, and refused with the change to make.
     """
 
     name: str
@@ -55,6 +58,16 @@ class Family:
     findings: str | None = None
     noise: bool = True
     progress: Mapping[str, str] = field(default_factory=dict)
+    fitted: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what families of version 0.1.0 named."""
+        if self.fitted is not None:
+            raise DataError(
+                f"the family {self.name!r} has fitted={self.fitted!r}, which version 0.1.0 used; name a class of "
+                "fathomless.estimators.networks.Networks as networks, and give its estimator _strategy (and _search, "
+                "if it is cross-fitted) in place of the hooks that inference used"
+            )
 
     @property
     def tasks(self) -> dict[str, str]:

@@ -57,7 +57,12 @@ MORE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("sparse", "classification", "relaxed", {"posterior": "relaxed"}),
     ("sparse", "regression", "mnf", {"posterior": "mnf"}),
     ("sparse", "classification", "skip", {"architecture": "skip", "prior_inclusion": "learned"}),
-    ("continuous", "classification", "reversible", {"hidden": 6, "steps": 3, "gradient": "reversible", "rate": 0.02}),
+    (
+        "continuous",
+        "classification",
+        "reversible",
+        {"steps": 8, "gradient": "reversible", "rate": 0.02, "precision": "float64"},
+    ),
     ("continuous", "classification", "checkpointed", {"hidden": 6, "steps": 4, "gradient": "checkpointed"}),
     ("continuous", "classification", "times", {"hidden": 6, "steps": 3, "jitter": "times", "transition": "euler"}),
     ("manifold", "regression", "sampled", {"latent_posterior": "sampled", "components": 2, "latent_dim": 2}),

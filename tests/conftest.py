@@ -10,6 +10,8 @@ from hypothesis import settings
 
 from commands import Call, Said
 
+collect_ignore = ["simulated.py"]  # its import registers a device in the whole process
+
 pytest.register_assert_rewrite("housing", "refusals", "run_folders")  # what they assert is explained as in a test
 
 # the same examples in every run; to look for new ones: pytest --hypothesis-profile=explore

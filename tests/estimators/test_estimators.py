@@ -249,13 +249,11 @@ def test_uncertainty_splits_into_noise_weights_and_structure(weights: str) -> No
 
 
 def test_predictions_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fathomless.estimators import fitted as scikit
-
     X, y = problem()
     fitted = regressor(weights="meanfield").fit(X, y)
     whole = fitted.predict(X, return_std=True)
     dist = fitted.predict_dist(X)
-    monkeypatch.setattr(scikit, "PREDICTED_AT_ONCE", 7)
+    monkeypatch.setattr("fathomless.estimators.predictor.PREDICTED_AT_ONCE", 7)
     np.testing.assert_allclose(fitted.predict(X, return_std=True), whole, rtol=1e-9)
     np.testing.assert_allclose(fitted.predict_dist(X).log_prob(y), dist.log_prob(y), rtol=1e-9)
 

@@ -24,6 +24,7 @@ __all__ = ["LOCK", "writing"]
 LOCK = "writer.lock"
 
 _PLACE = 1 << 20  # byte that Windows locks, behind what the file holds, which others may read
+_FLAGS = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # no link is followed
 _WITHOUT = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # file systems that have no locks
 
 
@@ -69,25 +70,43 @@ def writing(folder: PathLike, wait: float = 0.0) -> Iterator[None]:
 
 
 def _taken(path: Path) -> tuple[int | None, str]:
-    """Return the open file if the lock is ours now, and else None and who has it."""
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # no link is followed
+    """Return the open file if the lock is ours now, and else None and who has it.
+
+    The file is open for reading, so that its file system can still turn read-only; network file systems that lock
+    nothing but what is open for writing get the latter.
+    """
+    mode = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY
     while True:
-        handle = os.open(path, flags, 0o666)
+        handle = os.open(path, mode | _FLAGS, 0o666)
         try:
             found = os.read(handle, 4096)
-            if not _free(handle, found):
-                os.close(handle)
-                return None, _named(found)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(path)):  # else its last holder has just removed it
-                    os.ftruncate(handle, 0)
-                    os.lseek(handle, 0, os.SEEK_SET)
-                    os.write(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode() + b"\n")
-                    return handle, ""
+            try:
+                free = _free(handle, found)
+            except OSError:
+                if mode == os.O_RDWR:
+                    raise
+                mode = os.O_RDWR
+            else:
+                if not free:
+                    os.close(handle)
+                    return None, _named(found)
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(handle), os.stat(path)):  # else its last holder has just removed it
+                        _name(path)
+                        return handle, ""
         except BaseException:
             with contextlib.suppress(OSError):
                 os.close(handle)
             raise
+        os.close(handle)
+
+
+def _name(path: Path) -> None:
+    """Write process and host into a lock file."""
+    handle = os.open(path, os.O_WRONLY | os.O_TRUNC | _FLAGS, 0o666)
+    try:
+        os.write(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode() + b"\n")
+    finally:
         os.close(handle)
 
 
@@ -115,6 +134,8 @@ def _free(handle: int, found: bytes) -> bool:
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        if error.errno == errno.EBADF:  # it must be open for writing
+            raise
         if error.errno not in _WITHOUT:
             return False
         return not _alive(found)

@@ -182,9 +182,10 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
 
     def _search(self) -> StructureSearch:
         width = self._hidden()
+        free = not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool)
         return StructureSearch(
-            free=not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool),
-            law=self._named_law(),
+            free=free,
+            law=self._named_law() if free and self.structure_from != "elbo" else None,
             cross_fit=self.weights in ("map", "hmc"),
             multiplications=lambda inputs: float(inputs * width + FIRST * width**2),
             unused=("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule"),

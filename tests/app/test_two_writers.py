@@ -93,6 +93,7 @@ def test_a_run_that_goes_on_under_other_versions_tells_it(
     assert "9.9.9" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
 def test_versions_are_kept_from_one_checkpoint_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))

@@ -161,13 +161,16 @@ class Analysis:
                 ),
                 None
                 if moved is None
-                else Importance(tuple(moved["columns"]), np.array(moved["loss"]), np.array(moved["error"])),
+                else Importance(
+                    tuple(map(_text, moved["columns"])),
+                    *(_numbers(moved[name], len(moved["columns"])) for name in ("loss", "error")),
+                ),
                 tuple(
                     Dependence(
-                        column=one["column"],
+                        column=_text(one["column"]),
                         points=tuple(one["points"]),
-                        level=one["level"],
-                        **{part: np.array(one[part]) for part in ("mean", "lower", "upper")},
+                        level=float(one["level"]),
+                        **{part: _numbers(one[part], len(one["points"])) for part in ("mean", "lower", "upper")},
                     )
                     for one in found["dependence"]
                 ),
@@ -178,6 +181,21 @@ class Analysis:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileError(f"{path} is not what fathomless wrote; fit again, or run fathomless explain") from error
+
+
+def _text(value: Any) -> str:
+    """Return a text that a file should hold."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.80} is no text")
+    return value
+
+
+def _numbers(values: Any, rows: int) -> Floats:
+    """Return numbers that a file should hold, so many rows of them."""
+    found = np.array(values, dtype=np.float64)
+    if found.shape[:1] != (rows,):
+        raise ValueError(f"{found.shape} numbers for {rows} rows")
+    return found
 
 
 def analyse(

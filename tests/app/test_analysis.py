@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from commands import Call
 from fathomless.app.analysis import Analysis, analyse
 from fathomless.estimators.evaluation import evaluate
+from fathomless.system.errors import FileError
 from housing import fitted, refused
 from quick_fits import regressor
 
@@ -74,6 +75,17 @@ def test_an_analysis_reads_back_as_it_was(found, tmp_path):
     )
     assert again.importance.loss.tolist() == analysis.importance.loss.tolist()
     assert [one.mean.tolist() for one in again.dependence] == [one.mean.tolist() for one in analysis.dependence]
+    whole = json.loads((tmp_path / "analysis.json").read_text())
+    for part, name, value in (
+        ("importance", "columns", [1, 2]),
+        ("importance", "loss", 0.5),
+        ("dependence", "mean", 1),
+    ):
+        altered = json.loads(json.dumps(whole))
+        (altered[part] if part == "importance" else altered[part][0])[name] = value
+        (tmp_path / "altered.json").write_text(json.dumps(altered))
+        with pytest.raises(FileError, match="is not what fathomless wrote"):
+            Analysis.load(tmp_path / "altered.json")
 
 
 @pytest.mark.usefixtures("houses_csv")

@@ -256,7 +256,7 @@ def memory_returned(device: str) -> None:
 
 
 def out_of_memory(device: str) -> None:
-    """Where the memory of the device ends, a fit says what to do."""
+    """Check that a fit beyond the memory of the device says what to do."""
     case = next(case for case in CASES if case.name == "finite-regression")
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(2e-3)

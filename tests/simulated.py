@@ -86,7 +86,7 @@ class Simulated(torch.Tensor):
 
 
 class _Kind(type):
-    """What ``isinstance(x, torch.Generator)`` asks."""
+    """Answer ``isinstance(x, torch.Generator)``."""
 
     def __instancecheck__(cls, x: object) -> bool:
         return isinstance(x, _TORCH_GENERATOR)
@@ -113,7 +113,7 @@ class Generator(metaclass=_Kind):
 
 
 class _Operation:
-    """What is known of an operation: kept, since it is asked for at every call."""
+    """Facts about an operation, kept since every call needs them."""
 
     def __init__(self, func: Any) -> None:
         self.name, self.text, schema = func.overloadpacket.__name__, str(func), func._schema
@@ -205,7 +205,7 @@ def _run_as(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Module:
-    """What ``torch.autocast`` asks of a device."""
+    """Answers to ``torch.autocast`` about the device."""
 
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -162,7 +162,7 @@ def vary() -> int:
 
 
 class Unanalysed:
-    """What stands for the analysis of a run where it is left out."""
+    """Stand-in for the analysis of a run where it is left out."""
 
     peers = None
 
@@ -198,7 +198,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Life:
-    """What became of a child: its exit status, what it did to files, and what it said."""
+    """End of a child: its exit status, its operations on files, and its output."""
 
     status: int
     operations: list[list[str]]
@@ -206,7 +206,7 @@ class Life:
 
     @property
     def killed(self) -> bool:
-        """Whether it was killed."""
+        """True if it was killed."""
         return self.status == -signal.SIGKILL
 
     def refused(self) -> str:
@@ -294,7 +294,7 @@ def looked(home: Path, pages: bool) -> list[str | None]:
 
 @dataclass
 class Tally:
-    """What was counted in a scene."""
+    """Counts of a scene."""
 
     operations: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)

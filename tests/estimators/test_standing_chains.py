@@ -1,4 +1,4 @@
-"""What chains and trainings say of themselves may be infinite or undefined: it is saved as such, loaded, and told."""
+"""Infinite and undefined diagnostics of chains and trainings are saved as such, loaded and reported."""
 
 import json
 import math

@@ -41,7 +41,7 @@ def _named(call: ast.AST, argument: str) -> bool:
 
 
 def _moved(step: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
-    """Whether ``.to`` is among the methods that follow a call."""
+    """Return True if ``.to`` is among the methods that follow a call."""
     while isinstance(outer := above[step], ast.Attribute) or (isinstance(outer, ast.Call) and outer.func is step):
         if isinstance(outer, ast.Attribute) and outer.attr == "to":
             return True
@@ -50,7 +50,7 @@ def _moved(step: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
 
 
 def _built(call: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
-    """Whether a call is part of what becomes a parameter or a buffer; a generator draws on its own device alone."""
+    """Return True for a call inside a parameter or a buffer; a generator draws on its own device alone."""
     step = call
     built = False
     while not isinstance(step, ast.FunctionDef | ast.Module):
@@ -63,7 +63,7 @@ def _built(call: ast.AST, above: dict[ast.AST, ast.AST]) -> bool:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: ".".join(path.relative_to(ROOT).with_suffix("").parts))
 def test_every_tensor_says_on_which_device_it_is(path: Path) -> None:
-    """What is on the processor by design says so too: ``device="cpu"``."""
+    """Tensors on the processor by design say so too: ``device="cpu"``."""
     assert homeless(path.read_text(encoding="utf-8")) == []
 
 

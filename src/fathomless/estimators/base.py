@@ -9,7 +9,7 @@ import contextlib
 import html
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -50,6 +50,7 @@ from fathomless.estimators.preparation import (
     prepare_stream,
     read,
 )
+from fathomless.estimators.problem import Session
 from fathomless.inference.distributed import called
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
@@ -58,10 +59,9 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
-from fathomless.system import checks, io, measures, memory
+from fathomless.system import io, measures, memory
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmasked
-from fathomless.system.progress import Lines, Progress, Silent, Terminal
 from fathomless.system.rng import as_seed, building
 from fathomless.system.surroundings import recording
 
@@ -119,6 +119,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     _fitted_with: dict[str, Any]  # the options of the fit, which may have been changed since
 
     warm_start = False  # an option of some
+    callbacks: Sequence[Callable[[Any], None]] | None = None  # an option of most
     goes_on_ = False
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
@@ -178,8 +179,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Encode and split a table; only the names of the columns are set here."""
         self._check_options()
         seed, before, dtype = self._seed(), self._encodings(), self.model_.dtype if self._continued() else None
-        if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
+        self._require_target(y)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
         plan = self._split_plan(table.count, table.inputs, groups is not None)
@@ -189,8 +189,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Encode a part of the rows; later parts keep the encodings, seed and type of the first one."""
         self._check_options()
         first = "model_" not in vars(self)
-        if y is None:
-            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
+        self._require_target(y)
         return prepare_part(
             self._table(X, reset=first),
             y,
@@ -244,6 +243,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             )
         return as_seed(self.random_state)
 
+    def _require_target(self, y: Any) -> None:
+        """Refuse a missing target, as scikit-learn does."""
+        if y is None:
+            raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
+
     def _table(self, X: Any, reset: bool) -> Any:
         """Check a table as scikit-learn does; set the names of its columns if `reset`."""
         X = unmasked(X)
@@ -268,11 +272,16 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             self._warn(fitted)
         return self
 
-    def _display(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> Progress:
-        """Return what `verbose` asks to be shown of a fit, in some unit; with the words for what is shown."""
-        level = checks.whole("verbose", self.verbose, least=0)
-        words = self.shown if shown is None else shown
-        return Silent() if level == 0 else Terminal(unit, words) if level == 1 else Lines(unit, words)
+    def _session(self) -> Session:
+        """Return callbacks, checkpoint and display."""
+        return Session(
+            callbacks=tuple(self.callbacks or ()),
+            checkpoint=self.checkpoint,
+            seconds=self.checkpoint_seconds,
+            lasting=self._lasting() if self.checkpoint is not None else {},
+            verbose=self.verbose,
+            shown=self.shown,
+        )
 
     def _require_as_fitted(self) -> None:
         """Refuse options that would make another network than the one that the fit goes on from."""

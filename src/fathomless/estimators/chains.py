@@ -23,7 +23,6 @@ from fathomless.estimators.options import ChainOptions
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.inference import stacking
-from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_chains
 from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
@@ -107,20 +106,18 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             raise DataError(
                 f"device={self.device!r} was given; chains run on the processor: 'cpu' and 'auto' are allowed"
             )
-        plan = self._plan(self.sweeps)
+        plan, session = self._plan(self.sweeps), self._session()
         x, y = _counted(prepared.train, fold_in(prepared.seed, "order"))
 
         def fingerprint() -> str:
-            rows, facts = (prepared.train, prepared.valid), {**self._lasting(), "seed": prepared.seed}
+            rows, facts = (prepared.train, prepared.valid), {**session.lasting, "seed": prepared.seed}
             alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
             return saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
 
-        callbacks, resume = open_checkpoint(
-            self.callbacks, self.checkpoint, self.checkpoint_seconds, fingerprint, before=prepared.resumed
-        )
+        callbacks, resume = session.with_checkpoint(prepared, fingerprint)
         planned = [self.sweeps] if resume is None else resume[1]["planned"]
         sampler = self._sampler(prepared, x, y, self._plan(planned[0]))
-        seed, display = fold_in(prepared.seed, "chains"), self._display(self._unit())
+        seed, display = fold_in(prepared.seed, "chains"), session.display(self._unit())
         run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
         return self._weighed(prepared, x, y, run)
 

@@ -1,6 +1,5 @@
 """Estimators that learn from one part of the rows after the other: one pass over each, of one network."""
 
-import copy
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +10,11 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.problem import Problem
 from fathomless.estimators.variational import VariationalEstimator
-from fathomless.inference.heads import as_points
 from fathomless.inference.run import Fitted, Run
 from fathomless.inference.svi import fit
 from fathomless.posterior.ensemble import members_of
-from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError
@@ -86,7 +84,7 @@ class Incremental(VariationalEstimator, ABC):
     def _pass(self, prepared: Prepared, total_rows: float | None) -> Fitted:
         """Train for one epoch; keep where the training stands."""
         self._refuse_several()
-        rows, before, fitted = cast(Rows, prepared.train), self._going, "model_" in vars(self)
+        rows, before = cast(Rows, prepared.train), self._going
         if before is not None and before.model is not self.model_:  # another fit came between
             before = None
         seen = rows.count + (0.0 if before is None else before.rows)
@@ -111,7 +109,7 @@ class Incremental(VariationalEstimator, ABC):
             states.append((run.tensors(), run.meta()))
 
         trained = fit(
-            *(self._copied() if fitted else self._problem().start(prepared, prepared.seed)),
+            *self._from_here().start(prepared, prepared.seed),
             replace(rows, weight=once * (size / rows.count)),
             training=training,
             seed=fold_in(prepared.seed, "training"),
@@ -122,12 +120,12 @@ class Incremental(VariationalEstimator, ABC):
         self._going = _Going(trained.model, *states[-1], seen)
         return trained
 
-    def _copied(self) -> tuple[Model, Likelihood]:
-        """Copy what is fitted, of several networks the first: a pass that fails must not spoil it."""
+    def _from_here(self) -> Problem:
+        """Return the problem that continues from the fitted network, of several from the first."""
+        if "model_" not in vars(self):
+            return self._problem()
         self._require_as_fitted()
-        model, likelihood = copy.deepcopy((members_of(self.model_)[0], self.likelihood_))
-        as_points(model)
-        return model, likelihood
+        return replace(self._problem(), fitted=(members_of(self.model_)[0], self.likelihood_))
 
     def _refuse_several(self) -> None:
         """Refuse options that are not of one network that is trained."""

@@ -1,4 +1,4 @@
-"""What an inference is given beside the rows: the networks of a problem, and the session of a fit."""
+"""Arguments of an inference beside the rows: the networks of a problem, and the session of a fit."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence

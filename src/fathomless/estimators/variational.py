@@ -17,7 +17,7 @@ from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.distributed import ranks
@@ -56,13 +56,6 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             self._require_as_fitted()
             fitted = self.model_, self.likelihood_
         return Problem(self, self._task(), self._head(), fitted)
-
-    def _session(self) -> Session:
-        """Return callbacks, checkpoint and display."""
-        lasting = self._lasting() if self.checkpoint is not None else {}
-        return Session(
-            tuple(self.callbacks or ()), self.checkpoint, self.checkpoint_seconds, lasting, self.verbose, self.shown
-        )
 
     def _svi(self) -> SVI:
         """Return the training by the evidence bound."""

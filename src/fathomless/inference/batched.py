@@ -137,7 +137,7 @@ class BatchedRuns(ResumableRun):
 
     @property
     def evaluates(self) -> bool:
-        """Whether the epoch that has just ended gets a row in the history."""
+        """Return True if the epoch that has just ended gets a row in the history."""
         return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs
 
     def gather(self) -> None:

@@ -190,7 +190,7 @@ class Run(ResumableRun):
 
     @property
     def evaluates(self) -> bool:
-        """Whether the epoch that has just ended gets a row in the history."""
+        """Return True if the epoch that has just ended gets a row in the history."""
         looked = self.looks is not None and self.looks.due(self.epoch)
         return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs or looked
 

@@ -61,8 +61,10 @@ class Record:
                 of: type[Record] | None = one.metadata.get("of")
                 given[one.name] = _restored(rest.pop(one.name), of)
         missing = {one.name for one in fields(cls) if _required(one)} - set(given)
-        if missing or rest:
-            raise DataError(f"its diagnostics lack {sorted(missing)} and have {sorted(rest)}, which are unknown")
+        if missing:
+            raise DataError(f"its diagnostics lack {', '.join(sorted(missing))}")
+        if rest:
+            raise DataError(f"its diagnostics have {', '.join(sorted(rest))}, which are unknown")
         return cls(**given)
 
     @classmethod

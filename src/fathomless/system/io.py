@@ -455,12 +455,18 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of fathomless, torch, numpy and python that are at work."""
+    """Return the versions of fathomless, torch, NumPy and Python."""
     try:
         own = importlib.metadata.version("fathomless")
     except importlib.metadata.PackageNotFoundError:
         own = "unknown"
-    return {"fathomless": own, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+    found = {
+        "fathomless": own,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+    return {name: str(version) for name, version in found.items()}  # torch's is a text that compares as a version
 
 
 # --------------------------------------------------------------------------------------------- loading

@@ -157,7 +157,7 @@ def _named(found: bytes) -> str:
 
 
 def _alive(found: bytes) -> bool:
-    """Whether the process that a lock file names may be at work; of another host that cannot be known."""
+    """Return True if the process that a lock file names may be alive; that of another host always may."""
     owner = _owner(found)
     if owner is None:
         return False

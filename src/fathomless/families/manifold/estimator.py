@@ -27,7 +27,6 @@ from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
 from fathomless.families.manifold.sampling import sample_latent, stands_still
-from fathomless.inference.callbacks import open_checkpoint
 from fathomless.inference.distributed import ranks
 from fathomless.inference.run import Fitted
 from fathomless.inference.stages import Begin, StagedRun, run_stages
@@ -192,22 +191,20 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
 
     def _run(self, plan: Mapping[str, Begin], recipe: Recipe, prepared: Prepared) -> StagedRun:
         """Run stages, from their last checkpoint if there is one."""
+        session = self._session()
 
         def fingerprint() -> str:
-            own = self._lasting()
             dealt = None if prepared.folds is None else prepared.folds.tolist()
-            facts = {**own, "seed": prepared.seed, "dealt": dealt}
+            facts = {**session.lasting, "seed": prepared.seed, "dealt": dealt}
             return saving.fingerprint(prepared.train, None, (), recipe, facts)
 
-        callbacks, resume = open_checkpoint(
-            self.callbacks, self.checkpoint, self.checkpoint_seconds, fingerprint, prepared.device, prepared.resumed
-        )
+        callbacks, resume = session.with_checkpoint(prepared, fingerprint)
         return run_stages(
             plan,
             fold_in(prepared.seed, "stages"),
             device=prepared.device,
             callbacks=callbacks,
-            progress=self._display("round"),
+            progress=session.display("round"),
             resume=resume,
         )
 

@@ -27,7 +27,6 @@ from torch import Tensor
 from fathomless.data.folds import split_units
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
-from fathomless.estimators.options import NoiseOptions
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI, Strategy
@@ -157,7 +156,7 @@ class _Choice:
 
 
 @dataclass(frozen=True)
-class AtChosen:
+class AtChosenTemperature:
     """A training at a temperature that is chosen first.
 
     Attributes
@@ -193,8 +192,8 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
     temperature_: float
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        candidates = temperatures(self.temperature)
-        return AtChosen(self._svi(), partial(self._choose, candidates=candidates)) if candidates else self._svi()
+        svi, candidates = self._svi(), temperatures(self.temperature)
+        return AtChosenTemperature(svi, partial(self._choose, candidates=candidates)) if candidates else svi
 
     def _choose(self, table: Prepared, candidates: Sequence[float]) -> _Choice:
         """Choose a temperature."""
@@ -258,7 +257,7 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
         """Return how held-out rows change the noise of a training."""
         if not self.calibrate:
             return lambda seen, trained: trained
-        free = isinstance(self, NoiseOptions) and self.likelihood == "auto"
+        free = self._options_given().get("likelihood") == "auto"
         fitting = choose if free else fit_noise
         return lambda seen, trained: fitting(seen, _open(trained, seen), KAPPA_ALONE)
 

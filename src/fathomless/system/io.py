@@ -12,7 +12,6 @@ whole. Nothing that is loaded is ever executed. Checksums guard against accident
 import contextlib
 import errno
 import hashlib
-import importlib.metadata
 import json
 import math
 import os
@@ -31,6 +30,7 @@ import torch
 from torch import Tensor
 
 from fathomless.system.errors import DataError, FileError
+from fathomless.system.version import __version__
 
 __all__ = [
     "FORMAT",
@@ -456,17 +456,12 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 def versions() -> dict[str, str]:
     """Return the versions of fathomless, torch, NumPy and Python."""
-    try:
-        own = importlib.metadata.version("fathomless")
-    except importlib.metadata.PackageNotFoundError:
-        own = "unknown"
-    found = {
-        "fathomless": own,
-        "torch": torch.__version__,
+    return {
+        "fathomless": __version__,
+        "torch": str(torch.__version__),  # a text that would compare as a version
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-    return {name: str(version) for name, version in found.items()}  # torch's is a text that compares as a version
 
 
 # --------------------------------------------------------------------------------------------- loading

@@ -2,7 +2,8 @@
 
     python benchmarks/accelerator.py                    on the GPU
     python benchmarks/accelerator.py --device cpu       the same on the processor
-    python benchmarks/accelerator.py sparse continuous  cases whose names begin so
+    python benchmarks/accelerator.py sparse continuous  cases and checks whose names begin so
+    python benchmarks/accelerator.py none --times       seconds of the default fit by precision
 
 A case is fitted, asked for everything that it predicts, saved, loaded, compared with itself on the processor, and
 exported. The plain cases are fitted again with the same seed, and paused and resumed: to the same bytes. The last cases
@@ -27,6 +28,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 from battery.cases import CASES, Case, predicted  # type: ignore[import-not-found]  # noqa: E402
+from fathomless import UnboundedDepthRegressor  # noqa: E402
 from fathomless.estimators.predictor import AnyPredictive  # noqa: E402
 from fathomless.families.registry import families  # noqa: E402
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive  # noqa: E402
@@ -317,9 +319,11 @@ def _failure(step: str, error: BaseException) -> dict[str, Any]:
     return {"failed": step, "error": f"{type(error).__name__}: {error}"[:600], "where": places[-6:]}
 
 
-def of_device(device: str) -> Iterator[dict[str, Any]]:
-    """Run what is about the device itself; what needs a card is left out elsewhere, with the reason."""
+def of_device(device: str, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Run the checks of the device itself; those that need a card are left out elsewhere, with the reason."""
     for name, call in {**ANYWHERE, **ON_CARDS}.items():
+        if names and not name.startswith(tuple(names)):
+            continue
         line: dict[str, Any] = {"case": name, "device": device}
         if name in ON_CARDS and torch.device(device).type != "cuda":
             yield {**line, "skipped": "needs a graphics processor"}
@@ -330,6 +334,28 @@ def of_device(device: str) -> Iterator[dict[str, Any]]:
         except Exception as error:
             line |= _failure(name, error)
         yield {**line, "seconds": round(time.perf_counter() - begun, 2)}
+
+
+#: Rows of the fits that are timed.
+TIMED = (300, 1000, 3000, 10_000)
+
+
+def timed(rows: int, device: str) -> dict[str, Any]:
+    """Return the seconds of the default fit of a table with 20 columns, by precision; the first fit warms up."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 20))
+    y = X[:, 0] * X[:, 1] + np.sin(X[:, 2]) + 0.3 * rng.normal(size=rows)
+    options: dict[str, Any] = {"random_state": 0, "device": device}
+    line: dict[str, Any] = {"case": f"default-{rows}", "device": device, "threads": torch.get_num_threads()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        UnboundedDepthRegressor(epochs=2, **options).fit(X[:200], y[:200])
+        for precision in ("auto", "float64", "float32"):
+            begun = time.perf_counter()
+            fitted = UnboundedDepthRegressor(precision=precision, **options).fit(X, y)
+            line[precision] = round(time.perf_counter() - begun, 2)
+            line[f"{precision}_epochs"] = len(fitted.history_)
+    return line
 
 
 def tolerance_of(device: str) -> float:
@@ -343,6 +369,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="beginnings of the names of cases; all by default")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="after which no further case begins")
+    parser.add_argument("--times", action="store_true", help="time the default fit in double and single precision too")
     given = parser.parse_args(words)
     begun, failed, left = time.perf_counter(), 0, 0
     for case in cases():
@@ -352,8 +379,10 @@ def main(words: Sequence[str] | None = None) -> int:
             left += 1
             continue
         failed += _told(ask(case, given.device, tolerance_of(given.device)))
-    if not given.names:
-        failed += sum(map(_told, of_device(given.device)))
+    failed += sum(map(_told, of_device(given.device, given.names)))
+    if given.times:
+        for rows in TIMED:
+            _told(timed(rows, given.device))
     seconds = round(time.perf_counter() - begun, 1)
     name = torch.cuda.get_device_name() if torch.device(given.device).type == "cuda" else "processor"
     _told({"device": given.device, "name": name, "torch": torch.__version__, "seconds": seconds, "left_out": left})

@@ -29,7 +29,6 @@ from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.tasks import Classifier, PredictedDensity, Regressor
 from fathomless.estimators.variational import OneNetwork
 from fathomless.families.family import Family
-from fathomless.inference.run import Fitted
 from fathomless.nn.layers import gaussian_divergence
 from fathomless.plots.page import Group, StructureSection, TextTable, percent
 from fathomless.posterior.capabilities import HasStructureLaw
@@ -165,9 +164,6 @@ class _Polynomial(ToyOptions, OneNetwork, ABC):
 
     def _describe(self) -> None:
         self.structure_ = self.model_.structure()
-
-    def _warn(self, fitted: Fitted) -> None:
-        """Nothing can go wrong that a finding does not tell."""
 
 
 @documented

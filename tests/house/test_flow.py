@@ -16,10 +16,9 @@ from fathomless.estimators.base import Estimator
 ROOT = Path(fathomless.__file__).parent
 ESTIMATORS = sorted((ROOT / "estimators").glob("*.py"))
 HOOKS = {  # abstract methods of estimators, by module: what a family, a task or an inference must say
-    "base": {"_split_plan", "_share_held_out", "_against_streams", "_infer", "_task", "_describe", "_warn"},
+    "base": {"_split_plan", "_share_held_out", "_against_streams", "_strategy", "_task", "_describe"},
     "networks": {"_build_model", "_check_saved", "_set_predictions"},
-    "variational": {"_strategy", "_fold_plan", "_search"},
-    "chains": {"_sampler", "_log_density", "_model_of", "_noise_of", "_support", "_unit"},
+    "variational": {"_fold_plan", "_search"},
     "tasks": {"score_samples", "sample"},
 }
 LONGEST = 31  # classes in a method resolution order, those of scikit-learn included

@@ -50,8 +50,10 @@ from fathomless.estimators.preparation import (
     prepare_stream,
     read,
 )
-from fathomless.estimators.problem import Session
+from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.strategies import Strategy
 from fathomless.inference.distributed import called
+from fathomless.inference.heads import HEADS
 from fathomless.inference.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.diagnostics import Diagnostics
@@ -59,8 +61,8 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
-from fathomless.system import io, measures, memory
-from fathomless.system.errors import DataError
+from fathomless.system import checks, io, measures, memory
+from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_seed, building
 from fathomless.system.surroundings import recording
@@ -143,10 +145,6 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _describe(self) -> None:
         """Set the attributes that show the posterior over structure."""
 
-    @abstractmethod
-    def _warn(self, fitted: Fitted) -> None:
-        """Warn of goals that an inference did not reach."""
-
     def _predictors(self, schema: Schema, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""
         return self._task().predictors(schema, X)
@@ -166,8 +164,26 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         """Return the reason why streams cannot be used, and the remedy; "" if they can."""
 
     @abstractmethod
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        """Return the strategy that the options ask for."""
+
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Find the posterior."""
+        """Find the posterior by the strategy."""
+        return self._strategy(prepared).infer(self._problem(), prepared, self._session())
+
+    def _problem(self) -> Problem:
+        """Return the networks that the options build, or the fitted one that a fit continues from."""
+        fitted = None
+        if self._continued():
+            self._require_as_fitted()
+            fitted = self.model_, self.likelihood_
+        return Problem(self, self._task(), self._head(), fitted)
+
+    def _head(self) -> str:
+        """Return the posterior of the heads."""
+        head: str = self._options_given().get("head", "point")
+        checks.choice("head", head, ("auto", "point", *HEADS))
+        return "point" if head == "auto" else head
 
     def _continued(self) -> bool:
         """Return True if a fit continues from the fitted network, with its encodings."""
@@ -268,8 +284,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)
-        if infer is None:  # and not a step on the way
-            self._warn(fitted)
+        for text in fitted.warnings:
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return self
 
     def _session(self) -> Session:

@@ -17,12 +17,9 @@ from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.estimators.problem import Problem
-from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
+from fathomless.estimators.strategies import SVI, CrossFit, StructureSearch, TrainingPlan
 from fathomless.inference.batched import fit_batched
 from fathomless.inference.distributed import ranks
-from fathomless.inference.heads import HEADS
-from fathomless.inference.run import Fitted
 from fathomless.inference.training import automatic_epochs
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
@@ -40,22 +37,6 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     """Estimators of networks that are trained."""
 
     structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
-
-    @abstractmethod
-    def _strategy(self, prepared: Prepared) -> Strategy:
-        """Return the strategy that the options ask for."""
-
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Find the posterior by the strategy."""
-        return self._strategy(prepared).infer(self._problem(), prepared, self._session())
-
-    def _problem(self) -> Problem:
-        """Return the networks that the options build, or the fitted one that a fit continues from."""
-        fitted = None
-        if self._continued():
-            self._require_as_fitted()
-            fitted = self.model_, self.likelihood_
-        return Problem(self, self._task(), self._head(), fitted)
 
     def _svi(self) -> SVI:
         """Return the training by the evidence bound."""
@@ -79,12 +60,6 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             structure_every=self.structure_every,
             law=law or None,
         )
-
-    def _head(self) -> str:
-        """Return the posterior of the heads."""
-        head: str = self._options_given().get("head", "point")
-        checks.choice("head", head, ("auto", "point", *HEADS))
-        return "point" if head == "auto" else head
 
     def _against_streams(self) -> str:
         if self.n_restarts != 1:

@@ -34,6 +34,7 @@ from fathomless.families.baselines.options import (
     DrawnNetworksOptions,
 )
 from fathomless.families.baselines.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
+from fathomless.families.depth.convergence import warn_of_depth
 from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.inference.run import Fitted
 from fathomless.inference.svi import calibrate
@@ -71,7 +72,7 @@ class _Trained(LayeredNetwork, OneNetwork, ABC):
     """Estimators of a network that is trained, and no more."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        return self._svi()
+        return Then(self._svi(), (warn_of_depth,))
 
 
 class _FiniteNetwork(FiniteNetworks, _Trained):

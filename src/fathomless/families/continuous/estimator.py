@@ -130,9 +130,6 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         weights = sum(weight.size for weight in self._dynamics(inputs, 1).moving)
         return float(weights * self.steps * (2 if self.solver == "heun" else 1) * self.training_draws)
 
-    def _warn(self, fitted: Fitted) -> None:
-        """Nothing can go wrong that a finding does not tell."""
-
     def accuracy(
         self, X: Any, y: Any = None, *, steps: Sequence[int] = (5, 10, 20, 40), random_state: int = 0
     ) -> list[Accuracy]:

@@ -191,7 +191,8 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
 
     temperature_: float
 
-    def _strategy(self, prepared: Prepared) -> Strategy:
+    def _at_chosen_temperature(self) -> Strategy:
+        """Return the training at the temperature that is given, or chosen first."""
         svi, candidates = self._svi(), temperatures(self.temperature)
         return AtChosenTemperature(svi, partial(self._choose, candidates=candidates)) if candidates else svi
 

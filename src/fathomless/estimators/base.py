@@ -152,16 +152,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     # ---- inference
 
     @abstractmethod
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
-        """Return the split of rows, by their number, their encoded columns, and whether they have groups."""
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        """Return the split of rows, by their number, their encoded columns, and whether they have groups.
 
-    @abstractmethod
-    def _share_held_out(self, count: float) -> float:
-        """Return the share of so many rows that is held out of one network."""
-
-    @abstractmethod
-    def _against_streams(self) -> str:
-        """Return the reason why streams cannot be used, and the remedy; "" if they can."""
+        The columns of a stream are not known yet, and its plan is a share. A DataError says why streams cannot be used.
+        """
 
     @abstractmethod
     def _strategy(self, prepared: Prepared) -> Strategy:
@@ -198,7 +193,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self._require_target(y)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
-        plan = self._split_plan(table.count, table.inputs, groups is not None)
+        plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
         return prepare(table, plan, seed, self.precision, self._device(), dtype)
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
@@ -222,8 +217,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _prepare_stream(self, source: streams.Source) -> Prepared:
         """Learn how a stream is encoded, and read the rows that are held out."""
         self._check_options()
-        if reason := self._against_streams():
-            raise DataError(reason)
+        plan = self._split_plan(source.rows, 0, stream=True)
         task, columns = self._task(), self._column_options()
         if isinstance(task, ClassTask) and task.class_weight is not None:
             raise DataError(
@@ -235,7 +229,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
         return prepare_stream(
             source,
-            self._share_held_out(source.rows),
+            plan.share,
             task=task,
             encodings=encodings,
             seed=seed,

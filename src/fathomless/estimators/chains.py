@@ -221,13 +221,9 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             posterior, self.chains, self.sweeps, self.burn_in, self.states, self.chains_by, n_jobs=self.n_jobs
         )
 
-    def _against_streams(self) -> str:
-        return "a stream was given; chains need all rows in every sweep: give fit a table"
-
-    def _share_held_out(self, count: float) -> float:
-        return self.validation_fraction
-
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        if stream:
+            raise DataError("a stream was given; chains need all rows in every sweep: give fit a table")
         if grouped and self.validation_fraction == 0.0:
             raise DataError(
                 f"groups were given, and {type(self).__name__} holds out no rows; leave them out, or set "

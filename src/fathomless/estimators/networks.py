@@ -34,10 +34,6 @@ class Networks(TableOptions, ABC):
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         """Refuse options and a blueprint that would build another network than the saved one."""
 
-    @abstractmethod
-    def _set_predictions(self, model: Model) -> None:
-        """Apply options of predictions to a fitted model."""
-
     def _options_given(self) -> dict[str, Any]:
         """Return the options as they are now."""
         return {option.name: getattr(self, option.name) for option in options_of(type(self))}

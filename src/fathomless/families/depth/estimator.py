@@ -12,7 +12,7 @@ from fathomless.estimators.base import require_fitted
 from fathomless.estimators.hamiltonian import Hamiltonian, Sampled
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import Strategy, StructureSearch, Then
 from fathomless.estimators.tasks import Classifier, Regressor
@@ -127,15 +127,18 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             )
         return relevance(model, self.schema_.encoded_names, level)
 
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        return self._plan_of(self._search(), count, inputs, grouped=grouped, stream=stream)
+
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._sampled():
-            return Then(self._by_rows_or_bound(prepared), (warn_of_depth,))
+            return Then(self._by_rows_or_bound(self._search(), prepared), (warn_of_depth,))
         folder = None if self.checkpoint is None else Path(self.checkpoint) / "networks"
         start = self._with(
             {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": folder}
         )
         return Hamiltonian(
-            start=start._by_rows_or_bound(prepared),
+            start=start._by_rows_or_bound(start._search(), prepared),
             start_problem=start._problem(),
             start_session=start._session(),
             assemble=_sampled_model,

@@ -185,19 +185,15 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
 
     # ---- preparation
 
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        if stream:
+            raise DataError("a stream was given; a weight manifold compares networks on all rows: give fit a table")
         if self.holdout and not 0.01 <= self.holdout <= 0.5:
             raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
         if not self.holdout or count < _FEW:
             return SplitPlan()
         folds = round(1.0 / self.holdout)
         return SplitPlan(members=folds, repeats=math.ceil(self.candidates / folds), optional=True)
-
-    def _share_held_out(self, count: float) -> float:
-        return 0.0  # candidates are kept from folds, the posterior sees all rows
-
-    def _against_streams(self) -> str:
-        return "a stream was given; a weight manifold compares networks on all rows: give fit a table"
 
 
 @documented

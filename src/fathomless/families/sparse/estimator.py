@@ -101,7 +101,6 @@ class _SparseBayes(SparseNetworks, TemperatureChoice, ABC):
         return cast(list[SparseNetwork], members_of(self.model_))
 
     def _describe(self) -> None:
-        self._set_predictions(self.model_)
         self.structure_ = self.model_.structure()
         choice = self.fit_diagnostics_.choice
         self.temperature_ = float(cast(float, self.temperature) if choice is None else choice.temperature)

@@ -5,7 +5,7 @@ They turn options into values: a :class:`~fathomless.estimators.problem.Problem`
 """
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 from fathomless.data.rows import Rows
@@ -120,12 +120,19 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         return held and self.structure_from != "elbo" and not drawn and search.free
 
     def _plan_of(
-        self, search: StructureSearch, count: float, inputs: int, *, grouped: bool = False, stream: bool = False
+        self,
+        search: StructureSearch,
+        multiplications: Callable[[int], float],
+        count: float,
+        inputs: int,
+        *,
+        grouped: bool = False,
+        stream: bool = False,
     ) -> SplitPlan:
-        """Return the split of rows for a search; the rest as in :meth:`_split_plan`."""
+        """Return the split of rows for a search and networks of so many multiplications for a row, by their columns."""
         if stream:
             return self._plan_of_stream(count)
-        members, copies = self._members(search, count, inputs), len(kinds(self.vary))
+        members, copies = self._members(search, multiplications, count, inputs), len(kinds(self.vary))
         if copies > 1 and members == 1:
             raise DataError(
                 f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
@@ -150,7 +157,9 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             raise DataError(f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'")
         return SplitPlan(share=share)
 
-    def _members(self, search: StructureSearch, count: float, inputs: int) -> int:
+    def _members(
+        self, search: StructureSearch, multiplications: Callable[[int], float], count: float, inputs: int
+    ) -> int:
         """Return how many networks are cross-fitted to so many rows."""
         alone = {
             "validation_fraction": not isinstance(self.validation_fraction, str),
@@ -170,7 +179,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         if asked or self.structure_from == "elbo" or not search.cross_fit or ranks().count > 1:
             return 1
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
-        return automatic_members(count, search.multiplications(inputs), passes)
+        return automatic_members(count, multiplications(inputs), passes)
 
 
 @recording()

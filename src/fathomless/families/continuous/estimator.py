@@ -111,7 +111,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     structure_every: ClassVar[int] = 1
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
-        return self._plan_of(self._search(), count, inputs, grouped=grouped, stream=stream)
+        return self._plan_of(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         return Then(self._by_rows_or_bound(self._search(), prepared), (EffectiveDepth(self.weight_draws),))
@@ -123,7 +123,6 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
             free=True,  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
             law=None,
             cross_fit=True,
-            multiplications=self._multiplications,
             looking={"widened": self.calibrate, **few, **long},
             unused=("structure_rate", "structure_delay", "schedule"),
         )

@@ -128,7 +128,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         return relevance(model, self.schema_.encoded_names, level)
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
-        return self._plan_of(self._search(), count, inputs, grouped=grouped, stream=stream)
+        return self._plan_of(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._sampled():
@@ -152,15 +152,16 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         )
 
     def _search(self) -> StructureSearch:
-        width = self._hidden()
         free = not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool)
         return StructureSearch(
             free=free,
             law=self._named_law() if free and self.structure_from != "elbo" else None,
             cross_fit=self.weights in ("map", "hmc"),
-            multiplications=lambda inputs: float(inputs * width + FIRST * width**2),
             unused=("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule"),
         )
+
+    def _multiplications(self, inputs: int) -> float:
+        return float(inputs * self._hidden() + FIRST * self._hidden() ** 2)
 
     def _named_law(self) -> Law | None:
         """Return the fit of a law of the user's choice; None for categorical weights."""

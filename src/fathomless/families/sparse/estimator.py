@@ -1,5 +1,6 @@
 """The estimators of networks whose weights may be absent."""
 
+import copy
 from abc import ABC
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,11 +14,13 @@ from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.strategies import Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.variational import OneNetwork
 from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetworks
+from fathomless.families.sparse.options import temperatures
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
-from fathomless.families.sparse.temperature import TemperatureChoice
+from fathomless.families.sparse.temperature import AtChosenTemperature, Choice
 from fathomless.inference.run import Fitted
 from fathomless.inference.training import adam_travel
 from fathomless.nn.spike_slab import SlabStart
@@ -71,8 +74,8 @@ class Unconverged:
             )
 
 
-class _SparseBayes(SparseNetworks, TemperatureChoice, ABC):
-    """How the options of the family become a model.
+class _SparseBayes(SparseNetworks, OneNetwork, ABC):
+    """Estimators of networks whose weights may be absent.
 
     Attributes
     ----------
@@ -88,13 +91,33 @@ class _SparseBayes(SparseNetworks, TemperatureChoice, ABC):
     """
 
     fit_diagnostics_: SparseDiagnostics
+    temperature_: float
     inclusion_probability_: dict[str, Array]
     candidates_: list[dict[str, Any]]
 
     structure_every: ClassVar[int] = 1
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        return Then(self._at_chosen_temperature(), (Unconverged(self.posterior),))
+        svi, candidates = self._svi(), temperatures(self.temperature)
+        inference: Strategy = svi
+        if candidates:
+            inference = AtChosenTemperature(
+                svi,
+                candidates,
+                self.weight_draws,
+                free_noise=self._options_given().get("likelihood") == "auto",
+                single=self.precision == "auto",
+                alone=callable(self.architecture),
+                before=self._choice_before() if self._continued() else None,
+            )
+        return Then(inference, (Unconverged(self.posterior),))
+
+    def _choice_before(self) -> Choice:
+        """Return the choice of the fit that is continued."""
+        choice = self.fit_diagnostics_.choice
+        before = [] if choice is None else [dict(one) for one in choice.candidates]
+        noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
+        return Choice(self.temperature_, "that of the network that was trained on", before, noise)
 
     def _members(self) -> list[SparseNetwork]:
         """Return the fitted network, or those of an ensemble of restarts."""

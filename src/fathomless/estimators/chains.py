@@ -45,10 +45,6 @@ class SampledPosterior(Protocol):
     """Posterior of a table that chains sample."""
 
     @property
-    def unit(self) -> str:
-        """Unit of the progress, such as "sweep"."""
-
-    @property
     def support(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Lower ends and lengths of the support of the columns of a density, T each; empty for other targets."""
 
@@ -72,6 +68,8 @@ class MarkovChains:
         Returns the posterior that is sampled, for a problem, a table and the likelihood.
     chains, sweeps, burn_in, states, chains_by, n_jobs
         As the options of estimators.
+    unit : str
+        Unit of the progress.
     """
 
     posterior: Callable[[Problem, Prepared, Likelihood], SampledPosterior]
@@ -81,6 +79,7 @@ class MarkovChains:
     states: int | str
     chains_by: str
     n_jobs: int = 1
+    unit: str = "sweep"
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Run the chains, weight them, and build a model of their states."""
@@ -105,7 +104,7 @@ class MarkovChains:
         callbacks, resume = session.with_checkpoint(table, fingerprint)
         planned = [self.sweeps] if resume is None else resume[1]["planned"]
         sampler = posterior.sampler(x, y, self._plan(planned[0]))
-        seed, display = fold_in(table.seed, "chains"), session.display(posterior.unit)
+        seed, display = fold_in(table.seed, "chains"), session.display(self.unit)
         run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
         return self._weighed(posterior, likelihood, table, x, y, run)
 
@@ -215,10 +214,19 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
     def _of_chains(self) -> ChainDiagnostics:
         return cast(ChainDiagnostics, self.fit_diagnostics_)
 
-    def _chains(self, posterior: Callable[[Problem, Prepared, Likelihood], SampledPosterior]) -> MarkovChains:
-        """Return the chains that the options ask for."""
+    def _chains(
+        self, posterior: Callable[[Problem, Prepared, Likelihood], SampledPosterior], unit: str
+    ) -> MarkovChains:
+        """Return the chains that the options ask for, with the unit of their progress."""
         return MarkovChains(
-            posterior, self.chains, self.sweeps, self.burn_in, self.states, self.chains_by, n_jobs=self.n_jobs
+            posterior,
+            self.chains,
+            self.sweeps,
+            self.burn_in,
+            self.states,
+            self.chains_by,
+            n_jobs=self.n_jobs,
+            unit=unit,
         )
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:

@@ -68,11 +68,6 @@ class GraphMoves:
         """Take them from the options of an estimator."""
         return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
 
-    @property
-    def unit(self) -> str:
-        """Unit of the progress."""
-        return f"{engine(self.engine).name} sweep"
-
     def check(self, inputs: int) -> None:
         """Refuse priors that there are not, or that have no place for so many columns that predict."""
         checks.choice("prior", self.prior, PRIORS)
@@ -148,11 +143,6 @@ class ConditionalGraphs:
     weight_draws: int
 
     @property
-    def unit(self) -> str:
-        """Unit of the progress."""
-        return self.moves.unit
-
-    @property
     def support(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Empty: only densities have a support."""
         return (), ()
@@ -194,11 +184,6 @@ class DensityGraphs:
     likelihood: Likelihood
     moves: GraphMoves
     margin: float
-
-    @property
-    def unit(self) -> str:
-        """Unit of the progress."""
-        return self.moves.unit
 
     @property
     def support(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

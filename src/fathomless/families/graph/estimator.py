@@ -23,6 +23,7 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import BaseRegressor, Classifier, Density
 from fathomless.families.graph.chains import ConditionalGraphs, DensityGraphs, GraphMoves
 from fathomless.families.graph.density import LogitScale, Mixture, components
+from fathomless.families.graph.engine import engine
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.networks import GraphNetworks
 from fathomless.posterior.diagnostics import ChainDiagnostics
@@ -82,7 +83,8 @@ class _Conditional(_InfiniteGraph, ABC):
     """Columns that predict are inputs of the graph, at the top; targets stand at its bottom."""
 
     def _strategy(self, prepared: Prepared) -> MarkovChains:
-        return self._chains(partial(ConditionalGraphs, moves=GraphMoves.of(self), weight_draws=self.weight_draws))
+        posterior = partial(ConditionalGraphs, moves=GraphMoves.of(self), weight_draws=self.weight_draws)
+        return self._chains(posterior, f"{engine(self.engine).name} sweep")
 
     def relevance(self) -> dict[str, dict[str, float]]:
         """Return for each encoded column what the posterior says of its use.
@@ -199,7 +201,8 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return NumberTask(density=True)
 
     def _strategy(self, prepared: Prepared) -> MarkovChains:
-        return self._chains(partial(DensityGraphs, moves=GraphMoves.of(self), margin=self.margin))
+        posterior = partial(DensityGraphs, moves=GraphMoves.of(self), margin=self.margin)
+        return self._chains(posterior, f"{engine(self.engine).name} sweep")
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
         """Return the log density of every row in nats, in the units of the table.

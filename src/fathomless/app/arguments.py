@@ -11,12 +11,13 @@ from dataclasses import Field
 from typing import Any, NoReturn, cast
 
 from fathomless import __version__
-from fathomless.estimators.options import COMMON, ClassOptions, NoiseOptions, described
+from fathomless.app.flags import add_option, flag_of, group_of, nested_arguments, old_arguments
+from fathomless.estimators.declaring import described
+from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.families.registry import families, options
-from fathomless.system.errors import DataError
 from fathomless.system.terminal import plain
 
-__all__ = ["form", "parser", "spoken"]
+__all__ = ["form", "parser"]
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -133,49 +134,6 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "--out", type=_filled, default="fathomless-demo", metavar="FOLDER", help="where to (default: fathomless-demo)"
     )
     return parser
-
-
-def spoken(message: str) -> str:
-    """Say a message of the library in the words of the command line: an option's name="value" is --name value.
-
-    The command line has no estimators, so that their names are left out where messages begin with one.
-
-    Examples
-    --------
-    >>> spoken("UnboundedDepthRegressor: y has gaps")
-    'y has gaps'
-    >>> spoken('Fill them, or fit with missing="impute" and n_restarts=3')
-    'Fill them, or fit with --missing impute and --n-restarts 3'
-    >>> spoken("learning_rate=nan was given; lower width (now 8)")
-    '--learning-rate nan was given; lower --width (now 8)'
-    >>> spoken("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
-    '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
-    """
-    try:
-        found = families()
-    except DataError:  # of a package that brings a broken one, which is then what there is to say
-        return message
-    every = ((family, task) for family in found.values() for task in family.tasks)
-    known = {name for family, task in every for name in options(family, task)} | {"methods"}
-    speakers = {f"{name}: " for family in found.values() for name in family.estimators}
-    message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
-
-    def say(found: re.Match[str]) -> str:
-        name, text, bare = found.groups()
-        flag = name.replace("_", "-")
-        if name not in known:
-            return found[0]
-        if bare in ("True", "False"):
-            return f"--{flag}" if bare == "True" else f"--no-{flag}"
-        return f"--{flag} {'none' if bare == 'None' else text or bare}"
-
-    def name_alone(found: re.Match[str]) -> str:
-        return f"--{found[0].replace('_', '-')}" if found[0] in known else found[0]
-
-    message = message.replace("or fit with unseen=", "or give unseen=")  # to the command that meets them
-    value = r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf))\b)"
-    told = re.sub(value, say, message)
-    return re.sub(r"(?<![\w'\"./-])(?:[a-z]+(?:_[a-z]+)+(?![\w'\"./=(-])|[a-z]+(?= \(now ))", name_alone, told)
 
 
 def _unseen_argument(parser: argparse.ArgumentParser) -> None:
@@ -429,7 +387,7 @@ def _fit_parser(names: Any, run: Command) -> None:
             if option.metadata["kind"] != "object":
                 declared.setdefault(name, {})[structure] = option
     for name in _FIRST:
-        _add_option(first, declared[name], texts[name])
+        add_option(first, flag_of(name), name, declared[name], texts[name])
     first.add_argument(
         "--out", type=_filled, metavar="FOLDER", help="folder of the run (default: runs/TARGET, of a density runs/DATA)"
     )
@@ -445,18 +403,12 @@ def _fit_parser(names: Any, run: Command) -> None:
     folded: dict[str, Any] = {}
     for name, found in declared.items():
         if name not in _FIRST:
-            title = _group_of(name, found)
-            _add_option(folded.setdefault(title, parser.add_argument_group(title)), found, texts[name])
+            title = group_of(name, found)
+            group = folded.setdefault(title, parser.add_argument_group(title))
+            add_option(group, flag_of(name), name, found, texts[name])
+    folded.update(nested_arguments(parser))
     _fold(parser, folded)
-
-
-def _group_of(name: str, declared: Mapping[str, Any]) -> str:
-    """Say under which heading an option stands."""
-    if name in COMMON:
-        return "training"
-    if "depth" in declared:
-        return "the network"
-    return f"only of --structure {next(iter(declared))}" if len(declared) == 1 else "of several other structures"
+    old_arguments(parser, set(declared))
 
 
 def _fold(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:
@@ -481,71 +433,6 @@ def _fold(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:
             parser.exit()
 
     parser.add_argument("--help-all", action=All, nargs=0, help="explain the options that are only named below as well")
-
-
-def _defaults(declared: Mapping[str, "Field[Any]"]) -> str:
-    """Say what an option is by default: "(default: 64)", and what it is with other structures than "depth"."""
-    said: dict[str, list[str]] = {}
-    for structure, option in declared.items():
-        said.setdefault(_worded(option.default), []).append(structure)
-    return " ".join(f"({'default' if 'depth' in of else ', '.join(of)}: {value})" for value, of in said.items())
-
-
-def _add_option(group: Any, declared: Mapping[str, "Field[Any]"], text: str) -> None:
-    """Offer an option of the estimators, as far as text can say it."""
-    option = next(iter(declared.values()))
-    kind = option.metadata["kind"]
-    names, special = (  # structures may differ in what they allow
-        tuple(dict.fromkeys(value for each in declared.values() for value in each.metadata[key]))
-        for key in ("names", "special")
-    )
-    flag = "--" + option.name.replace("_", "-")
-    text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("`", "").rstrip(".")
-    text = f"{text} {_defaults(declared)}".replace("%", "%%")
-    common: dict[str, Any] = {"dest": f"option_{option.name}", "default": argparse.SUPPRESS, "help": text}
-    if kind == "flag":
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, **common)
-    elif kind == "choice" and int not in special and None not in special:
-        group.add_argument(flag, choices=names, **common)
-    else:
-        metavar = {"whole": "N", "real": "X", "choice": "NAME|N"}.get(kind, "NAME")
-        plain = [_worded(other) for other in special if not isinstance(other, type)]
-        group.add_argument(flag, type=_reader(kind, names, special), metavar="|".join([*plain, metavar]), **common)
-
-
-def _worded(value: object) -> str:
-    return (
-        {None: "none", True: "yes", False: "no"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
-
-
-def _none(text: str) -> Any:
-    raise ValueError(text)
-
-
-def _reader(kind: str, names: Sequence[str], allowed: Sequence[Any]) -> Callable[[str], Any]:
-    """Return what turns the text of an option into its value."""
-    special = {_worded(other): other for other in allowed if not isinstance(other, type)}
-    plain: Callable[[str], Any] = {"whole": int, "real": float, "choice": int if int in allowed else _none}.get(
-        kind, str
-    )
-
-    def read(text: str) -> Any:
-        if text in special or text in names:
-            return special.get(text, text)
-        try:
-            return plain(text)
-        except ValueError:
-            word = {"real": "a number", "choice": "a whole number" if int in allowed else ""}.get(
-                kind, "a whole number"
-            )
-            raise argparse.ArgumentTypeError(
-                f"{text!r} was given; allowed: {', '.join(filter(None, [word, *names, *special]))}"
-            ) from None
-
-    return read
 
 
 def _whole(text: str) -> int:

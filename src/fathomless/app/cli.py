@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from fathomless.app import comparing, explaining, fitted, fitting, reproducing
-from fathomless.app.arguments import parser, spoken
+from fathomless.app.arguments import parser
+from fathomless.app.flags import spoken
 from fathomless.app.printing import Stopped, Terminated, exit_code, say, show, warn
 from fathomless.families import registry
 from fathomless.system.errors import FathomlessError, FileError

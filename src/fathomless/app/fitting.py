@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fathomless.app.arguments import form
+from fathomless.app.flags import options_asked
 from fathomless.app.printing import (
     Stopped,
     findings_of,
@@ -27,7 +28,6 @@ from fathomless.app.printing import (
     table_of,
 )
 from fathomless.families import registry
-from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError, PausedError
 
 if TYPE_CHECKING:
@@ -132,14 +132,12 @@ class _Fit:
                 f"predictions; at least {_LEAST} are needed: collect more, or fit from Python, which takes any"
             )
         family = registry.families()[given.structure]
-        declared = registry.options(family, table.task)
-        self.options = {
+        asked = {
             name.removeprefix("option_"): value for name, value in vars(given).items() if name.startswith("option_")
         }
-        if foreign := sorted(set(self.options) - set(declared)):
-            raise DataError(_foreign(foreign[0], given.structure))
-        for name, value in self.options.items():  # now, before a run begins
-            checks.option(name, value, **declared[name].metadata)
+        self.options, deprecated = options_asked(asked, family, table.task)
+        for text in () if group.rank else deprecated:
+            note(text)
         if table.task not in family.tasks:
             raise DataError(
                 f"--structure {family.name} was given for a {table.task}; it is for {' and '.join(family.tasks)}"
@@ -186,13 +184,15 @@ class _Fit:
         if self.given.log_json:
             callbacks.append(_tell)
         silent = self.given.quiet or self.given.log_json or not sys.stderr.isatty()
-        return self.kind(
-            **self.options,
+        nested = {name: value for name, value in self.options.items() if "__" in name}
+        made = self.kind(
+            **{name: value for name, value in self.options.items() if name not in nested},
             random_state=self.given.seed,
             checkpoint=checkpoint,
             verbose=int(not silent),
             callbacks=callbacks,
         )
+        return made.set_params(**nested)
 
 
 class _Signals:
@@ -250,15 +250,6 @@ def _pausing(signals: _Signals, out: Path, again: str) -> Iterator[None]:
 
 def _asked(words: Sequence[str]) -> list[str]:
     return [word for word in words if word not in ("--resume", "--overwrite")]
-
-
-def _foreign(name: str, structure: str) -> str:
-    """Say where an option belongs that this task or this structure has not."""
-    having = [other for other, family in registry.families().items() if name in registry.options(family, "regression")]
-    flag = f"--{name.replace('_', '-')}"
-    if structure in having:
-        return f"{flag} was given, which is for numbers; the target is a class"
-    return f"{flag} was given, which --structure {structure} has not; it is for --structure {' or '.join(having)}"
 
 
 def _file_name(target: str) -> str:

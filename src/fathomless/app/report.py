@@ -18,15 +18,17 @@ import numpy.typing as npt
 from fathomless import plots
 from fathomless.app.analysis import Analysis
 from fathomless.app.doctor import TOLERATED
+from fathomless.app.flags import flag_of
 from fathomless.app.insights import Insights, insights
 from fathomless.app.markup import render_template
 from fathomless.app.outcomes import TARGETS, by_target, predictions
 from fathomless.data.schema import Column
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.declaring import described
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding
-from fathomless.estimators.options import described, options_of
+from fathomless.estimators.options import options_of
 from fathomless.estimators.scores import Score
 from fathomless.families.baselines.model import Dropout
 from fathomless.families.registry import family_of
@@ -101,8 +103,8 @@ class Page:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Name -> value of every option."""
-        return {option.name: getattr(self.estimator, option.name) for option in options_of(type(self.estimator))}
+        """Name -> value of every option, those of values among them, such as ``weights__chains``."""
+        return self.estimator._options_given(deep=True)
 
     @property
     def calibrated(self) -> bool:
@@ -465,7 +467,7 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
     given, steps = page.options, []
 
     def option(name: str, value: Any) -> str:
-        return f"`--{name.replace('_', '-')} {value}`" if page.command else f"`{name}={value!r}`"
+        return f"`{flag_of(name)} {value}`" if page.command else f"`{name}={value!r}`"
 
     if page.findings:
         steps.append("See to the warnings first: each names its remedy.")
@@ -479,18 +481,19 @@ def _next_steps(page: Page, first: Evaluation | None) -> list[str]:
             f"Let the weights be uncertain too, with {option('weights', 'meanfield')}: the objective is then a bound "
             "on the evidence, and the weights get their part of the uncertainty. The training takes longer."
         )
-    if "initial_depth" in given and _of_networks(page).structure:
+    start = "structure_from__initial_depth"
+    if start in given and _of_networks(page).structure:
         other = option("seed" if page.command else "random_state", page.seed + 1)
         steps.append(
             f"Fit again with another seed, {other}. What stays within the error bars comes from the data; what moves, "
             "from chance."
         )
-    elif "initial_depth" in given:
+    elif start in given:
         other = option("seed" if page.command else "random_state", page.seed + 1)
-        start = option("initial_depth", 4 if given["initial_depth"] < 3 else 1)
+        first_depth = option(start, 4 if given[start] < 3 else 1)
         steps.append(
-            f"Fit again with another seed and another first depth, {other} and {start}. What stays comes from the "
-            "data; what moves, from chance or from the training."
+            f"Fit again with another seed and another first depth, {other} and {first_depth}. What stays comes from "
+            "the data; what moves, from chance or from the training."
         )
     if page.command and first is not None and first.task == "density":
         steps.append("Draw rows: `fathomless sample RUN --rows 1000`; score others: `fathomless predict RUN new.csv`.")

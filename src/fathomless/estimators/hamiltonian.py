@@ -21,6 +21,7 @@ from fathomless.estimators.crossfitting import weighed
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI, CrossFit
+from fathomless.estimators.values import HMC
 from fathomless.inference import stacking
 from fathomless.inference.distributed import ranks
 from fathomless.inference.looks import Densities, prior_of
@@ -91,8 +92,8 @@ class Hamiltonian:
         Returns the model of what the chains kept, for a problem, a table, the masses of structures and their chains.
     state_noise : callable
         Returns p(y | f) of that model, whose networks state their noise, in place of a fitted one.
-    chains, sweeps, leapfrogs, states, structure_weights
-        As the options of estimators.
+    options : HMC
+        Options of the chains.
     double : bool
         True if weights move in double precision.
     """
@@ -102,11 +103,7 @@ class Hamiltonian:
     start_session: Session
     assemble: Callable[[Problem, Prepared, Mapping[int, float], Mapping[int, Sampled]], Model]
     state_noise: Callable[[Likelihood], Likelihood]
-    chains: int
-    sweeps: int
-    leapfrogs: int
-    states: int | str
-    structure_weights: str
+    options: HMC
     double: bool = False
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
@@ -131,14 +128,14 @@ class Hamiltonian:
         posterior = cast(ListedPosterior, first.structure())
         masses = _heaviest(dict(zip(map(int, posterior.names), posterior.probabilities, strict=True)))
         found = {}
-        for number, chains in _shared_out(self.chains, masses).items():
+        for number, chains in _shared_out(self.options.chains, masses).items():
             networks = [cast(HasLogJoint, member).network(number) for member in members]
             found[number] = self._chains_of(table, session, number, networks, fitted.likelihood, chains)
         structure = _restricted(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
         narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
         log_density = torch.stack([found[number].loo for number in masses], 1)
         known = max(one.told["unknown"] for one in found.values()) <= _UNKNOWN
-        if self.structure_weights == "stacking" and len(masses) > 1 and known:
+        if self.options.structure_weights == "stacking" and len(masses) > 1 and known:
             prior = prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
@@ -155,7 +152,7 @@ class Hamiltonian:
             model=self.assemble(problem, table, masses, {number: found[number] for number in masses}),
             likelihood=self.state_noise(fitted.likelihood),
             history=[{**row, "structure": number} for number, one in found.items() for row in one.run.history],
-            n_iter=self.sweeps,
+            n_iter=self.options.sweeps,
             score=float((count @ each) / count.sum()) if known else None,
             seed=table.seed,
             diagnostics=CrossFitDiagnostics(
@@ -174,11 +171,11 @@ class Hamiltonian:
     ) -> Sampled:
         """Run the chains of one structure."""
         rows = cast(Rows, table.train)
-        x, plan = rows.x.to(self._moving()), Plan.of(chains, self.sweeps, 0.5, self.states, usual=30)
+        x, plan = rows.x.to(self._moving()), Plan.of(chains, self.options.sweeps, 0.5, self.options.states, usual=30)
         likelihood = likelihood.to(x.dtype).requires_grad_(False)
         y = rows.y.to(x.dtype) if rows.y.is_floating_point() else rows.y
         observed = observation(likelihood, y, rows.weight)
-        sampler = NetworkSampler(networks[0], x, observed, leapfrogs=self.leapfrogs, adapting=plan.first)
+        sampler = NetworkSampler(networks[0], x, observed, leapfrogs=self.options.leapfrogs, adapting=plan.first)
         starts = [flattened(network) for network in networks]
 
         def fingerprint() -> str:
@@ -207,7 +204,7 @@ class Hamiltonian:
 
     def _refuse_long(self, table: Prepared) -> None:
         """Refuse what would take longer than an hour, before anything is trained."""
-        rows = cast(Rows, table.train)
+        rows, own = cast(Rows, table.train), self.options
         with building(table.seed):
             problem = self.start_problem
             likelihood = problem.task.likelihood(table.target)
@@ -215,18 +212,18 @@ class Hamiltonian:
         if not isinstance(model, HasLogJoint):
             raise lacks(model, HasLogJoint, "weights='hmc'", "use weights='map'")
         largest = max(map(int, cast(ListedPosterior, model.structure()).names))
-        networks = FlatNetworks(model.network(largest), self.chains)
+        networks = FlatNetworks(model.network(largest), own.chains)
         x = rows.x.to(self._moving())
         begun = time.perf_counter()
         for _ in range(_TIMED):
             networks.gradient(x, lambda f: f)
-        seconds = _MARGIN * (time.perf_counter() - begun) / _TIMED * self.leapfrogs * self.sweeps
+        seconds = _MARGIN * (time.perf_counter() - begun) / _TIMED * own.leapfrogs * own.sweeps
         if seconds > _HOUR:
             raise DataError(
                 f"weights='hmc' was given for {len(rows):,} rows and networks of up to {networks.weights.shape[1]:,} "
                 f"weights, which takes about {seconds / _HOUR:.1f} hours for a structure; up to one is allowed: lower "
-                f"sweeps (now {self.sweeps}), leapfrogs ({self.leapfrogs}) or chains ({self.chains}), or use "
-                "weights='map'"
+                f"weights__sweeps (now {own.sweeps}), weights__leapfrogs (now {own.leapfrogs}) or weights__chains (now "
+                f"{own.chains}), or use weights='map'"
             )
 
 
@@ -238,13 +235,13 @@ def unconverged(diagnostics: Diagnostics) -> list[str]:
         worst = max(apart.values(), key=lambda told: math.inf if math.isnan(told["rhat"]) else told["rhat"])
         found.append(
             f"the chains of depth {', '.join(apart)} have not mixed: R-hat of 5 % of what networks predict is above "
-            f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise sweeps or leapfrogs"
+            f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise weights__sweeps or weights__leapfrogs"
         )
     still = [number for number, told in sampling.items() if told.get("still", False)]
     if still:
         found.append(
             f"the chains of depth {', '.join(still)} never moved: every state is that of the network they began with; "
-            "raise sweeps or leapfrogs"
+            "raise weights__sweeps or weights__leapfrogs"
         )
     unknown = {number: told for number, told in sampling.items() if told.get("unknown", 0.0) > _UNKNOWN}
     if unknown:

@@ -123,7 +123,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
             cross_fit=True,
             multiplications=self._multiplications,
             looking={"widened": self.calibrate, **few, **long},
-            unused=("structure_rate", "structure_delay", "schedule"),
+            unused=("schedule",),
         )
 
     def _multiplications(self, inputs: int) -> float:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fathomless.estimators.options import DrawnTrainingOptions, DrawnWeightsOptions, TableOptions, option
+from fathomless.estimators.declaring import option
+from fathomless.estimators.options import DrawnTrainingOptions, DrawnWeightsOptions, TableOptions
 
 if TYPE_CHECKING:
     from torch.nn import Module

@@ -24,6 +24,7 @@ import torch
 from sklearn import datasets
 
 import fathomless
+from fathomless.estimators.values import ELBO
 
 EPOCHS = 25
 MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
@@ -32,7 +33,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
         {"n_restarts": 2, "restarts": "average"},
         {"weights": "meanfield", "weight_draws": 4},
         {"weights": "sparse", "weight_draws": 4},
-        {"structure_optimizer": "natural", "depth_law": "stick_breaking"},
+        {"structure_from": ELBO(optimizer="natural"), "depth_law": "stick_breaking"},
         {"architecture": "transformer", "width": 8, "clip_norm": 1.0},
     ],
     "SparseBayes": [

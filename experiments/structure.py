@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from experiments.results import Request, Result, Value, summed_up
 from fathomless.data.datasets import spiral
+from fathomless.estimators.values import ELBO
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.parts import run_parts
@@ -28,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "default": {},
     "one": {"members": 1},
     "elbo": {"structure_from": "elbo"},
-    "elbo@8": {"structure_from": "elbo", "initial_depth": 8.0},
+    "elbo@8": {"structure_from": ELBO(initial_depth=8.0)},
 }
 #: Truths.
 TABLES = (

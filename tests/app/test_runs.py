@@ -79,7 +79,8 @@ def test_a_finished_run_is_an_estimator_that_python_loads(call: Call) -> None:
 
 
 def test_relevance_of_columns_is_written_where_weights_are_sampled(call: Call) -> None:
-    short = ["--depth-law", "1", "--chains", "2", "--sweeps", "16", "--leapfrogs", "3", "--states", "4"]
+    short = ["--depth-law", "1", "--hmc.chains", "2", "--hmc.sweeps", "16"]
+    short += ["--hmc.leapfrogs", "3", "--hmc.states", "4"]
     assert call(*FIT, "--weights", "hmc", *short).code == 0
     head, *rows = Path("run/relevance.csv").read_text(encoding="utf-8").splitlines()
     assert head == "column,median,low,high"

@@ -128,8 +128,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
-        known = {*cls._get_param_names(), *(option.name for option in options_of(cls)), *moved(cls)}
-        for name in options.keys() - known:
+        known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
+        for name in options.keys() - known - moved(cls).keys():
             if near := get_close_matches(name, known, 1):
                 raise TypeError(
                     f"{cls.__name__}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"

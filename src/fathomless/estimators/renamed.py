@@ -11,7 +11,7 @@ from typing import Any
 from fathomless.estimators.declaring import OptionValue, chosen, replaced
 from fathomless.system.errors import DataError
 
-__all__ = ["MOVED", "Moved", "Renaming", "accepted", "from_saved", "moved", "renaming"]
+__all__ = ["MOVED", "Moved", "Renaming", "accepted", "from_saved", "moved", "renaming", "warn"]
 
 
 def _never(options: Mapping[str, Any]) -> bool:
@@ -121,8 +121,8 @@ def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | N
         if place.nested in options or isinstance(options.get(place.option), OptionValue):
             new = place.nested if place.nested in options else place.option
             raise DataError(
-                f"{old}={given[old]!r} was given with {new}={options[new]!r}; {old} is the name of the version before "
-                f"of {place.nested}: leave it out"
+                f"{old}={given[old]!r} was given with {new}={options[new]!r}; {old} is the old name of {place.nested}: "
+                "leave it out"
             )
         declared = _declared(kind)[place.option]
         now = options.get(place.option, (before or {}).get(place.option, declared.default))
@@ -151,19 +151,30 @@ def _values(kind: type, found: Renaming) -> dict[str, Any]:
     return options
 
 
-def _told(kind: type, found: Renaming, given: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for every option that takes some of them."""
-    texts = []
-    for effective, names in ((True, found.effective), (False, found.idle)):
+def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int = 2) -> None:
+    """Warn of old names: once for the options that have an effect of each value, and once for those that have none.
+
+    Parameters
+    ----------
+    kind : type
+        A class of options or an estimator.
+    found : Renaming
+        New places of the options.
+    given : mapping
+        Options as they were given.
+    stacklevel : int
+        As of :func:`warnings.warn`, where 1 is the caller.
+    """
+    for names, idle in ((found.effective, False), (found.idle, True)):
         for option in dict.fromkeys(place.option for place in names.values()):
             own = {old: place for old, place in names.items() if place.option == option}
-            place = next(iter(own.values()))
-            class_ = _declared(kind)[option].metadata["values"][place.choice].__name__
-            new = ", ".join(f"{place.name}={given[old]!r}" for old, place in own.items())
-            old = ", ".join(f"{name}={given[name]!r}" for name in own)
-            reason = "deprecated" if effective else f"deprecated and without effect as {option} is given"
-            texts.append(f"{old}: {reason}; use {option}={class_}({new})")
-    return texts
+            choice = next(iter(own.values())).choice
+            class_ = _declared(kind)[option].metadata["values"][choice].__name__
+            old = " and ".join(own)
+            new = f"{option}={class_}({', '.join(f'{place.name}={given[name]!r}' for name, place in own.items())})"
+            without = f", and has no effect unless {option} is {choice!r}" if idle else ""
+            text = f"{old} will be removed in the next version{without}; use {new}"
+            warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
 
 
 def accepted(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,31 +195,11 @@ def accepted(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     if not moved(kind).keys() & given.keys():
         return dict(given)
     found = renaming(kind, given)
-    warn(kind, found, given, stacklevel=4)
+    warn(kind, found, given, stacklevel=3)
     return _values(kind, found)
 
 
-def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int = 3) -> None:
-    """Warn of old names.
-
-    Parameters
-    ----------
-    kind : type
-        A class of options or an estimator.
-    found : Renaming
-        New places of the options.
-    given : mapping
-        Options as they were given.
-    stacklevel : int
-        As of :func:`warnings.warn`.
-    """
-    for text in _told(kind, found, given):
-        warnings.warn(text, FutureWarning, stacklevel=stacklevel)
-
-
-def from_saved(
-    kind: type, given: Mapping[str, Any], changed: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of a saved model by the names that they have now, and those that were changed after the fit.
 
     Options that have their defaults, or had no effect, are left out without a word; a warning names the others.
@@ -217,7 +208,7 @@ def from_saved(
     ----------
     kind : type
         A class of options.
-    given, changed : mapping
+    given, changed : dict
         Options as plain JSON: of the fit, and of the estimator as far as they differ.
     """
     if not moved(kind).keys() & given.keys():
@@ -231,12 +222,14 @@ def from_saved(
         class_ = declared[place.option].metadata["values"][place.choice]
         return bool(value == _declared(class_)[place.name].default)
 
-    both = []
-    for one in (given, {**given, **changed}):
-        own = {name: value for name, value in one.items() if not of_default(name, value)}
-        found = renaming(kind, own)
-        for text in _told(kind, Renaming({}, {}, found.effective, {}), own):
-            warnings.warn(f"a saved model has {text}: save it again", FutureWarning, stacklevel=4)
-        both.append(_values(kind, found))
-    before, now = both
-    return before, {name: value for name, value in now.items() if name not in before or value != before[name]}
+    every = (
+        {name: value for name, value in one.items() if not of_default(name, value)} for one in (given, given | changed)
+    )
+    before, now = (renaming(kind, one) for one in every)
+    if new := {**before.nested, **now.nested}:
+        old = ", ".join({**before.effective, **now.effective})
+        listed = ", ".join(f"{name}={value!r}" for name, value in new.items())
+        text = f"a saved model has options with old names ({old}), now {listed}; save it again for the next version"
+        warnings.warn(text, FutureWarning, stacklevel=4)
+    options, later = _values(kind, before), _values(kind, now)
+    return options, {name: value for name, value in later.items() if name not in options or value != options[name]}

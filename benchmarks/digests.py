@@ -156,7 +156,8 @@ def main() -> int:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     found = {}
-    for name in sorted(name for name in fathomless.__all__ if name[0].isupper()):
+    kinds = ("Classifier", "Regressor", "Density")
+    for name in sorted(name for name in fathomless.__all__ if name.endswith(kinds)):
         task = "Classifier" if name.endswith("Classifier") else "Regressor"
         for table, X, y in tables(task):
             for options in [{}, *MORE.get(name.removesuffix(task), [])]:

@@ -115,9 +115,9 @@ def test_help_names_what_help_all_explains(capsys: pytest.CaptureFixture[str]) -
     brief, whole = help_of(capsys, "fit"), help_of(capsys, "fit", all_=True)
     assert len(brief.splitlines()) < 140
     assert brief.index("--target") < brief.index("--structure") < brief.index("--decimal") < brief.index("--epochs")
-    for name in sorted(set(re.findall(r"--[a-z][-a-z0-9]+", whole)) - {"--help-all"}):
+    for name in sorted(set(re.findall(r"--[a-z][-a-z0-9.]*[a-z0-9]", whole)) - {"--help-all"}):
         if f"\n  {name}" in whole:
-            assert re.search(rf"(^|\s){name}($|[\s,])", brief), name
+            assert re.search(rf"(^|\s){re.escape(name)}($|[\s,])", brief), name
 
 
 def test_every_option_of_an_estimator_is_offered_unless_only_python_can_give_it(

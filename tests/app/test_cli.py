@@ -186,7 +186,7 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
         (["--structure-from", "elbo", "--elbo.rate", "nan"], "--elbo.rate"),
         (["--structure-from", "elbo", "--elbo.delay", "-1"], "--elbo.delay"),
         (["--structure-from", "elbo", "--elbo.radius", "0"], "--elbo.radius"),
-        (["--structure-from", "elbo", "--elbo.initial-depth", "0"], "rate"),
+        (["--structure-from", "elbo", "--elbo.initial-depth", "0"], "--elbo.initial-depth"),
         (["--structure-from", "elbo", "--elbo.initial-depth", "1e9"], "--elbo.initial-depth"),
         (["--weights", "hmc", "--hmc.chains", "1"], "--hmc.chains 1 was given; at least 2 is needed"),
         (["--weights", "hmc", "--hmc.sweeps", "15"], "--hmc.sweeps 15 was given; at least 16 is needed"),

@@ -37,10 +37,14 @@ fathomless COMMAND --help tells more."""
 class _Parser(argparse.ArgumentParser):
     """Errors in one line, with the option that was perhaps meant."""
 
+    old: Sequence[str] = ()  # flags of the version before, which are not suggested
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:  # here, where the command is known, rather than in the parser of all commands
-            meant = _meant(unknown[0].partition("=")[0], list(self._option_string_actions))
+            meant = _meant(
+                unknown[0].partition("=")[0], [flag for flag in self._option_string_actions if flag not in self.old]
+            )
             self.error(f"{' '.join(unknown)} was given, which is no argument of this command{meant}")
         return found, []
 
@@ -408,7 +412,7 @@ def _fit_parser(names: Any, run: Command) -> None:
             add_option(group, flag_of(name), name, found, texts[name])
     folded.update(nested_arguments(parser))
     _fold(parser, folded)
-    old_arguments(parser, set(declared))
+    cast(_Parser, parser).old = old_arguments(parser, set(declared))
 
 
 def _fold(parser: argparse.ArgumentParser, groups: Mapping[str, Any]) -> None:

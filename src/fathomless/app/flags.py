@@ -106,8 +106,8 @@ def nested_arguments(parser: argparse.ArgumentParser) -> dict[str, Any]:
     return made
 
 
-def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> None:
-    """Take options by the names of the version before; the help does not show them.
+def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]:
+    """Take options by the names of the version before, which the help does not show; return their flags.
 
     Parameters
     ----------
@@ -116,6 +116,7 @@ def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> None:
     known : set of str
         Names that are taken.
     """
+    flags = []
     for family in families().values():
         inner = {name: option for name, _, _, option in nested_options(options_of(family.options))}
         for old, place in moved(family.options).items():
@@ -123,6 +124,8 @@ def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> None:
                 known.add(old)
                 structure = {family.name: inner[place.nested]}
                 add_option(parser, flag_of(old), old, structure, "").help = argparse.SUPPRESS
+                flags.append(flag_of(old))
+    return flags
 
 
 def group_of(name: str, declared: Mapping[str, Any]) -> str:

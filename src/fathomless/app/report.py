@@ -8,7 +8,7 @@ Figures and the words around them are chosen here; the markup, in which every te
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -25,7 +25,7 @@ from fathomless.app.outcomes import TARGETS, by_target, predictions
 from fathomless.data.schema import Column
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.declaring import described
+from fathomless.estimators.declaring import described, nested_fields, value_of
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.options import options_of
@@ -535,10 +535,21 @@ def _option_tables(page: Page) -> dict[str, TextTable]:
             changed.append((option.name, value, default))
         meaning = re.sub(r":\w+:`~?([^`]*)`", lambda role: role[1].rpartition(".")[2], texts[option.name][1])
         everything.append((option.name, value, meaning.replace("`", "")))
+        everything += _nested_rows(option, page.options[option.name])
     return {
         "changed": TextTable("Options that were changed", ("Option", "Value", "Default"), changed, text=3),
         "all": TextTable("All options", ("Option", "Value", "Meaning"), everything, text=3),
     }
+
+
+def _nested_rows(option: Field[Any], given: Any) -> list[tuple[str, str, str]]:
+    """Return a row for every option of the value that a choice stands for."""
+    value = value_of(option, given)
+    if value is None:
+        return []
+    texts, names = described(type(value)), nested_fields(option, type(value))
+    rows = ((name, getattr(value, name), texts[name][1].replace("`", "")) for name in names)
+    return [(f"{option.name}__{name}", _shown(one), text) for name, one, text in rows]
 
 
 def _shown(value: Any) -> str:

@@ -78,7 +78,7 @@ class ELBO(OptionValue):
     delay: float = option(0.0, "real", least=0)
     optimizer: str = option("adam", "choice", names=("adam", "natural"))
     radius: float = option(0.1, "real")
-    initial_depth: float = option(2.0, "real")
+    initial_depth: float = option(2.0, "real", most=10_000)
 
     def law(self) -> dict[str, Any]:
         """Return the options of a training that move the law over structure.

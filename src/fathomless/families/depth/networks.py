@@ -33,7 +33,7 @@ from fathomless.posterior.laws import (
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks, memory
-from fathomless.system.checks import real
+from fathomless.system.checks import positive, real
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import building, fold_in
 
@@ -209,7 +209,7 @@ class DepthNetworks(DepthOptions, LayeredNetworks):
             case int() if self.depth_law >= self.min_depth:
                 return FixedDepth((self.depth_law - self.min_depth,))
             case str() if self.depth_law in _LAWS:
-                return _LAWS[self.depth_law](real("structure_from__initial_depth", self._elbo().initial_depth))
+                return _LAWS[self.depth_law](positive("structure_from__initial_depth", self._elbo().initial_depth))
         raise DataError(
             f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
             f"depth of an ordinary network, at least min_depth={self.min_depth}"

@@ -293,7 +293,7 @@ def test_a_classification_goes_through_the_command_line(toy: Path, call: Call, t
             "from fathomless.estimators.options import TableOptions\nfrom fathomless.families.family import Family\n"
             "Flat = dataclass(type('Flat', (CrossFitOptions, LawOptions, TableOptions), {}))\n"
             "FAMILY = Family(name='flat', title='', options=Flat)",
-            r"cannot be loaded \(DataError: .*structure_delay, structure_rate beside structure_from.*ELBO\)",
+            r"cannot be loaded \(DataError: .*structure_delay, structure_rate beside structure_from.*ELBO now\)",
         ),
         (
             "toy_depth:FAMILY",

@@ -23,6 +23,7 @@ Command = Callable[[argparse.Namespace], int]
 
 _DATA = "CSV, JSON lines (also compressed), Excel, Parquet or Feather; - reads standard input"
 _FIRST = ("weights",)  # options of the networks that stand among those that matter most
+_NESTED = "only with one choice of another option"  # heading of the options of values
 _THREADS = 1024  # more would only be slower, and systems have their limits
 _ABOUT = """You bring the data; the posterior brings the network.
 
@@ -410,7 +411,7 @@ def _fit_parser(names: Any, run: Command) -> None:
             title = group_of(name, found)
             group = folded.setdefault(title, parser.add_argument_group(title))
             add_option(group, flag_of(name), name, found, texts[name])
-    folded.update(nested_arguments(parser))
+    nested_arguments(folded.setdefault(_NESTED, parser.add_argument_group(_NESTED)))
     _fold(parser, folded)
     cast(_Parser, parser).old = old_arguments(parser, set(declared))
 

@@ -82,28 +82,24 @@ def _nested_flag(key: str, inner: "Field[Any]") -> str:
     return f"--{key}.{inner.name.replace('_', '-')}"
 
 
-def nested_arguments(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """Offer the options of values, ``--hmc.chains``; return a group for each of their classes, by its title.
+def nested_arguments(group: Any) -> None:
+    """Offer the options of values, such as ``--hmc.chains``.
 
     Parameters
     ----------
-    parser : ArgumentParser
-        Parser of the command.
+    group : argument group
+        Group of the command's parser.
     """
     declared: dict[str, dict[str, Field[Any]]] = {}  # key.nested name -> structure -> its declaration there
-    groups: dict[str, tuple[str, str, str]] = {}  # key.nested name -> title, flag, text
+    said: dict[str, tuple[str, str]] = {}  # key.nested name -> flag, text
     for structure, family in families().items():
         for name, option, key, inner in nested_options(options_of(family.options)):
             declared.setdefault(f"{key}.{name}", {})[structure] = inner
-            text = described(option.metadata["values"][key])[inner.name][1]
-            groups[f"{key}.{name}"] = f"only with {flag_of(option.name)} {key}", _nested_flag(key, inner), text
-    made: dict[str, Any] = {}
+            text = described(option.metadata["values"][key])[inner.name][1].rstrip(".")
+            said[f"{key}.{name}"] = _nested_flag(key, inner), f"{text}; with {flag_of(option.name)} {key}"
     for name, found in declared.items():
-        title, flag, text = groups[name]
-        if title not in made:
-            made[title] = parser.add_argument_group(title)
-        add_option(made[title], flag, name, found, text)
-    return made
+        flag, text = said[name]
+        add_option(group, flag, name, found, text)
 
 
 def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]:

@@ -35,13 +35,13 @@ import pyarrow.parquet
 import torch
 
 from fathomless import UnboundedDepthRegressor
-from fathomless.app import inputs
 from fathomless.app.cli import main
+from fathomless.app.commands import inputs
 from fathomless.app.flags import flag_of
-from fathomless.data import files as tables
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
 from fathomless.system.errors import DataError
+from fathomless.tables import files as tables
 
 SECONDS = 60  # that one case may take
 NASTY: list[Any] = [

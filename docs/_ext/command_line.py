@@ -1,4 +1,5 @@
-"""The command line as reference: every command and option, read from :mod:`fathomless.app.arguments` while building."""
+"""The command line as reference: every command and option, read from :mod:`fathomless.app.commands.arguments` while
+building."""
 
 import argparse
 import contextlib
@@ -12,7 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from fathomless.app.arguments import parser
+from fathomless.app.commands.arguments import parser
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

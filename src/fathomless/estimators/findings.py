@@ -11,7 +11,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.scores import Score
 from fathomless.estimators.values import ELBO
-from fathomless.inference.training import automatic_epochs, automatic_structure_rate
+from fathomless.inference.variational.training import automatic_epochs, automatic_structure_rate
 
 __all__ = ["Case", "Finding"]
 

@@ -10,7 +10,7 @@ import torch
 from fathomless.estimators.declaring import chosen, nested_of
 from fathomless.estimators.options import DrawnWeightsOptions, TableOptions, options_of
 from fathomless.estimators.values import ELBO
-from fathomless.inference.distributed import local_device
+from fathomless.inference.runs.distributed import local_device
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model

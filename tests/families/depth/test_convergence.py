@@ -11,7 +11,7 @@ from fathomless import UnboundedDepthRegressor
 from fathomless.app.doctor import examine
 from fathomless.estimators.values import ELBO
 from fathomless.families.depth.convergence import Reach, depth_drift, reach
-from fathomless.inference.training import adam_travel
+from fathomless.inference.variational.training import adam_travel
 from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,

@@ -31,8 +31,8 @@ from fathomless.data.rows import Rows
 from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES
 from fathomless.families.sparse.temperature import compared
-from fathomless.inference.crossfit import held
-from fathomless.inference.noise import density
+from fathomless.inference.out_of_fold.crossfit import held
+from fathomless.inference.out_of_fold.noise import density
 from fathomless.system.errors import ConvergenceWarning
 
 REGRESSION = ("concrete", "energy", "yacht", "boston", "wine_red")

@@ -35,10 +35,10 @@ import pyarrow.parquet
 import torch
 
 from fathomless import UnboundedDepthRegressor
-from fathomless.app import inputs
 from fathomless.app.cli import main
-from fathomless.data import files as tables
+from fathomless.app.commands import inputs
 from fathomless.system.errors import DataError
+from fathomless.tables import files as tables
 
 SECONDS = 60  # that one case may take
 NASTY: list[Any] = [

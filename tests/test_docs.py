@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 import fathomless
-from fathomless.app.arguments import parser
+from fathomless.app.commands.arguments import parser
 
 HOME = Path(__file__).parent.parent
 SOURCE = Path(fathomless.__file__).parent

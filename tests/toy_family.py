@@ -29,7 +29,7 @@ from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.tasks import Classifier, PredictedDensity, Regressor
 from fathomless.estimators.variational import OneNetwork
 from fathomless.families.family import Family
-from fathomless.inference.run import Fitted
+from fathomless.inference.runs.run import Fitted
 from fathomless.nn.layers import gaussian_divergence
 from fathomless.plots.page import Group, StructureSection, TextTable, percent
 from fathomless.posterior.capabilities import HasStructureLaw

@@ -1,4 +1,4 @@
-"""The command line as reference: every command and option, read from :mod:`fathomless.app.arguments` while building."""
+"""Reference of the command line: all commands and options, from :mod:`fathomless.app.commands.arguments`."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from fathomless.app.arguments import parser
+from fathomless.app.commands.arguments import parser
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fathomless.app.arguments import parser
+from fathomless.app.commands.arguments import parser
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 

@@ -18,13 +18,14 @@ import pytest
 
 import fathomless
 from commands import Call, Said
-from fathomless.app import manifests, report
+from fathomless.app import manifests
 from fathomless.app.cli import main
-from fathomless.data import files as tables
+from fathomless.app.page import report
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning
+from fathomless.tables import files as tables
 from housing import QUICK, SCORES, N, fit, fitted, houses, model_of, predicted, refused, write
 
 # fits are short on purpose

@@ -17,7 +17,6 @@ from sklearn import datasets as bundled
 
 from fathomless.app import doctor
 from fathomless.app.doctor import examine
-from fathomless.data import readers
 from fathomless.data.frames import frame
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.evaluation import Evaluation, evaluate
@@ -28,6 +27,7 @@ from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.structure import GraphPosterior
 from fathomless.system.errors import ConvergenceWarning, DataWarning
+from fathomless.tables import readers
 
 Array = npt.NDArray[Any]
 Estimator = UnboundedDepthClassifier | UnboundedDepthRegressor

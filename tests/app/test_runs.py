@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from commands import Call
 from fathomless.app import manifests, runs
-from fathomless.data import files as tables
 from fathomless.estimators.evaluation import evaluate
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
+from fathomless.tables import files as tables
 from run_folders import FIT, N, events, model_of, write_table
 
 # fits are short on purpose

@@ -15,11 +15,11 @@ import fathomless
 from battery.cases import CASES, TRAINED, Case, fitted, named, parts, rows
 from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, NaturalLawOptions
 from fathomless.families import registry
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.heads import as_points
-from fathomless.inference.run import structure_parameters
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.heads import as_points
+from fathomless.inference.runs.run import structure_parameters
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import Growing, HasStructureLaw, NaturalGradient, Resizable, Stackable
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.model import Model

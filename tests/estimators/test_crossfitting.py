@@ -13,7 +13,7 @@ from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.problem import Problem
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.run import Run
+from fathomless.inference.runs.run import Run
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, Gaussian, StudentT
 from fathomless.system.errors import DataError, DataWarning, PausedError
@@ -351,8 +351,8 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
 
 def test_noise_prior_shrinks_on_few_rows() -> None:
     """The scale goes less far from where the training left it, the fewer the rows."""
-    from fathomless.inference.crossfit import Held
-    from fathomless.inference.noise import fit_noise
+    from fathomless.inference.out_of_fold.crossfit import Held
+    from fathomless.inference.out_of_fold.noise import fit_noise
 
     moved = []
     for n in (4, 40, 400):

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from fathomless.app import runs
-from fathomless.app.printing import show_json
+from fathomless.app.commands.printing import show_json
 from fathomless.families import registry
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.graph.estimator import IndianChefsClassifier
 from fathomless.families.graph.sampler import GraphSampler
 from fathomless.families.manifold import sampling
 from fathomless.families.manifold.estimator import ProjectedBayesRegressor
-from fathomless.inference.callbacks import write_history
 from fathomless.inference.mcmc.diagnostics import diagnose
 from fathomless.inference.mcmc.weights import NetworkSampler
+from fathomless.inference.runs.callbacks import write_history
 from fathomless.system import measures
 from fathomless.system.errors import ConvergenceWarning
 

@@ -19,9 +19,9 @@ import fathomless
 from fathomless import UnboundedDepthRegressor
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference import svi
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.training import Training
+from fathomless.inference.variational import svi
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DataError

@@ -55,7 +55,7 @@ class RunManifest:
     notes : tuple of str
         What was done to the table, for the reader; and other versions under which a part of the fit was done.
     notation : mapping of str to str
-        How columns write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
+        How columns write numbers and dates that are not plain, see :mod:`fathomless.tables.notations`.
     versions : mapping of str to str
         Of fathomless, torch, numpy and Python.
     model : str

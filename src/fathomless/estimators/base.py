@@ -51,8 +51,8 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Session
-from fathomless.inference.distributed import called
-from fathomless.inference.run import Fitted
+from fathomless.inference.runs.distributed import called
+from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.diagnostics import Diagnostics
 from fathomless.posterior.ensemble import Ensemble
@@ -76,7 +76,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     structure_ : Structure
         Posterior over structure, with a summary.
     history_ : list of dict
-        What happened in training: see :class:`~fathomless.inference.run.Run`.
+        What happened in training: see :class:`~fathomless.inference.runs.run.Run`.
     n_iter_ : int
         Epochs done.
     validation_score_ : float or None

@@ -10,7 +10,7 @@ from typing import Any
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.scores import Score
-from fathomless.inference.training import automatic_epochs, automatic_structure_rate
+from fathomless.inference.variational.training import automatic_epochs, automatic_structure_rate
 
 __all__ = ["Case", "Finding"]
 

@@ -12,8 +12,8 @@ from fathomless.data.rows import Rows
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.variational import VariationalEstimator
-from fathomless.inference.run import Fitted, Run
-from fathomless.inference.svi import fit
+from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.variational.svi import fit
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.model import Model
 from fathomless.system import checks

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from fathomless.estimators.options import DrawnWeightsOptions, TableOptions, options_of
-from fathomless.inference.distributed import local_device
+from fathomless.inference.runs.distributed import local_device
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 if TYPE_CHECKING:
-    from fathomless.inference.run import Run
+    from fathomless.inference.runs.run import Run
 
 __all__ = [
     "COMMON",
@@ -126,7 +126,7 @@ class VariationalOptions:
         Rate of the weights.
     schedule : str or tuple
         Of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
-        :class:`~fathomless.inference.training.Training`.
+        :class:`~fathomless.inference.variational.training.Training`.
     patience : int, "auto" or None
         Stop after so many validation scores without a better one; None never stops early. "auto" is 30; where the
         posterior over structure is fitted to held-out rows, it is a tenth of the epochs, and nothing stops before the
@@ -144,7 +144,7 @@ class VariationalOptions:
     calibrate : bool
         At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.run.Run` after every row of the history, that is, after the
+        Called with the :class:`~fathomless.inference.runs.run.Run` after every row of the history, that is, after the
         first epoch in every eight steps or so.
     warm_start : bool
         Go on from the fitted state at the next call of fit.

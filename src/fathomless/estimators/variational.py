@@ -19,11 +19,11 @@ from fathomless.estimators.options import CrossFitOptions, VariationalOptions
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.distributed import ranks
-from fathomless.inference.heads import HEADS
-from fathomless.inference.run import Fitted
-from fathomless.inference.training import automatic_epochs
+from fathomless.inference.out_of_fold.heads import HEADS
+from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.rng import fold_in
@@ -227,7 +227,7 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     Raises
     ------
     DataError
-        For options or tables that differ too much; see :func:`~fathomless.inference.batched.fit_batched`.
+        For options or tables that differ too much; see :func:`~fathomless.inference.variational.batched.fit_batched`.
     DivergenceError
         If any of the trainings failed; then none of the estimators is fitted.
     """

@@ -9,7 +9,7 @@ import pytest
 from fathomless import UnboundedDepthRegressor
 from fathomless.app.doctor import examine
 from fathomless.families.depth.convergence import Reach, depth_drift, reach
-from fathomless.inference.training import adam_travel
+from fathomless.inference.variational.training import adam_travel
 from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,

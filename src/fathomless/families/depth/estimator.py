@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from fathomless.estimators.base import require_fitted
-from fathomless.estimators.hamiltonian import Hamiltonian, Sampled, unconverged
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
@@ -21,11 +20,12 @@ from fathomless.estimators.variational import CrossFitEstimator, VariationalEsti
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.fitting import fitting
+from fathomless.families.depth.hamiltonian import Hamiltonian, Sampled, unconverged
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
-from fathomless.inference.looks import FIRST, Law
-from fathomless.inference.run import Fitted
+from fathomless.inference.out_of_fold.looks import FIRST, Law
+from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (

@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 
 from fathomless.estimators.findings import Case, Finding
-from fathomless.estimators.hamiltonian import DOUBTED, unconverged
 from fathomless.families.depth import plots
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.estimator import LayeredNetwork
+from fathomless.families.depth.hamiltonian import DOUBTED, unconverged
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.sampled import SampledDepth
 from fathomless.plots.chains import traces

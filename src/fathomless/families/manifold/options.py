@@ -69,7 +69,7 @@ class ManifoldOptions(DrawnTrainingOptions, DrawnWeightsOptions, TableOptions):
     latent_steps : int
         Steps of the variational inference, once with the decoder held, once with its law.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.stages.StagedRun` ten times in each stage.
+        Called with the :class:`~fathomless.families.manifold.stages.StagedRun` ten times in each stage.
     """
 
     width: "int | Sequence[int]" = option(50, "whole", list, tuple, least=1)

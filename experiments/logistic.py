@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from experiments.results import Request, Result, Value, summed_up
+from experiments.selection import Selection, selections
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
-from fathomless.families.sparse.logistic import Selection, selections
 from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.objective import elbo

@@ -16,8 +16,8 @@ from scipy.stats import chi2
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from fathomless.families.sparse import logistic as selection
-from fathomless.families.sparse.logistic import Selection, averaged, select, selections
+from experiments import selection
+from experiments.selection import Selection, averaged, select, selections
 from fathomless.system.errors import DataError
 
 PI = 0.25

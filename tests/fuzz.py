@@ -37,7 +37,7 @@ import torch
 from fathomless import UnboundedDepthRegressor
 from fathomless.app.cli import main
 from fathomless.app.commands import inputs
-from fathomless.app.flags import flag_of
+from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
 from fathomless.system.errors import DataError

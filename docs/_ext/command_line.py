@@ -1,5 +1,4 @@
-"""The command line as reference: every command and option, read from :mod:`fathomless.app.commands.arguments` while
-building."""
+"""Reference of the command line: all commands and options, from :mod:`fathomless.app.commands.arguments`."""
 
 import argparse
 import contextlib

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fathomless.app.commands.arguments import parser
-from fathomless.app.flags import flag_of
+from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor

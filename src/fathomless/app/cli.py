@@ -22,8 +22,8 @@ from typing import Any, NoReturn, cast
 
 from fathomless.app.commands import comparing, explaining, fitted, fitting, reproducing
 from fathomless.app.commands.arguments import parser
+from fathomless.app.commands.flags import spoken
 from fathomless.app.commands.printing import Stopped, Terminated, exit_code, say, show, warn
-from fathomless.app.flags import spoken
 from fathomless.families import registry
 from fathomless.system.errors import FathomlessError, FileError
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import fathomless
-from fathomless.app.flags import flag_of
+from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.predictor import Predictor
 from fathomless.estimators.renamed import renaming
 from fathomless.families import registry

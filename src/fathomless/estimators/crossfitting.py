@@ -71,8 +71,9 @@ def concluded(
     calibrate: bool,
     free_noise: bool,
 ) -> Fitted:
-    """Fit the noise to rows that the networks have not seen, and score them; see
-    :mod:`fathomless.inference.out_of_fold.noise`.
+    """Fit the noise to rows that the networks have not seen, and score them.
+
+    The mathematics is in :mod:`fathomless.inference.out_of_fold.noise`.
 
     Parameters
     ----------

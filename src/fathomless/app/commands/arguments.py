@@ -11,7 +11,7 @@ from dataclasses import Field
 from typing import Any, NoReturn, cast
 
 from fathomless import __version__
-from fathomless.app.flags import add_option, flag_of, group_of, nested_arguments, old_arguments
+from fathomless.app.commands.flags import add_option, flag_of, group_of, nested_arguments, old_arguments
 from fathomless.estimators.declaring import described
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.families.registry import families, options

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fathomless.app.commands.arguments import form
+from fathomless.app.commands.flags import options_asked
 from fathomless.app.commands.printing import (
     Stopped,
     findings_of,
@@ -26,7 +27,6 @@ from fathomless.app.commands.printing import (
     show_json,
     table_of,
 )
-from fathomless.app.flags import options_asked
 from fathomless.families import registry
 from fathomless.system.errors import DataError, FathomlessError, PausedError
 

@@ -86,7 +86,7 @@ def show_findings(findings: "Sequence[Finding]") -> None:
 
 def findings_of(findings: "Sequence[Finding]") -> list[dict[str, str]]:
     """Return what the doctor found as plain text, its remedies in the words of the command line."""
-    from fathomless.app.flags import spoken
+    from fathomless.app.commands.flags import spoken
 
     return [{**asdict(finding), "remedy": spoken(finding.remedy)} for finding in findings]
 

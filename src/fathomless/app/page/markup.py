@@ -13,7 +13,7 @@ __all__ = ["render_template"]
 def render_template(name: str, **values: Any) -> str:
     """Return a page; every text among the values is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fathomless.app", "."),
+        loader=jinja2.PackageLoader("fathomless.app.page", "."),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless import plots
+from fathomless.app.commands.flags import flag_of
 from fathomless.app.doctor import TOLERATED
-from fathomless.app.flags import flag_of
 from fathomless.app.page.analysis import Analysis
 from fathomless.app.page.insights import Insights, insights
 from fathomless.app.page.markup import render_template

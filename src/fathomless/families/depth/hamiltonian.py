@@ -139,13 +139,17 @@ class Hamiltonian:
             prior = prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
-            rows = torch.arange(len(train))
+            rows = torch.arange(len(train), device="cpu")
             densities, narrowing = Densities(tuple(masses), log_density, rows, weight), ()
             structure = weighed(first, densities, q, None, None, table.seed)
             masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
-        log_q = torch.tensor([masses.get(number, 0.0) for number in found], dtype=torch.float64).log()
+        log_q = torch.tensor([masses.get(number, 0.0) for number in found], dtype=torch.float64, device="cpu").log()
         each = torch.logsumexp(log_density + log_q, 1)
-        count = torch.ones(len(each), dtype=torch.float64) if train.weight is None else train.weight.double().cpu()
+        count = (
+            torch.ones(len(each), dtype=torch.float64, device="cpu")
+            if train.weight is None
+            else train.weight.double().cpu()
+        )
         told = {str(number): one.told for number, one in found.items()}
         prior_mass = prior_of(first, list(masses)).softmax(0).tolist()
         return Fitted(
@@ -301,14 +305,14 @@ def _concluded(
     """Score the rows, each without what is left out with it, and compare the chains as functions."""
     x, chains, states = sampler.x, run.chains, len(run.chains[0].kept)
     noise = np.random.default_rng(seed)
-    rows = x[torch.from_numpy(np.sort(noise.permutation(len(x))[:_POINTS]))]
+    rows = x[torch.as_tensor(np.sort(noise.permutation(len(x))[:_POINTS]), device="cpu")]
     low, high = x.min(0).values, x.max(0).values
     box = low + (high - low) * torch.from_numpy(noise.random((_POINTS, x.shape[1]))).to(x)
     networks = FlatNetworks(sampler.network, len(chains))
     seen, densities = [], []
     for place in range(states):  # a state of every chain at once
         kept = [chain.kept[place] for chain in chains]
-        networks.weights.copy_(torch.from_numpy(np.array([one["weights"] for one in kept])))
+        networks.weights.copy_(torch.as_tensor(np.array([one["weights"] for one in kept]), device="cpu"))
         densities.append(sampler.observed.row_log_prob(networks(x), [sampler.noise_of(one) for one in kept]))
         seen.append(networks(torch.cat([rows, box])).double())
     values = torch.stack(seen, 1).flatten(2).cpu().numpy()  # (C, states, points)
@@ -341,4 +345,4 @@ def _concluded(
         "every": run.plan.every,
         **({"still": True} if functions and all(one.constant for one in functions) else {}),
     }
-    return Sampled(run, torch.from_numpy(loo), torch.from_numpy(shape), sampler.groups, told)
+    return Sampled(run, torch.as_tensor(loo, device="cpu"), torch.as_tensor(shape, device="cpu"), sampler.groups, told)

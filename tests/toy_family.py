@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fathomless.estimators.declaring import option
 from fathomless.estimators.findings import Case, Finding
-from fathomless.estimators.options import LawOptions, TableOptions, VariationalOptions, documented, option
+from fathomless.estimators.options import LawOptions, TableOptions, VariationalOptions, documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.tasks import Classifier, PredictedDensity, Regressor

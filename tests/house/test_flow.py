@@ -25,8 +25,8 @@ HOOKS = {  # abstract methods of estimators, by module: what a family or a task 
     "networks": {"_build_model", "_check_saved"},
     "tasks": {"score_samples", "sample"},
 }
-STEPS = {"__call__", "warn_of_depth"}  # steps after an inference: values that a family hands down
-LONGEST = 31  # classes in a method resolution order, those of scikit-learn included
+STEPS = {"__call__"}  # steps after an inference: values that a family hands down
+LONGEST = 29  # classes in a method resolution order, those of scikit-learn included
 MODEL = {"draw", "structure", "stochastic", "listed", "network"}  # capabilities of a model
 
 

@@ -26,7 +26,7 @@ from fathomless.families.baselines.steps import (
     SubspaceDraws,
     SWAGDraws,
 )
-from fathomless.families.depth.convergence import warn_of_depth
+from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.estimator import LayeredNetwork
 
 __all__ = [
@@ -55,7 +55,7 @@ class _Trained(LayeredNetwork, OneNetwork, ABC):
     """Estimators of a network that is trained, and no more."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        return Then(self._svi(), (warn_of_depth,))
+        return Then(self._svi(), (DepthWarnings(),))
 
 
 class _LaplaceNetwork(LaplaceNetworks, LayeredNetwork, OneNetwork):

@@ -9,20 +9,21 @@ import numpy as np
 import torch
 
 from fathomless.estimators.base import require_fitted
-from fathomless.estimators.hamiltonian import Hamiltonian, Sampled
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import Strategy, StructureSearch, Then
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.values import HMC
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
-from fathomless.families.depth.convergence import warn_of_depth
+from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.fitting import fitting
+from fathomless.families.depth.hamiltonian import Hamiltonian, Sampled
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
-from fathomless.inference.looks import FIRST, Law
+from fathomless.inference.out_of_fold.looks import FIRST, Law
 from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (
@@ -132,7 +133,10 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._sampled():
-            return Then(self._by_rows_or_bound(self._search(), prepared), (warn_of_depth,))
+            return Then(
+                self._by_rows_or_bound(self._search(), prepared),
+                (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),
+            )
         folder = None if self.checkpoint is None else Path(self.checkpoint) / "networks"
         start = self._with(
             {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": folder}
@@ -143,11 +147,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             start_session=start._session(),
             assemble=_sampled_model,
             state_noise=_stated,
-            chains=self.chains,
-            sweeps=self.sweeps,
-            leapfrogs=self.leapfrogs,
-            states=self.states,
-            structure_weights=self.structure_weights,
+            options=self.weights if isinstance(self.weights, HMC) else HMC(),
             double=self.precision == "float64",
         )
 
@@ -155,9 +155,9 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         free = not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool)
         return StructureSearch(
             free=free,
-            law=self._named_law() if free and self.structure_from != "elbo" else None,
-            cross_fit=self.weights in ("map", "hmc"),
-            unused=("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule"),
+            law=self._named_law() if free and self._choice("structure_from") != "elbo" else None,
+            cross_fit=self._choice("weights") in ("map", "hmc"),
+            unused=("schedule",),
         )
 
     def _multiplications(self, inputs: int) -> float:

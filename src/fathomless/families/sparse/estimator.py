@@ -21,8 +21,8 @@ from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetwork
 from fathomless.families.sparse.options import temperatures
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
 from fathomless.families.sparse.temperature import AtChosenTemperature, Choice
-from fathomless.inference.run import Fitted
-from fathomless.inference.training import adam_travel
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.training import adam_travel
 from fathomless.nn.spike_slab import SlabStart
 from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.system.errors import DataError

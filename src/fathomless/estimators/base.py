@@ -29,7 +29,7 @@ from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
 from fathomless.estimators.declaring import chosen, nested_of, replaced
-from fathomless.estimators.encoding import ClassTask, ColumnOptions, Task
+from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
 from fathomless.estimators.predictor import (
@@ -52,7 +52,7 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.renamed import moved, renaming, warn
+from fathomless.estimators.renamed import check_methods, moved, renaming, warn
 from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import called
@@ -70,22 +70,6 @@ from fathomless.system.rng import as_seed, building
 from fathomless.system.surroundings import recording
 
 __all__ = ["Estimator", "PredictiveEstimator", "require_fitted"]
-
-_STRATEGY = "return a strategy from _strategy, a value with infer(problem, table, session)"
-_PLAN = "return the split of rows, and refuse streams, in _split_plan"
-_CHAINS = "return MarkovChains of a SampledPosterior from _strategy"
-_REMOVED = {  # methods of families of earlier versions, and what is to be done in their place
-    "_infer": _STRATEGY,
-    "_warn": "put warnings into the Fitted of the strategy, or of a step after it",
-    "_share_held_out": _PLAN,
-    "_against_streams": _PLAN,
-    "_fold_plan": _PLAN,
-    "_set_predictions": "apply options of predictions in _build_model",
-    "_sampler": _CHAINS,
-    "_log_density": _CHAINS,
-    "_model_of": _CHAINS,
-    "_noise_of": _CHAINS,
-}
 
 
 class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
@@ -145,14 +129,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse methods that families defined for an earlier version, and that nothing calls any more."""
+        """Refuse methods that only earlier versions call."""
         super().__init_subclass__(**options)
-        for name, instead in _REMOVED.items():
-            if name in vars(cls):
-                raise DataError(
-                    f"{cls.__name__} defines {name}, which only earlier versions of fathomless call; {instead}: see "
-                    "'Your own family' in the documentation"
-                )
+        check_methods(cls)
 
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
@@ -525,6 +504,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
+        tags.target_tags.multi_output = isinstance(self._task(), NumberTask)
         return tags
 
 

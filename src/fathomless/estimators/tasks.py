@@ -266,11 +266,6 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         """Return the coefficient of determination of :meth:`predict`, as scikit-learn does; no target may be NaN."""
         return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
 
 class Regressor(NoiseOptions, BaseRegressor, ABC):
     """Regressors whose noise has a law that is an option."""
@@ -328,11 +323,6 @@ class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean log density of the rows, in nats."""
         return float(np.mean(self.score_samples(X)))
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 def _check_numbers(X: Any) -> None:

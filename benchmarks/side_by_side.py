@@ -9,6 +9,8 @@ Cases, with the networks of the defaults (8 columns, one target):
 - ``ensemble``: networks of depth 3, as a deep ensemble has.
 - ``restarts``: networks of unbounded depth, each with its own law over depth (4 depths), by the evidence bound.
 - ``temperatures``: networks of two layers whose weights may be absent, each with its own temperature.
+- ``transformers``: an ensemble of two transformer blocks, which have no stacked form and are applied block by block.
+- ``drawn``: networks of two layers with an independent Gaussian on each weight, which have no stacked form at all.
 
 Ways:
 
@@ -40,7 +42,7 @@ from torch.func import vmap
 
 from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
-from fathomless.families.baselines.model import finite_network
+from fathomless.families.baselines.model import finite_network, mean_field_network
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.sparse.model import SparseNetwork
 from fathomless.inference import batched, svi
@@ -49,7 +51,7 @@ from fathomless.inference.crossfit import Together
 from fathomless.inference.run import Run
 from fathomless.inference.stacked import Stack
 from fathomless.inference.training import Training
-from fathomless.nn.architectures import MLP
+from fathomless.nn.architectures import MLP, TabularTransformer
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SpikeSlabPosterior
@@ -78,12 +80,16 @@ def table(rows: int, dtype: torch.dtype) -> Rows:
 
 def starts(case: str, width: int, dtype: torch.dtype) -> Start:
     """Return what builds network i of a case."""
-    if case == "ensemble":
-        net = MLP(COLUMNS, 1, width)
-        return lambda i: finite_network(net, 3, seed=i, dtype=dtype)
-    if case == "restarts":
-        net = MLP(COLUMNS, 1, width)
-        return lambda i: UnboundedDepth(net.layer, net.head, law=TruncatedPoisson(1.0), seed=i, dtype=dtype)
+    net = MLP(COLUMNS, 1, width)
+    match case:
+        case "ensemble":
+            return lambda i: finite_network(net, 3, seed=i, dtype=dtype)
+        case "restarts":
+            return lambda i: UnboundedDepth(net.layer, net.head, law=TruncatedPoisson(1.0), seed=i, dtype=dtype)
+        case "transformers":
+            return lambda i: finite_network(TabularTransformer(COLUMNS, 1, width), 2, seed=i, dtype=dtype)
+        case "drawn":
+            return lambda i: mean_field_network(net, 2, seed=i, dtype=dtype)
 
     def sparse(i: int) -> SparseNetwork:
         torch.manual_seed(i)
@@ -229,14 +235,15 @@ def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way],
     blocks = Blocks.of(rows, [torch.arange(len(rows))] * count)
     sparse = [model for model in models if isinstance(model, SparseNetwork)]
     deep = [model for model in models if isinstance(model, UnboundedDepth)]
-    joint: Model = deep[0].side_by_side(deep[1:]) if deep else StackedSparse(sparse, [t.temperature for t in trainings])
-    run = Run(joint, Together(noise[2 * count :]).to(dtype), trainings[0], 0)
     found: dict[str, Way] = {
         "vmap": lambda: batched._epoch(runs, stack),
-        "stacked": lambda: svi._epoch(run, blocks),
         "in_turn": lambda: [svi._epoch(one, rows) for one in alone],
     }
-    trained = {"vmap": own, "stacked": [joint], "in_turn": [one.model for one in alone]}
+    trained = {"vmap": own, "in_turn": [one.model for one in alone]}
+    if case != "drawn":
+        joint = deep[0].side_by_side(deep[1:]) if deep else StackedSparse(sparse, [t.temperature for t in trainings])
+        run = Run(joint, Together(noise[2 * count :]).to(dtype), trainings[0], 0)
+        found["stacked"], trained["stacked"] = lambda: svi._epoch(run, blocks), [joint]
     if case == "restarts":
         laws = OwnLaws(copy.deepcopy(deep), trainings[0])
         found["own_laws"], trained["own_laws"] = lambda: laws.epoch(blocks), [laws.model]
@@ -304,9 +311,9 @@ def agreement(case: str, dtype: torch.dtype, count: int = 3, epochs: int = 20) -
 
 def main() -> None:
     """Print one JSON line for each case and size."""
-    cases = ("ensemble", "restarts", "temperatures")
+    cases = ("ensemble", "restarts", "temperatures", "transformers", "drawn")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="agreement, ensemble, restarts, temperatures; all by default")
+    parser.add_argument("cases", nargs="*", help=f"agreement, {', '.join(cases)}; all by default")
     parser.add_argument("--networks", type=int, nargs="+", default=NETWORKS)
     parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)

@@ -14,12 +14,13 @@ Cases, with the networks of the defaults (8 columns, one target):
 
 Ways:
 
-- ``vmap``: :func:`fathomless.inference.batched.fit_batched`.
-- ``stacked``: one network of stacked weights on rows in blocks, trained by :func:`fathomless.inference.svi.fit`. The
-  library stacks networks of depth (:mod:`fathomless.nn.stacked`); networks with absent weights are stacked here.
+- ``vmap``: :func:`fathomless.inference.variational.batched.fit_batched`.
+- ``stacked``: one network of stacked weights on rows in blocks, trained by
+  :func:`fathomless.inference.variational.svi.fit`. The library stacks networks of depth
+  (:mod:`fathomless.nn.stacked`); networks with absent weights are stacked here.
 - ``own_laws`` (restarts alone): stacked weights with a law for each network, written here. ``stacked`` has one law for
   all, as cross-fitting has. Supports that differ, which need masks in the optimiser, are left out: a lower bound.
-- ``in_turn``: :func:`fathomless.inference.svi.fit` for each network.
+- ``in_turn``: :func:`fathomless.inference.variational.svi.fit` for each network.
 
 The ways alternate in one process on one thread. Figures are medians over epochs: milliseconds of CPU time of the
 process for one step of all networks, and the time of each way over that of ``vmap``.
@@ -45,12 +46,12 @@ from fathomless.data.rows import Rows
 from fathomless.families.baselines.model import finite_network, mean_field_network
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.sparse.model import SparseNetwork
-from fathomless.inference import batched, svi
-from fathomless.inference.batched import BatchedRun, BatchedRuns
-from fathomless.inference.crossfit import Together
-from fathomless.inference.run import Run
-from fathomless.inference.stacked import Stack
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.crossfit import Together
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational import batched, svi
+from fathomless.inference.variational.batched import BatchedRun, BatchedRuns
+from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, TabularTransformer
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.sparse_layer import SpikeSlab

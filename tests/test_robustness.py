@@ -100,7 +100,8 @@ def start(home: Path) -> "subprocess.Popen[str]":
     """Start a fit of a table in the folder above, which tells its epochs."""
     home.mkdir(parents=True, exist_ok=True)
     words = ["fit", "../table.csv", "--out", "run", "--target", "side", "--depth-law", "poisson", "--epochs", "30"]
-    words += ["--width", "6", "--batch-size", "32", "--structure-rate", "1", "--patience", "none", "--resume"]
+    words += ["--structure-from", "elbo", "--elbo.rate", "1"]
+    words += ["--width", "6", "--batch-size", "32", "--patience", "none", "--resume"]
     command = [sys.executable, "-m", "fathomless.app.cli", *words, "--checkpoint-seconds", "0", "--log-json"]
     return subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -29,6 +29,7 @@ from fathomless.estimators.chains import chain_weights, convergence, modes_apart
 from fathomless.families.graph.model import IndianChefs, largest
 from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, PausedError
+from quick_fits import checked
 
 # fits are short on purpose
 pytestmark = [
@@ -66,7 +67,7 @@ def without(estimator: Any) -> dict[str, str]:
     [kind(**{**SHORT, "sweeps": 40, "states": 10, "networks": 8}) for kind in KINDS], expected_failed_checks=without
 )
 def test_estimators_pass_scikit_learn_checks(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, sweeps=16, states=4)
 
 
 # ------------------------------------------------------------------------------------------- rows

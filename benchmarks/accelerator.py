@@ -30,6 +30,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 from battery.cases import CASES, Case, predicted  # type: ignore[import-not-found]  # noqa: E402
 from fathomless import UnboundedDepthRegressor  # noqa: E402
 from fathomless.estimators.predictor import AnyPredictive  # noqa: E402
+from fathomless.estimators.values import ELBO, HMC  # noqa: E402
 from fathomless.families.registry import families  # noqa: E402
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive  # noqa: E402
 from fathomless.system.errors import DataError, PausedError  # noqa: E402
@@ -39,7 +40,7 @@ Array = npt.NDArray[Any]
 SECONDS = 360.0
 SHORT = {"epochs": 4, "weight_draws": 4, "candidate_steps": 20, "decoder_steps": 20, "latent_steps": 20}
 MEMBERS = {"members": 2, "validation_fraction": "auto"}
-CHAINS = {**MEMBERS, "weights": "hmc", "chains": 2, "sweeps": 16, "states": 4, "leapfrogs": 3}
+CHAINS = {**MEMBERS, "weights": HMC(chains=2, sweeps=16, states=4, leapfrogs=3)}
 #: Modes that the battery has no case of: family, task, name, options.
 MORE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("depth", "classification", "transformer", {"architecture": "transformer", "width": 8}),
@@ -51,8 +52,13 @@ MORE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("depth", "regression", "input-noise", {"noise": "input"}),
     ("depth", "regression", "student", {"likelihood": "student_t"}),
     ("depth", "regression", "laplace", {"likelihood": "laplace"}),
-    ("depth", "classification", "natural", {"structure_optimizer": "natural", "depth_law": "stick_breaking"}),
-    ("depth", "regression", "natural", {"structure_optimizer": "natural"}),
+    (
+        "depth",
+        "classification",
+        "natural",
+        {"structure_from": ELBO(optimizer="natural"), "depth_law": "stick_breaking"},
+    ),
+    ("depth", "regression", "natural", {"structure_from": ELBO(optimizer="natural")}),
     ("depth", "classification", "float32", {"precision": "float32"}),
     ("depth", "classification", "bfloat16", {"precision": "bfloat16"}),
     ("depth", "regression", "bayes-head", {"head": "bayes"}),

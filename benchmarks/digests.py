@@ -10,10 +10,12 @@ the number of threads (one here).
 import argparse
 import hashlib
 import json
+import multiprocessing
 import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import torch
 from sklearn import datasets
 
 import fathomless
+from fathomless.estimators.values import ELBO
 
 EPOCHS = 25
 MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
@@ -32,7 +35,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
         {"n_restarts": 2, "restarts": "average"},
         {"weights": "meanfield", "weight_draws": 4},
         {"weights": "sparse", "weight_draws": 4},
-        {"structure_optimizer": "natural", "depth_law": "stick_breaking"},
+        {"structure_from": ELBO(optimizer="natural"), "depth_law": "stick_breaking"},
         {"architecture": "transformer", "width": 8, "clip_norm": 1.0},
     ],
     "SparseBayes": [
@@ -147,22 +150,32 @@ def computed(name: str, options: dict[str, Any], X: Any, y: Any) -> dict[str, st
         return found | dict(exports(estimator))
 
 
+def named(fit: tuple[str, dict[str, Any], str]) -> tuple[str, dict[str, str]]:
+    """Return the key of a fit and what comes of it; one thread."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    name, options, wanted = fit
+    task = "Classifier" if name.endswith("Classifier") else "Regressor"
+    X, y = next((X, y) for table, X, y in tables(task) if table == wanted)
+    try:
+        return f"{name} {options} {wanted}", computed(name, options, X, y)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        return f"{name} {options} {wanted}", {"error": digest(str(error))}
+
+
 def main() -> int:
     """Print the digests as JSON, or compare them with those of another run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, help="what another run printed")
+    parser.add_argument("--against", type=Path, help="file with the output of another run")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each (default: 1)")
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    found = {}
-    for name in sorted(name for name in fathomless.__all__ if name[0].isupper()):
+    fits = []
+    for name in sorted(name for name in fathomless.__all__ if hasattr(getattr(fathomless, name), "fit")):
         task = "Classifier" if name.endswith("Classifier") else "Regressor"
-        for table, X, y in tables(task):
-            for options in [{}, *MORE.get(name.removesuffix(task), [])]:
-                try:
-                    found[f"{name} {options} {table}"] = computed(name, options, X, y)
-                except (ArithmeticError, RuntimeError, ValueError) as error:
-                    found[f"{name} {options} {table}"] = {"error": digest(str(error))}
+        for options in [{}, *MORE.get(name.removesuffix(task), [])]:
+            fits += [(name, options, table) for table, _, _ in tables(task)]
+    with ProcessPoolExecutor(given.jobs, multiprocessing.get_context("spawn")) as pool:
+        found = dict(pool.map(named, fits))
     if given.against is None:
         print(json.dumps(found, indent=1))
         return 0

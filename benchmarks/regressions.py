@@ -20,10 +20,10 @@ from speed import ROWS, posterior, unbounded
 from fathomless import UnboundedDepthClassifier
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.batched import BatchedRun, BatchedRuns
-from fathomless.inference.batched import _epoch as many_epoch
-from fathomless.inference.stacked import Stack
-from fathomless.inference.training import Training
+from fathomless.inference.variational.batched import BatchedRun, BatchedRuns
+from fathomless.inference.variational.batched import _epoch as many_epoch
+from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical
 

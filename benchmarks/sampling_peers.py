@@ -29,7 +29,7 @@ def ours(out: Path, sweeps: int, chains: int) -> None:
     import torch
     from sklearn.datasets import load_diabetes
 
-    from fathomless import UnboundedDepthRegressor
+    from fathomless import HMC, UnboundedDepthRegressor
 
     torch.set_num_threads(1)
     X, y = load_diabetes(return_X_y=True, scaled=False)
@@ -39,7 +39,10 @@ def ours(out: Path, sweeps: int, chains: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = UnboundedDepthRegressor(
-            weights="hmc", depth_law=1, likelihood="gaussian", sweeps=sweeps, chains=chains, states=200, random_state=0
+            weights=HMC(sweeps=sweeps, chains=chains, states=200),
+            depth_law=1,
+            likelihood="gaussian",
+            random_state=0,
         ).fit(X[:300], y[:300])
     model: Any = fitted.model_
     draws = model.draw(torch.from_numpy(X[300:]).float())

@@ -20,12 +20,13 @@ import numpy.typing as npt
 import torch
 
 import fathomless
+from fathomless.estimators.values import HMC
 
 Array = npt.NDArray[Any]
 QUICK: dict[str, dict[str, Any]] = {
     "IndianChefs": {"chains": 4, "sweeps": 200, "states": 40, "validation_fraction": 0.2},
     "ProjectedBayes": {"candidates": 20, "candidate_steps": 300, "decoder_steps": 150, "latent_steps": 100},
-    "UnboundedDepth hmc": {"weights": "hmc", "sweeps": 200, "states": 50, "leapfrogs": 10, "width": 16},
+    "UnboundedDepth hmc": {"weights": HMC(sweeps=200, states=50, leapfrogs=10), "width": 16},
 }
 
 

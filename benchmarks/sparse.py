@@ -24,9 +24,9 @@ from torch import nn
 
 from fathomless.data.rows import Rows
 from fathomless.families.sparse.model import SparseNetwork
-from fathomless.inference import svi
-from fathomless.inference.run import Run
-from fathomless.inference.training import Training
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational import svi
+from fathomless.inference.variational.training import Training
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab

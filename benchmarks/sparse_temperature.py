@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tables import halves
 
 from fathomless import SparseBayesClassifier, SparseBayesRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.datasets import Dataset, load
@@ -31,9 +30,10 @@ from fathomless.data.rows import Rows
 from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES
 from fathomless.families.sparse.temperature import compared
-from fathomless.inference.crossfit import held
-from fathomless.inference.noise import density
+from fathomless.inference.out_of_fold.crossfit import held
+from fathomless.inference.out_of_fold.noise import density
 from fathomless.system.errors import ConvergenceWarning
+from tables import halves
 
 REGRESSION = ("concrete", "energy", "yacht", "boston", "wine_red")
 CLASSIFICATION = ("iris", "breast_cancer", "wine_recognition", "german_credit")

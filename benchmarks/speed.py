@@ -33,15 +33,15 @@ from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.manifold.candidates import CandidateStage
 from fathomless.families.manifold.network import FlatNetwork
-from fathomless.inference import svi
-from fathomless.inference.batched import BatchedRun, BatchedRuns
-from fathomless.inference.batched import _epoch as many_epoch
+from fathomless.families.manifold.stages import StagedRun
 from fathomless.inference.mcmc.scales import observation
 from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
-from fathomless.inference.run import Run
-from fathomless.inference.stacked import Stack
-from fathomless.inference.stages import StagedRun
-from fathomless.inference.training import Training
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational import svi
+from fathomless.inference.variational.batched import BatchedRun, BatchedRuns
+from fathomless.inference.variational.batched import _epoch as many_epoch
+from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.nn.stacked import stacked
 from fathomless.posterior.laws import DepthLaw, StickBreaking, TruncatedPoisson

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fathomless.inference import noise
-from fathomless.inference.crossfit import Held
+from fathomless.inference.out_of_fold import noise
+from fathomless.inference.out_of_fold.crossfit import Held
 from fathomless.posterior.likelihoods import Gaussian, StudentT
 
 Draw = Callable[[np.random.Generator, int], Any]

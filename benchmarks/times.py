@@ -29,7 +29,7 @@ def cell(truth: str, rows: int, kind: str) -> dict[str, float]:
     sys.path.append(str(Path(__file__).parents[1]))  # the experiments of this clone
     from experiments.structure import table
     from fathomless import UnboundedDepthRegressor
-    from fathomless.inference import svi
+    from fathomless.inference.variational import svi
 
     torch.set_num_threads(1)
     spent = {"_epoch": 0.0, "_look": 0.0, "score": 0.0}

@@ -26,11 +26,11 @@ from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.objective import log_predictive
-from fathomless.inference.run import Fitted, Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.runs.callbacks import Checkpoint
+from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.variational.objective import log_predictive
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import ConvNet
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.laws import (

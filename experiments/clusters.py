@@ -26,8 +26,8 @@ from experiments.results import Request, Result, Value, summed_up
 from fathomless.data.rows import Rows
 from fathomless.families.baselines.model import dropout_network
 from fathomless.families.sparse.model import SparseNetwork
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.layers import WeightPrior

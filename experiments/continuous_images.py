@@ -17,8 +17,8 @@ from experiments.follow import class_scores, drawn, network, published, steps_of
 from experiments.images import pixels
 from experiments.results import Request, Result, Value
 from fathomless.families.continuous.dynamics import ConvDynamics
-from fathomless.inference.distributed import local_device
-from fathomless.inference.svi import fit
+from fathomless.inference.runs.distributed import local_device
+from fathomless.inference.variational.svi import fit
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.parts import run_parts
 from fathomless.system.rng import fold_in

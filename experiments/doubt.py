@@ -30,8 +30,8 @@ from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions, follow, parted
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.posterior.model import Draws, Model

@@ -17,8 +17,8 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions
-from fathomless.inference.objective import elbo
-from fathomless.inference.training import Training
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.distributions import ClassPredictive
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Gaussian, Likelihood

@@ -28,10 +28,10 @@ from fathomless.families.baselines.model import dropout_network, finite_network
 from fathomless.families.sparse.export import to_sparse
 from fathomless.families.sparse.model import SparseNetwork, freeze_after
 from fathomless.families.sparse.paths import active_paths
-from fathomless.inference.distributed import local_device
-from fathomless.inference.run import Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.runs.distributed import local_device
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import Architecture
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions

@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from experiments.results import Request, Result, Value, summed_up
+from experiments.selection import Selection, selections
 from fathomless.data import datasets
 from fathomless.data.rows import Rows
-from fathomless.families.sparse.logistic import Selection, selections
 from fathomless.families.sparse.model import SparseNetwork
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.objective import elbo
-from fathomless.inference.training import Training
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.training import Training
 from fathomless.nn.bayesian import bayesian, sparse_layers
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
@@ -75,7 +75,7 @@ class Protocol:
     block, batch : int
         Rows of a block, and blocks of a batch.
     epochs, learning_rate, structure_rate
-        As in :class:`~fathomless.inference.training.Training`.
+        As in :class:`~fathomless.inference.variational.training.Training`.
     schedules : mapping of str to schedule
         Of the learning rate, for each method.
     standardised : int

@@ -30,7 +30,7 @@ from fathomless.families.manifold.fit import Manifold, Recipe
 from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatNetwork
-from fathomless.inference.stages import run_stages
+from fathomless.families.manifold.stages import run_stages
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.system.parts import run_parts

@@ -31,8 +31,8 @@ from fathomless.data.targets import TargetScale
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.likelihoods import Laplace, Likelihood
 from fathomless.posterior.metrics import coverage, nll

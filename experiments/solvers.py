@@ -26,8 +26,8 @@ from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck, excess, transition
 from fathomless.families.continuous.solve import PathOptions
-from fathomless.inference.objective import elbo
-from fathomless.inference.svi import fit
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.svi import fit
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.parts import run_parts
 from fathomless.system.rng import as_generator, fold_in

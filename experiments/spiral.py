@@ -20,10 +20,10 @@ from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.batched import BatchedRuns, densities, fit_batched
-from fathomless.inference.run import Fitted
-from fathomless.inference.stacked import Stack
-from fathomless.inference.training import Training
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.batched import BatchedRuns, densities, fit_batched
+from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import (
     DepthLaw,
@@ -61,7 +61,7 @@ class Protocol:
     Attributes
     ----------
     epochs, batch_size, learning_rate, schedule, temperature, structure_rate, structure_every
-        As in :class:`~fathomless.inference.training.Training`.
+        As in :class:`~fathomless.inference.variational.training.Training`.
     law : str
         Family of the posterior over depth of the unbounded network.
     initial_depth : float

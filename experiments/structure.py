@@ -28,7 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "default": {},
     "one": {"members": 1},
     "elbo": {"structure_from": "elbo"},
-    "elbo@8": {"structure_from": "elbo", "initial_depth": 8.0},
+    "elbo@8": {"structure_from": "elbo", "structure_from__initial_depth": 8.0},
 }
 #: Truths.
 TABLES = (
@@ -135,7 +135,7 @@ def _scores(name: str, options: dict[str, Any], s: int, settings: dict[str, Any]
     kind = UnboundedDepthClassifier if name.startswith("spiral") else UnboundedDepthRegressor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        estimator = kind(random_state=seed, **options).fit(X, y)
+        estimator = kind(random_state=seed).set_params(**options).fit(X, y)
     seconds = time.perf_counter() - start
     errors, weights = estimator.depth_posterior_error_, estimator.fit_diagnostics_.structure
     scores: dict[str, Any] = {

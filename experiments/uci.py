@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data import datasets
+from fathomless.estimators.values import ELBO
 from fathomless.estimators.variational import fit_together
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP
@@ -53,10 +54,9 @@ def _narrow(inputs: int, outputs: int) -> MLP:
 _PAPER: Mapping[str, Any] = {
     "architecture": _narrow,
     "noise": 1.0,
-    "initial_depth": 1.0,
+    "structure_from": ELBO(rate=0.1, initial_depth=1.0),
     "min_depth": 1,
     "learning_rate": 0.01,
-    "structure_rate": 0.1,
     "batch_size": 256,
     "schedule": "constant",
     "patience": None,

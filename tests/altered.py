@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import fathomless
 from battery.cases import CASES, predicted
+from fathomless.estimators.values import HMC as Chains
 from fathomless.system.errors import FathomlessError
 from fuzz import damaged_header, damaged_json, outcome, prepare, signed, wrong
 from quick_fits import problem, table
@@ -86,7 +87,7 @@ VALUES: list[Any] = [
     *([[1, 2], [3]], {"x": 1}, {"class": "os.system", "fields": {"command": "touch pwned"}}, {"function": True}),
     {"class": "SmoothTruncation", "fields": {}},
 ]
-HMC = {"weights": "hmc", "members": 2, "sweeps": 16, "states": 4, "chains": 2, "leapfrogs": 3, "epochs": 8, "width": 6}
+HMC = {"weights": Chains(chains=2, sweeps=16, leapfrogs=3, states=4), "members": 2, "epochs": 8, "width": 6}
 SHORT = {"members": 1, "epochs": 5, "width": 6}
 #: Events that no loading causes.
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "ctypes.dlopen")

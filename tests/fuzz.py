@@ -23,7 +23,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,10 +35,13 @@ import pyarrow.parquet
 import torch
 
 from fathomless import UnboundedDepthRegressor
-from fathomless.app import inputs
 from fathomless.app.cli import main
-from fathomless.data import files as tables
+from fathomless.app.commands import inputs
+from fathomless.app.commands.flags import flag_of
+from fathomless.estimators.declaring import nested_options
+from fathomless.estimators.options import options_of
 from fathomless.system.errors import DataError
+from fathomless.tables import files as tables
 
 SECONDS = 60  # that one case may take
 NASTY: list[Any] = [
@@ -265,8 +268,10 @@ def damaged_options(random: Random) -> list[str]:
     """Return some options with values good and bad."""
     words = []
     for _ in range(random.choice([1, 1, 2, 3])):
-        option = random.choice([f for f in fields(UnboundedDepthRegressor) if f.metadata["kind"] != "object"])
-        flag = "--" + option.name.replace("_", "-")
+        declared = options_of(UnboundedDepthRegressor)
+        every = [(f.name, f) for f in declared] + [(name, inner) for name, _, _, inner in nested_options(declared)]
+        name, option = random.choice([(name, f) for name, f in every if f.metadata["kind"] != "object"])
+        flag = flag_of(name)
         values = [str(value) for value in NASTY if isinstance(value, int | float | str) and "\x00" not in str(value)]
         values += [*option.metadata["names"], "auto", "none", str(option.default)]
         words += [flag] if option.metadata["kind"] == "flag" else [flag, random.choice(values)]

@@ -28,8 +28,8 @@ import torch
 from pyarrow import feather, ipc, parquet
 
 from altered import apart
-from fathomless.data import files
 from fathomless.system.errors import FathomlessError
+from fathomless.tables import files
 
 WIDE = 200_001  # columns
 SECONDS = 60  # that one file may take

@@ -13,8 +13,8 @@ import pytest
 
 import run_folders
 from commands import Call, Said
-from fathomless.data import files as tables
-from fathomless.data.writers import writer
+from fathomless.tables import files as tables
+from fathomless.tables.writers import writer
 
 N = 90
 QUICK = ["--epochs", "4", "--width", "8", "--members", "3"]  # an analysis asks every network

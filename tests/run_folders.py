@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fathomless.data.writers import writer
+from fathomless.tables.writers import writer
 
 N = 80
 FIT = ["fit", "data.csv", "--target", "price", "--out", "run", "--epochs", "24", "--width", "4", "--quiet"]

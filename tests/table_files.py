@@ -8,7 +8,7 @@ import lzma
 import pyarrow as pa
 from pyarrow import parquet
 
-from fathomless.data import files as tables
+from fathomless.tables import files as tables
 
 #: A small table.
 SMALL = b"a,b\n1,2\n3,4\n"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.exceptions import NotFittedError
 
+from fathomless.estimators.values import ELBO
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.system.errors import DataError, DepthError, DivergenceError, FathomlessError
 from refusals import Array, classifier, frame, inf, nan, numbers, refused, regressor
@@ -333,8 +334,8 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"depth_law": "geometric"}, "depth_law='geometric' was given; allowed are 'auto', 'poisson'"),
         ({"depth_law": 1, "min_depth": 2}, "depth_law=1 was given; .* at least min_depth=2"),
         ({"depth_law": None}, "depth_law=None was given; allowed are"),
-        ({"initial_depth": -1.0}, "-1"),
-        ({"initial_depth": nan}, "nan"),
+        ({"structure_from": ELBO(initial_depth=-1.0)}, "-1"),
+        ({"structure_from": ELBO(initial_depth=nan)}, "nan"),
         ({"depth_prior": 0.0}, r"0\.0"),
         ({"depth_prior": "flat"}, "depth_prior='flat'|'flat'"),
         ({"min_depth": -1}, "min_depth=-1 was given; at least 0 is needed"),
@@ -362,10 +363,13 @@ def test_other_targets_are_refused_when_a_fit_goes_on() -> None:
         ({"batch_size": "big"}, "batch_size='big' was given"),
         ({"learning_rate": 0.0}, "learning_rate=0.0 was given; a positive, finite number is allowed"),
         ({"learning_rate": nan}, "learning_rate=nan was given"),
-        ({"structure_rate": -1.0}, "structure_rate=-1.0 was given; 0 or more is allowed"),
-        ({"structure_rate": "fast"}, "structure_rate='fast' was given"),
-        ({"structure_optimizer": "lbfgs"}, "structure_optimizer='lbfgs' was given; allowed are 'adam' and 'natural'"),
-        ({"structure_radius": 0.0, "structure_optimizer": "natural"}, r"structure_radius=0\.0 was given"),
+        ({"structure_from": ELBO(rate=-1.0)}, "structure_from__rate=-1.0 was given; 0 or more is allowed"),
+        ({"structure_from": ELBO(rate="fast")}, "structure_from__rate='fast' was given"),
+        (
+            {"structure_from": ELBO(optimizer="lbfgs")},
+            "structure_from__optimizer='lbfgs' was given; allowed are 'adam' and 'natural'",
+        ),
+        ({"structure_from": ELBO(radius=0.0, optimizer="natural")}, r"structure_from__radius=0\.0 was given"),
         ({"schedule": "linear"}, "schedule='linear' was given; allowed are 'cosine', 'constant' and 'one_cycle'"),
         ({"schedule": ()}, r"schedule=\(\) was given"),
         ({"schedule": ("fast", "slow")}, "schedule=.* was given"),
@@ -437,7 +441,7 @@ def test_a_depth_without_prior_mass_is_refused() -> None:
     from fathomless.posterior.laws import UniformPrior
 
     with pytest.raises((DepthError, DataError), match=r"prior|reaches"):
-        regressor(depth_prior=UniformPrior(2), initial_depth=5.0).fit(numbers(), numbers()[:, 0])
+        regressor(depth_prior=UniformPrior(2), structure_from=ELBO(initial_depth=5.0)).fit(numbers(), numbers()[:, 0])
 
 
 # ------------------------------------------------------------------------------------ predicting too early

@@ -288,12 +288,28 @@ def test_a_classification_goes_through_the_command_line(toy: Path, call: Call, t
             r"cannot be loaded \(DataError: .*name a class of fathomless.estimators.networks.Networks as networks",
         ),
         (
+            "toy_flat:FAMILY",
+            "from dataclasses import dataclass\nfrom fathomless.estimators.options import CrossFitOptions, LawOptions\n"
+            "from fathomless.estimators.options import TableOptions\nfrom fathomless.families.family import Family\n"
+            "Flat = dataclass(type('Flat', (CrossFitOptions, LawOptions, TableOptions), {}))\n"
+            "FAMILY = Family(name='flat', title='', options=Flat)",
+            r"cannot be loaded \(DataError: .*structure_delay, structure_rate beside structure_from.*ELBO now\)",
+        ),
+        (
             "toy_depth:FAMILY",
             "from fathomless.families.depth import FAMILY",
             r"is Family\(name='depth'.*; a Family is allowed, under another name than depth, sparse",
         ),
     ],
-    ids=["no module", "a module that fails", "no such name", "no family", "a family of before", "a taken name"],
+    ids=[
+        "no module",
+        "a module that fails",
+        "no such name",
+        "no family",
+        "a family of before",
+        "flat options",
+        "a taken name",
+    ],
 )
 def test_an_entry_point_that_brings_no_new_family_is_refused(
     place: str, source: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call

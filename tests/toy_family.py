@@ -22,14 +22,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fathomless.estimators.declaring import option
 from fathomless.estimators.findings import Case, Finding
-from fathomless.estimators.options import LawOptions, TableOptions, VariationalOptions, documented, option
+from fathomless.estimators.options import LawOptions, TableOptions, VariationalOptions, documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.tasks import Classifier, PredictedDensity, Regressor
 from fathomless.estimators.variational import OneNetwork
 from fathomless.families.family import Family
-from fathomless.inference.run import Fitted
+from fathomless.inference.runs.run import Fitted
 from fathomless.nn.layers import gaussian_divergence
 from fathomless.plots.page import Group, StructureSection, TextTable, percent
 from fathomless.posterior.capabilities import HasStructureLaw

@@ -1,4 +1,4 @@
-"""The command line as reference: every command and option, read from :mod:`fathomless.app.arguments` while building."""
+"""Reference of the command line: all commands and options, from :mod:`fathomless.app.commands.arguments`."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from fathomless.app.arguments import parser
+from fathomless.app.commands.arguments import parser
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
@@ -41,7 +41,8 @@ def _text() -> Iterator[str]:
         yield from ("::", "", *(f"    {line}" for line in (command.usage or "").splitlines()), "")
         yield from (f".. program:: {title}", "")
         for group in command._action_groups:
-            actions = [action for action in group._group_actions if action.dest != "help"]
+            shown = (action for action in group._group_actions if action.help != argparse.SUPPRESS)
+            actions = [action for action in shown if action.dest != "help"]
             if actions and group.title not in ("positional arguments", "options"):
                 yield from (f"**{str(group.title).capitalize()}**", "")
             for action in actions:
@@ -64,7 +65,7 @@ def _heads(action: argparse.Action) -> Iterator[str]:
 def _help(action: argparse.Action) -> str:
     text = str(action.help or "").replace("%%", "%")
     text = text.replace("*", r"\*").replace("`", r"\`").replace("|", r"\|")
-    text = re.sub(r"(?<!\S)--[a-z-]+", r"``\g<0>``", text)  # its dashes are two
+    text = re.sub(r"(?<!\S)--[a-z.-]+", r"``\g<0>``", text)  # its dashes are two
     keep = text.split()[:1] == ["auto"]  # a value, not a word
     return f"{text if keep else text[:1].upper() + text[1:]}."
 

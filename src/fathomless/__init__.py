@@ -1,6 +1,7 @@
 """fathomless: Bayesian neural networks whose structure is a random variable.
 
-Public names are those of the families (:mod:`fathomless.families.registry`), :func:`load` and ``__version__``. They are
+Public names are those of the families (:mod:`fathomless.families.registry`), values of their options
+(:mod:`fathomless.estimators.values`), :func:`load` and ``__version__``. They are
 resolved on first use; importing the package runs nothing and does not import torch.
 """
 
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fathomless.system.version import __version__ as __version__
 
 if TYPE_CHECKING:  # type checkers do not run what follows
+    from fathomless.estimators.values import ELBO as ELBO
+    from fathomless.estimators.values import HMC as HMC
     from fathomless.families.baselines.estimator import (
         DeepEnsembleClassifier as DeepEnsembleClassifier,
     )
@@ -83,7 +86,8 @@ def _places() -> dict[str, str]:
     from fathomless.families.registry import BUILT_IN
 
     places = {name: place for family in BUILT_IN for name, place in family.estimators.items()}
-    return {**places, "load": "fathomless.families.registry:load"}
+    values = {name: f"fathomless.estimators.values:{name}" for name in ("ELBO", "HMC")}
+    return {**places, **values, "load": "fathomless.families.registry:load"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fathomless.app import report
+from fathomless.app.page import report
 from housing import houses, write
 from run_folders import write_table
 

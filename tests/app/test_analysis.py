@@ -10,7 +10,7 @@ from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import StandardScaler
 
 from commands import Call
-from fathomless.app.analysis import Analysis, analyse
+from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.estimators.evaluation import evaluate
 from fathomless.system.errors import FileError
 from housing import fitted, refused

@@ -1,6 +1,7 @@
 """What can be said on the command line, and what is answered to what cannot."""
 
 import argparse
+import copy
 import re
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from fathomless.app.arguments import parser
+from fathomless.app.commands.arguments import parser
+from fathomless.app.commands.flags import flag_of
+from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 
@@ -28,10 +31,12 @@ COMMANDS = [
 ]
 PARSER = parser({name: lambda given: 0 for name in COMMANDS})
 FIT = ["fit", "data.csv", "--target", "price"]
-BOTH = {
-    option.name: option for kind in (UnboundedDepthClassifier, UnboundedDepthRegressor) for option in options_of(kind)
-}
-OPTIONS = [option for option in BOTH.values() if option.metadata["kind"] != "object"]
+KINDS = (UnboundedDepthClassifier, UnboundedDepthRegressor)
+BOTH = {option.name: option for kind in KINDS for option in options_of(kind)}
+NESTED = {name: copy.copy(inner) for kind in KINDS for name, _, _, inner in nested_options(options_of(kind))}
+for nested, inner in NESTED.items():  # as the others, by the names of set_params
+    inner.name = nested
+OPTIONS = [option for option in (BOTH | NESTED).values() if option.metadata["kind"] != "object"]
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -41,7 +46,8 @@ def parsed(*words: str) -> argparse.Namespace:
 def options(*words: str) -> dict[str, Any]:
     """Parse the words after a fit; return the options of the estimator."""
     found = vars(parsed(*FIT, *words))
-    return {name.removeprefix("option_"): value for name, value in found.items() if name.startswith("option_")}
+    asked = {name.removeprefix("option_"): value for name, value in found.items() if name.startswith("option_")}
+    return {name.rpartition(".")[2]: value for name, value in asked.items()}
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -62,7 +68,7 @@ def help_of(capsys: pytest.CaptureFixture[str], *words: str, all_: bool = False)
 
 
 def flag(option: "Field[Any]") -> str:
-    return "--" + option.name.replace("_", "-")
+    return flag_of(option.name)
 
 
 def name_of(value: Any) -> str:
@@ -109,9 +115,9 @@ def test_help_names_what_help_all_explains(capsys: pytest.CaptureFixture[str]) -
     brief, whole = help_of(capsys, "fit"), help_of(capsys, "fit", all_=True)
     assert len(brief.splitlines()) < 140
     assert brief.index("--target") < brief.index("--structure") < brief.index("--decimal") < brief.index("--epochs")
-    for name in sorted(set(re.findall(r"--[a-z][-a-z0-9]+", whole)) - {"--help-all"}):
+    for name in sorted(set(re.findall(r"--[a-z][-a-z0-9.]*[a-z0-9]", whole)) - {"--help-all"}):
         if f"\n  {name}" in whole:
-            assert re.search(rf"(^|\s){name}($|[\s,])", brief), name
+            assert re.search(rf"(^|\s){re.escape(name)}($|[\s,])", brief), name
 
 
 def test_every_option_of_an_estimator_is_offered_unless_only_python_can_give_it(
@@ -119,9 +125,10 @@ def test_every_option_of_an_estimator_is_offered_unless_only_python_can_give_it(
 ) -> None:
     text = help_of(capsys, "fit", all_=True)
     offered = {option.name for option in OPTIONS if re.search(rf"^  {flag(option)}[ ,]", text, re.MULTILINE)}
-    for kind in (UnboundedDepthClassifier, UnboundedDepthRegressor):
-        for option in options_of(kind):
-            assert (option.name in offered) == (option.metadata["kind"] != "object"), option.name
+    for option in (BOTH | NESTED).values():
+        assert (option.name in offered) == (option.metadata["kind"] != "object"), option.name
+    assert {"weights__chains", "structure_from__initial_depth"} <= offered
+    assert not re.search(r"--(leapfrogs|initial-depth)\b", text)  # the version before had them
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=name_of)

@@ -18,13 +18,14 @@ import pytest
 
 import fathomless
 from commands import Call, Said
-from fathomless.app import manifests, report
+from fathomless.app import manifests
 from fathomless.app.cli import main
-from fathomless.data import files as tables
+from fathomless.app.page import report
 from fathomless.estimators.options import options_of
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning
+from fathomless.tables import files as tables
 from housing import QUICK, SCORES, N, fit, fitted, houses, model_of, predicted, refused, write
 
 # fits are short on purpose
@@ -155,12 +156,9 @@ RANGES = {
     if option.metadata["kind"] == "whole"
 } | {
     "learning_rate": ["0", "-1"],
-    "structure_rate": ["-1"],
-    "structure_radius": ["0", "-1"],
     "temperature": ["0", "-1"],
     "clip_norm": ["0", "-1"],
     "validation_fraction": ["1", "-0.1"],
-    "initial_depth": ["0", "-1", "1e9"],
     "depth_prior": ["0", "-1", "1e9"],
     "weight_prior": ["0", "-1"],
     "noise": ["0", "-1"],
@@ -182,7 +180,56 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
         assert manifests.state("run") == "empty"
 
 
-@pytest.mark.parametrize("word", ["--device=meta", "--width=99999999999999999999", "--structure-delay=-1"])
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--structure-from", "elbo", "--elbo.rate", "-1"], "--elbo.rate"),
+        (["--structure-from", "elbo", "--elbo.rate", "nan"], "--elbo.rate"),
+        (["--structure-from", "elbo", "--elbo.delay", "-1"], "--elbo.delay"),
+        (["--structure-from", "elbo", "--elbo.radius", "0"], "--elbo.radius"),
+        (["--structure-from", "elbo", "--elbo.initial-depth", "0"], "--elbo.initial-depth"),
+        (["--structure-from", "elbo", "--elbo.initial-depth", "1e9"], "--elbo.initial-depth"),
+        (["--weights", "hmc", "--hmc.chains", "1"], "--hmc.chains 1 was given; at least 2 is needed"),
+        (["--weights", "hmc", "--hmc.sweeps", "15"], "--hmc.sweeps 15 was given; at least 16 is needed"),
+        (["--hmc.chains", "3"], "--hmc.chains was given with --weights map; it is an option of --weights hmc: add"),
+        (["--elbo.rate", "1"], "--elbo.rate was given with --structure-from auto; it is an option of --structure-from"),
+        (["--structure", "graph", "--hmc.chains", "3"], "which --structure graph has not; it is for --structure depth"),
+        (
+            ["--structure", "continuous", "--elbo.radius", "1"],
+            "--structure continuous has not; it is for",
+        ),
+        (["--weights", "hmc", "--chains", "3", "--hmc.chains", "3"], "leave it out"),
+    ],
+)
+def test_options_of_values_are_refused_and_leave_no_run(call: Call, words: list[str], flag: str) -> None:
+    said = call("fit", "houses.csv", "--target", "price", "--out", "run", *words)
+    refused(said, flag)
+    assert "__" not in said.err
+    assert manifests.state("run") == "empty"
+
+
+def test_old_flags_are_taken_with_a_note(call: Call) -> None:
+    quick = ["--depth-law", "1", "--width", "4", "--epochs", "2", "--quiet"]
+    old = ["--weights", "hmc", "--chains", "2", "--sweeps", "16", "--leapfrogs", "3", "--states", "4"]
+    new = ["--weights", "hmc", "--hmc.chains", "2", "--hmc.sweeps", "16", "--hmc.leapfrogs", "3", "--hmc.states", "4"]
+    said = call("fit", "houses.csv", "--target", "price", "--out", "old", *quick, *old)
+    assert said.code == 0
+    assert "note: --chains is deprecated; use --hmc.chains" in said.err
+    said = call("fit", "houses.csv", "--target", "price", "--out", "new", *quick, *new)
+    assert said.code == 0
+    assert "deprecated" not in said.err
+    tensors = [next(Path(name).glob("tensors-*")).read_bytes() for name in ("old", "new")]
+    assert tensors[0] == tensors[1]
+    before, after = (manifests.read_manifest(name) for name in ("old", "new"))
+    assert before is not None
+    assert after is not None
+    assert before.options == after.options
+    said = call("fit", "houses.csv", "--target", "price", "--out", "idle", *quick, "--leapfrogs", "3")
+    assert said.code == 0
+    assert "note: --leapfrogs is deprecated, and has no effect without --weights hmc; use --hmc.leapfrogs" in said.err
+
+
+@pytest.mark.parametrize("word", ["--device=meta", "--width=99999999999999999999", "--elbo.delay=-1"])
 def test_options_that_no_training_can_use_are_refused(call: Call, word: str) -> None:
     said = call("fit", "houses.csv", "--target", "price", "--out", "run", "--epochs", "1", "--quiet", word)
     refused(said, "")
@@ -275,7 +322,7 @@ def test_a_page_of_cross_fitted_networks_says_so(call: Call, monkeypatch: pytest
     assert "no probability that the network has so many layers" in html
     assert "Each network is a point estimate" in html
     assert "their part is 0" not in html
-    assert "--initial-depth" not in html
+    assert "initial-depth" not in html
 
 
 def test_the_folder_of_a_run_follows_from_the_target(call: Call) -> None:

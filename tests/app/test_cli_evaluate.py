@@ -11,10 +11,12 @@ import torch
 
 import fathomless
 from commands import Call, Said
-from fathomless.app import columns, report, runs
-from fathomless.data import files as tables
+from fathomless.app import runs
+from fathomless.app.commands import columns
+from fathomless.app.page import report
 from fathomless.data.frames import as_numbers
 from fathomless.families.registry import references
+from fathomless.tables import files as tables
 from housing import SCORES, N, column, fit, fitted, houses, predicted, refused, standard_input, write
 
 # fits are short on purpose

@@ -16,8 +16,8 @@ import pytest
 
 from commands import Call
 from fathomless.app import manifests, runs
-from fathomless.data import files as tables
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.tables import files as tables
 from housing import QUICK, N, column, fit, fitted, houses, model_of, predicted, refused, standard_input, write
 
 # fits are short on purpose

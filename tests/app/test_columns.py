@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fathomless.app import columns
+from fathomless.app.commands import columns
 from fathomless.data.schema import Schema
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive

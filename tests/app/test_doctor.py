@@ -17,17 +17,18 @@ from sklearn import datasets as bundled
 
 from fathomless.app import doctor
 from fathomless.app.doctor import examine
-from fathomless.data import readers
 from fathomless.data.frames import frame
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.scores import Score
+from fathomless.estimators.values import ELBO
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.structure import GraphPosterior
 from fathomless.system.errors import ConvergenceWarning, DataWarning
+from fathomless.tables import readers
 
 Array = npt.NDArray[Any]
 Estimator = UnboundedDepthClassifier | UnboundedDepthRegressor
@@ -144,18 +145,18 @@ def test_three_epochs_are_a_short_training() -> None:
 
 
 def test_a_depth_that_learns_too_slowly_has_not_moved() -> None:
-    findings = looked_over(regressor(structure_from="elbo", structure_rate=1e-4, epochs=200), *sine(120))
+    findings = looked_over(regressor(structure_from=ELBO(rate=1e-4), epochs=200), *sine(120))
     assert list(problems(findings)) == ["Depth has not moved"]
-    assert "structure_rate (now 0.0001)" in findings["Depth has not moved"].remedy
+    assert "structure_from__rate (now 0.0001)" in findings["Depth has not moved"].remedy
 
 
 def test_a_depth_that_still_moves_has_not_come_to_rest() -> None:
     estimator = regressor(
-        structure_from="elbo", epochs=60, batch_size=16, initial_depth=8.0, structure_rate=2.0, schedule="constant"
+        structure_from=ELBO(initial_depth=8.0, rate=2.0), epochs=60, batch_size=16, schedule="constant"
     )
     with pytest.warns(ConvergenceWarning, match="not come to rest"):
         findings = looked_over(estimator, *line(120))
-    assert "Raise epochs (now 60) or structure_rate (now 2)" in findings["Depth has not come to rest"].remedy
+    assert "Raise epochs (now 60) or structure_from__rate (now 2)" in findings["Depth has not come to rest"].remedy
     estimator.n_iter_ = 50  # had it been stopped there, it would be advice
     titles = {finding.title: finding.severity for finding in examine(estimator, [])}
     assert titles["Depth was still on its way when the training stopped"] == "advice"
@@ -182,11 +183,11 @@ def test_a_law_that_ends_is_an_upper_bound() -> None:
 
 
 def test_a_line_that_must_have_two_layers_is_at_its_lower_bound() -> None:
-    estimator = regressor(structure_from="elbo", min_depth=2, initial_depth=0.06, epochs=20).fit(*line(80))
+    estimator = regressor(structure_from=ELBO(initial_depth=0.06), min_depth=2, epochs=20).fit(*line(80))
     found = {finding.title: finding for finding in examine(estimator, [])}
     assert found["Depth is at its lower bound"].severity == "advice"
     assert found["Depth is at its lower bound"].remedy == "Lower min_depth (now 2)."
-    estimator = regressor(structure_from="elbo", initial_depth=0.06, epochs=20).fit(*line(80))
+    estimator = regressor(structure_from=ELBO(initial_depth=0.06), epochs=20).fit(*line(80))
     assert "Depth is at its lower bound" not in {finding.title for finding in examine(estimator, [])}
 
 
@@ -197,7 +198,7 @@ def test_nothing_is_said_of_a_depth_that_was_given(law: Any) -> None:
 
 
 def test_nothing_is_said_of_the_depth_of_a_family_without_one() -> None:
-    estimator = regressor(structure_from="elbo", structure_rate=1e-4, epochs=20).fit(*line(80))
+    estimator = regressor(structure_from=ELBO(rate=1e-4), epochs=20).fit(*line(80))
     estimator.model_ = torch.nn.Linear(1, 1)  # type: ignore[assignment]
     estimator.structure_ = GraphPosterior(kind="graph")
     estimator.history_ = [{k: v for k, v in row.items() if k != "mean_depth"} for row in estimator.history_]

@@ -25,11 +25,11 @@ from fathomless import (
     SparseBayesRegressor,
     UnboundedDepthRegressor,
 )
-from fathomless.data.files import read
-from fathomless.data.writers import writer
 from fathomless.system import io, memory
 from fathomless.system.errors import DataError, FathomlessError, FileError
 from fathomless.system.terminal import plain
+from fathomless.tables.files import read
+from fathomless.tables.writers import writer
 from quick_fits import problem
 from run_folders import FIT, write_table
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fathomless.app import inputs
 from fathomless.app.cli import main
-from fathomless.data import files as tables
+from fathomless.app.commands import inputs
 from fathomless.data import frames
-from fathomless.data.oddities import observations
-from fathomless.data.writers import writer
 from fathomless.system.errors import DataError, FileError
+from fathomless.tables import files as tables
+from fathomless.tables.oddities import observations
+from fathomless.tables.writers import writer
 
 MESSY = Path(__file__).parents[1] / "messy"
 EXPECTED: list[dict[str, Any]] = json.loads((MESSY / "expected.json").read_text(encoding="utf-8"))

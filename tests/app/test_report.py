@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.app.analysis import analyse
-from fathomless.app.report import Page, render
+from fathomless.app.page.analysis import analyse
+from fathomless.app.page.report import Page, render
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.nn.architectures import MLP

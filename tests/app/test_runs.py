@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from commands import Call
 from fathomless.app import manifests, runs
-from fathomless.data import files as tables
 from fathomless.estimators.evaluation import evaluate
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
+from fathomless.tables import files as tables
 from run_folders import FIT, N, events, model_of, write_table
 
 # fits are short on purpose
@@ -79,7 +79,8 @@ def test_a_finished_run_is_an_estimator_that_python_loads(call: Call) -> None:
 
 
 def test_relevance_of_columns_is_written_where_weights_are_sampled(call: Call) -> None:
-    short = ["--depth-law", "1", "--chains", "2", "--sweeps", "16", "--leapfrogs", "3", "--states", "4"]
+    short = ["--depth-law", "1", "--hmc.chains", "2", "--hmc.sweeps", "16"]
+    short += ["--hmc.leapfrogs", "3", "--hmc.states", "4"]
     assert call(*FIT, "--weights", "hmc", *short).code == 0
     head, *rows = Path("run/relevance.csv").read_text(encoding="utf-8").splitlines()
     assert head == "column,median,low,high"

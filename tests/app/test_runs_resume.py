@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from commands import Call, Said
-from fathomless.app import manifests, report, runs
-from fathomless.inference.callbacks import History
-from fathomless.inference.run import Run
+from fathomless.app import manifests, runs
+from fathomless.app.page import report
+from fathomless.inference.runs.callbacks import History
+from fathomless.inference.runs.run import Run
 from fathomless.system import io
 from fathomless.system.errors import DivergenceError
 from run_folders import FIT, N, events, model_of, write_table
@@ -36,7 +37,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, at: int, act: Callable[[], obje
             if run.epoch == at:
                 act()
 
-    monkeypatch.setattr("fathomless.inference.callbacks.History", Interrupting)
+    monkeypatch.setattr("fathomless.inference.runs.callbacks.History", Interrupting)
 
 
 def paused(call: Call, *words: Any, at: int = 8) -> Said:
@@ -203,7 +204,7 @@ def test_only_the_same_run_is_resumed(call: Call, changes: list[str], difference
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
-STEADY = ["--schedule", "constant", "--members", "1", "--structure-from", "elbo", "--structure-rate", "0.3"]
+STEADY = ["--schedule", "constant", "--members", "1", "--structure-from", "elbo", "--elbo.rate", "0.3"]
 
 
 def test_a_finished_run_at_steady_rates_can_be_lengthened(call: Call) -> None:

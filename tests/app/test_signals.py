@@ -21,7 +21,7 @@ MOMENTS = {  # command -> words, and where the signal comes
     "predict": (["run", "new.csv", "--out", "out.parquet"], "fathomless.estimators.predictor.Predictor.encode"),
     "evaluate": (["run", "new.csv"], "fathomless.app.runs.scored"),
     "explain": (["run", "new.csv"], "fathomless.estimators.explaining.importance"),
-    "report": (["run", "--out", "out.html"], "fathomless.app.report.render"),
+    "report": (["run", "--out", "out.html"], "fathomless.app.page.report.render"),
     "export": (["run", "--format", "torch", "--out", "out.pt2"], "fathomless.estimators.exporting.module_of"),
 }
 
@@ -54,7 +54,7 @@ def test_commands_of_a_run_end_with_a_line_and_leave_no_file(call: Call, monkeyp
 
 
 @pytest.mark.parametrize(
-    "place", ["fathomless.data.files.read", "fathomless.app.inputs._task", "fathomless.app.runs.begin"]
+    "place", ["fathomless.tables.files.read", "fathomless.app.commands.inputs._task", "fathomless.app.runs.begin"]
 )
 def test_a_fit_that_is_terminated_while_it_reads_leaves_nothing(
     call: Call, monkeypatch: pytest.MonkeyPatch, place: str
@@ -101,7 +101,7 @@ def test_a_part_of_a_file_is_taken_back_when_the_signal_comes_between_pieces(
 ) -> None:
     fitted(call)
     write("new.csv", houses())
-    from fathomless.app import columns
+    from fathomless.app.commands import columns
 
     before, tabled, calls = contents(), columns.tabled, iter(range(9))
 
@@ -111,7 +111,7 @@ def test_a_part_of_a_file_is_taken_back_when_the_signal_comes_between_pieces(
             signal.raise_signal(signal.SIGTERM)
         return tabled(found)
 
-    from fathomless.data import files
+    from fathomless.tables import files
 
     whole: Callable[..., Any] = files.batches
     monkeypatch.setattr(columns, "tabled", second)

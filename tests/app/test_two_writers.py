@@ -12,7 +12,7 @@ import pytest
 from commands import Call
 from fathomless.families import registry
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
-from fathomless.inference.run import Run
+from fathomless.inference.runs.run import Run
 from fathomless.system import io
 from fathomless.system.errors import DataWarning, PausedError
 from fathomless.system.locks import LOCK, writing
@@ -24,7 +24,7 @@ SHORT = [*FIT, "--epochs", "2", "--members", "2"]
 
 def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fathomless.app.fitted._WAIT", 0.1)
+    monkeypatch.setattr("fathomless.app.commands.fitted._WAIT", 0.1)
     write_table("data.csv")
     assert call(*SHORT).code == 0
     assert not (tmp_path / "run" / LOCK).exists()

@@ -40,6 +40,8 @@ def _quicker(case: Case) -> Case:
     least: dict[str, Any] = {"epochs": 4, "weight_draws": 2 + 2 * (case.family.name != "continuous")}
     if case.name not in RESUMED:  # a pause is where the history gets a row, which needs some steps
         least["batch_size"] = 48
+        if case.family.name != "depth":  # whose evaluations choose layers between epochs
+            least["epochs"] = 2
     if case.family.name == "sparse" and (not case.plain or case.task == "regression"):
         least["temperature"] = 0.5  # not chosen among candidates
     known = options(case.family, case.task)

@@ -12,7 +12,7 @@ from fathomless.families.baselines.drawn import DrawnNetworks
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.objective import elbo
+from fathomless.inference.variational.objective import elbo
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.model import Model

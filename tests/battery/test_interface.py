@@ -13,13 +13,20 @@ import torch
 
 import fathomless
 from battery.cases import CASES, TRAINED, Case, fitted, named, parts, rows
-from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, NaturalLawOptions
+from fathomless.estimators.declaring import nested_options
+from fathomless.estimators.options import (
+    CrossFitOptions,
+    DrawnWeightsOptions,
+    LawOptions,
+    NaturalLawOptions,
+    options_of,
+)
 from fathomless.families import registry
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.heads import as_points
-from fathomless.inference.run import structure_parameters
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.heads import as_points
+from fathomless.inference.runs.run import structure_parameters
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import Growing, HasStructureLaw, NaturalGradient, Resizable, Stackable
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.model import Model
@@ -194,10 +201,18 @@ def test_a_family_has_options_of_draws_and_laws_where_it_has_draws_and_laws(fami
     models = [part for c in CASES if (c.family, c.task) == (family, task) for part in fitted(c).model_.modules()]
     models = [part for part in models if isinstance(part, Model)]
     declared = set(registry.options(family, task))
+    nested = {name for name, *_ in nested_options(options_of(family.options))}
     drawn = any(model.stochastic for model in models)
     law = any(structure_parameters(model) for model in models)
     natural = any(isinstance(model, NaturalGradient) and structure_parameters(model) for model in models)
     assert ("weight_draws" in declared) == drawn == issubclass(family.options, DrawnWeightsOptions)
-    assert ({"structure_rate", "structure_delay"} <= declared) == law == issubclass(family.options, LawOptions)
-    assert ("structure_rate" in declared) == law
-    assert ("structure_optimizer" in declared) == natural == issubclass(family.options, NaturalLawOptions)
+    by_bound = "structure_from" in declared  # whose value has the options of the law
+    assert by_bound == issubclass(family.options, CrossFitOptions)
+    assert not (by_bound and issubclass(family.options, LawOptions))
+    own = {"structure_rate", "structure_delay"}
+    assert (own <= declared) == issubclass(family.options, LawOptions) == (law and not by_bound)
+    assert bool(own & declared) == (law and not by_bound)
+    assert ({"structure_from__rate", "structure_from__delay"} <= nested) == by_bound
+    assert law or not by_bound
+    assert ("structure_optimizer" in declared) == issubclass(family.options, NaturalLawOptions)
+    assert natural == bool({"structure_optimizer", "structure_from__optimizer"} & (declared | nested))

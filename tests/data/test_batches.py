@@ -23,11 +23,11 @@ from torch.utils.data import (
 from fathomless.data.batches import Batches
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.looks import Looks
-from fathomless.inference.run import Fitted
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.looks import Looks
+from fathomless.inference.runs.callbacks import Checkpoint
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.errors import DataError, DataWarning

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fathomless.data.blocks import Blocks
 from fathomless.data.folds import fold_rows, given_folds
 from fathomless.data.rows import Rows
-from fathomless.inference.crossfit import folded
+from fathomless.inference.out_of_fold.crossfit import folded
 from fathomless.system.errors import DataError, DataWarning
 
 

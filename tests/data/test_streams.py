@@ -24,7 +24,7 @@ from fathomless.data.rows import Rows, Stream, concatenate
 from fathomless.data.schema import Moments
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.inference.run import Run
+from fathomless.inference.runs.run import Run
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError, PausedError
 
@@ -440,7 +440,7 @@ def test_the_command_line_streams_when_asked_and_when_it_must(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fathomless.app.report.render", lambda page: f"<html>{page.title}</html>\n")
+    monkeypatch.setattr("fathomless.app.page.report.render", lambda page: f"<html>{page.title}</html>\n")
     path = parquet(tmp_path, mixed())
     words = ["--key", "id", "--drop", "rent", "--epochs", "3", "--width", "8"]
     assert main(["fit", path, "--target", "price", "--drop", "grade", *words, "--stream", "--out", "a"]) == 0
@@ -465,7 +465,7 @@ def test_the_command_line_streams_when_asked_and_when_it_must(
 def test_the_task_of_a_stream_is_that_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], target: str, task: str
 ) -> None:
-    monkeypatch.setattr("fathomless.app.report.render", lambda page: "<html></html>\n")
+    monkeypatch.setattr("fathomless.app.page.report.render", lambda page: "<html></html>\n")
     rng = np.random.default_rng(0)
     table = pa.table({"x": rng.normal(size=200), "few": np.arange(200) // 20, "many": np.arange(200) // 18})
     path, out = parquet(tmp_path, table), str(tmp_path / "run")

@@ -12,9 +12,11 @@ import torch
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.problem import Problem
+from fathomless.estimators.values import ELBO
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.run import Run
+from fathomless.inference.runs.run import Run
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.laws import StickBreaking
 from fathomless.posterior.likelihoods import Categorical, Gaussian, StudentT
 from fathomless.system.errors import DataError, DataWarning, PausedError
 from fathomless.system.rng import fold_in
@@ -48,10 +50,7 @@ def test_every_row_has_a_fold_and_a_score() -> None:
 
 def test_start_does_not_matter() -> None:
     X, y = problem(60)
-    found = []
-    for start in (1.0, 3.0, 8.0):
-        with pytest.warns(DataWarning, match="no effect"):
-            found.append(regressor(initial_depth=start).fit(X, y))
+    found = [regressor(depth_law=StickBreaking(start)).fit(X, y) for start in (1.0, 3.0, 8.0)]
     for other in found[1:]:
         assert other.depth_posterior_ == found[0].depth_posterior_
         states = found[0].model_.state_dict(), other.model_.state_dict()
@@ -293,8 +292,8 @@ def test_named_law_and_fixed_depth() -> None:
     assert fixed.depth_posterior_ == {2: 1.0}
     assert fixed.fold_ is not None
     assert fixed.validation_score_ is not None
-    with pytest.warns(DataWarning, match="structure_rate"):
-        regressor(structure_rate=1.0).fit(X, y)
+    with pytest.warns(DataWarning, match="schedule"):
+        regressor(schedule="constant").fit(X, y)
 
 
 def test_drawn_weights_keep_the_bound_by_default() -> None:
@@ -351,8 +350,8 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
 
 def test_noise_prior_shrinks_on_few_rows() -> None:
     """The scale goes less far from where the training left it, the fewer the rows."""
-    from fathomless.inference.crossfit import Held
-    from fathomless.inference.noise import fit_noise
+    from fathomless.inference.out_of_fold.crossfit import Held
+    from fathomless.inference.out_of_fold.noise import fit_noise
 
     moved = []
     for n in (4, 40, 400):
@@ -415,7 +414,7 @@ def test_paper_preset_is_untouched(kind: str, preset: str) -> None:
     """With structure from the bound, fits are those of version 0.1 (the same bytes on one machine)."""
     options: dict[str, Any] = {"epochs": 20, "width": 8, "random_state": 0, "structure_from": "elbo"}
     if preset == "paper":
-        options |= {"depth_law": "quantile", "initial_depth": 1.0, "schedule": "constant"}
+        options |= {"depth_law": "quantile", "structure_from": ELBO(initial_depth=1.0), "schedule": "constant"}
     fitted: UnboundedDepthClassifier | UnboundedDepthRegressor
     if kind == "regressor":
         X, y = problem(80)

@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fathomless.data import datasets
+from fathomless.estimators.values import ELBO
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import SmoothTruncation, TruncatedPoisson, UniformPrior
 from fathomless.system.errors import ConvergenceWarning
@@ -335,11 +336,9 @@ def test_real_data_are_predicted_better_than_by_a_constant(name: str, data_folde
 def test_a_posterior_that_still_moves_is_told() -> None:
     X, y = problem(500)
     hurried = regressor(
-        structure_from="elbo",
+        structure_from=ELBO(initial_depth=12.0, rate=10.0),
         epochs=28,
         batch_size=64,
-        initial_depth=12.0,
-        structure_rate=10.0,
         schedule="constant",
         patience=None,
     )

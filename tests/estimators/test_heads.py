@@ -12,7 +12,7 @@ from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.data import streams
 from fathomless.families.depth import deploy
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.heads import as_points, doubt_about_heads
+from fathomless.inference.out_of_fold.heads import as_points, doubt_about_heads
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import LearnedNoise, LocationScale

@@ -12,7 +12,7 @@ import torch
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.kinds import averaged, kinds
 from fathomless.families.depth.report import page
-from fathomless.inference.run import Run
+from fathomless.inference.runs.run import Run
 from fathomless.posterior.diagnostics import StructureWeights
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.system.errors import DataError, PausedError

@@ -13,6 +13,7 @@ import torch
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 
+from fathomless.estimators.values import ELBO
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP, Architecture
 from fathomless.posterior.laws import FixedDepth, PoissonPrior
@@ -51,7 +52,7 @@ def saved(estimator: Any, folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize("options", [{}, {"structure_optimizer": "natural"}, {"clip_norm": 0.1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"structure_from": ELBO(optimizer="natural")}, {"clip_norm": 0.1}], ids=str)
 def test_a_weight_is_a_repetition(options: dict[str, Any]) -> None:
     X, y = problem(20)
     weight = np.arange(20) % 3

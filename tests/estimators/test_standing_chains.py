@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from fathomless.app import runs
-from fathomless.app.printing import show_json
+from fathomless.app.commands.printing import show_json
+from fathomless.estimators.values import HMC
 from fathomless.families import registry
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.graph.estimator import IndianChefsClassifier
 from fathomless.families.graph.sampler import GraphSampler
 from fathomless.families.manifold import sampling
 from fathomless.families.manifold.estimator import ProjectedBayesRegressor
-from fathomless.inference.callbacks import write_history
 from fathomless.inference.mcmc.diagnostics import diagnose
 from fathomless.inference.mcmc.weights import NetworkSampler
+from fathomless.inference.runs.callbacks import write_history
 from fathomless.system import measures
 from fathomless.system.errors import ConvergenceWarning
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(48, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=48)
-SAMPLED: dict[str, Any] = {"weights": "hmc", "width": 4, "epochs": 3, "sweeps": 16, "chains": 2, "leapfrogs": 2}
+SAMPLED: dict[str, Any] = {"weights": HMC(chains=2, sweeps=16, leapfrogs=2, states=4), "width": 4, "epochs": 3}
 GRAPH: dict[str, Any] = {"chains": 2, "sweeps": 24, "states": 4, "networks": 4, "engine": "numpy"}
 STAGES: dict[str, Any] = {"candidates": 6, "candidate_steps": 20, "latent_dim": 2, "decoder_width": 4, "width": 4}
 STAGES |= {"decoder_steps": 20, "components": 2, "latent_steps": 10, "latent_posterior": "sampled"}
@@ -55,7 +56,7 @@ def test_sampled_weights_that_stand_still(
     monkeypatch.setattr(NetworkSampler, "sweep_all", lambda self, states, done, generators: list(states))
     monkeypatch.setattr(NetworkSampler, "follow", lambda self, state: {"log_likelihood": 0.0, "acceptance": 0.0})
     with pytest.warns(ConvergenceWarning, match=words):
-        fitted = UnboundedDepthRegressor(**SAMPLED, states=4, members=members, random_state=0).fit(X, Y)
+        fitted = UnboundedDepthRegressor(**SAMPLED, members=members, random_state=0).fit(X, Y)
     kept(fitted, tmp_path / "m", "Chains have not mixed")
     assert np.isfinite(fitted.predict(X)).all()
 

@@ -37,8 +37,8 @@ from fathomless import plots
 from fathomless.app import cli
 from fathomless.data import datasets
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
-from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.training import schedule
+from fathomless.inference.runs.callbacks import Checkpoint
+from fathomless.inference.variational.training import schedule
 from fathomless.nn.architectures import SequenceTransformer
 from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.system import io

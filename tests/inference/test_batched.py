@@ -20,12 +20,12 @@ from fathomless.data.rows import Rows
 from fathomless.estimators.variational import fit_together
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import load
-from fathomless.inference.batched import BatchedRuns, densities, fit_batched
-from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.objective import log_predictive
-from fathomless.inference.stacked import Stack
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.runs.callbacks import Checkpoint
+from fathomless.inference.variational.batched import BatchedRuns, densities, fit_batched
+from fathomless.inference.variational.objective import log_predictive
+from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
 from fathomless.posterior.laws import DepthLaw, FixedDepth, QuantilePoisson, StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood

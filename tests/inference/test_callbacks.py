@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.inference.callbacks import Checkpoint, History, TensorBoard, write_history
-from fathomless.inference.run import Run
+from fathomless.inference.runs.callbacks import Checkpoint, History, TensorBoard, write_history
+from fathomless.inference.runs.run import Run
 from fathomless.system import io
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 

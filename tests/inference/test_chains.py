@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fathomless.inference.callbacks import Checkpoint, History
 from fathomless.inference.mcmc.chains import Chains, Plan, Sampler, run_chains
+from fathomless.inference.runs.callbacks import Checkpoint, History
 from fathomless.system.errors import DataError, DivergenceError, PausedError
 
 

@@ -14,13 +14,13 @@ from fathomless.data.blocks import Blocks
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference import stacking
-from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.crossfit import Together, crossfit, folded, held
-from fathomless.inference.looks import Looks, densities, prior_of
-from fathomless.inference.run import Fitted, Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold import stacking
+from fathomless.inference.out_of_fold.crossfit import Together, crossfit, folded, held
+from fathomless.inference.out_of_fold.looks import Looks, densities, prior_of
+from fathomless.inference.runs.callbacks import Checkpoint
+from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import FixedDepth, PoissonPrior

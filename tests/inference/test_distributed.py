@@ -29,12 +29,12 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import PathOptions
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference import svi
-from fathomless.inference.callbacks import Checkpoint, History
-from fathomless.inference.distributed import Ranks, checksum, ranks, started
-from fathomless.inference.looks import Looks
-from fathomless.inference.run import Fitted, Run
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.looks import Looks
+from fathomless.inference.runs.callbacks import Checkpoint, History
+from fathomless.inference.runs.distributed import Ranks, checksum, ranks, started
+from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.variational import svi
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian

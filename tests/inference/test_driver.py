@@ -13,15 +13,15 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.batched import BatchedRuns, fit_batched
-from fathomless.inference.callbacks import Checkpoint, open_checkpoint
-from fathomless.inference.distributed import Ranks
-from fathomless.inference.driver import ResumableRun, drive
+from fathomless.families.manifold.stages import Stage, StagedRun, run_stages
 from fathomless.inference.mcmc.chains import Chains, Plan, Sampler, run_chains
-from fathomless.inference.run import Run
-from fathomless.inference.stages import Stage, StagedRun, run_stages
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.runs.callbacks import Checkpoint, open_checkpoint
+from fathomless.inference.runs.distributed import Ranks
+from fathomless.inference.runs.driver import ResumableRun, drive
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational.batched import BatchedRuns, fit_batched
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system import io

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows, Stream
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.distributed import Ranks
-from fathomless.inference.heads import (
+from fathomless.inference.out_of_fold.heads import (
     Statistics,
     as_points,
     check_heads,
@@ -23,6 +22,7 @@ from fathomless.inference.heads import (
     head_statistics,
     with_posterior,
 )
+from fathomless.inference.runs.distributed import Ranks
 from fathomless.nn.architectures import MLP
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.laws import FixedDepth
@@ -217,7 +217,7 @@ def test_head_statistics_add_over_chunks_and_ranks(likelihood: Likelihood, monke
 
     shares = []
     for rank in range(3):
-        monkeypatch.setattr("fathomless.inference.heads.ranks", lambda rank=rank: Told(rank, 3))
+        monkeypatch.setattr("fathomless.inference.out_of_fold.heads.ranks", lambda rank=rank: Told(rank, 3))
         shares.append(head_statistics(model, likelihood, rows))
     near({number: shares[0][number] + shares[1][number] + shares[2][number] for number in whole})
 

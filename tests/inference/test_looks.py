@@ -12,11 +12,11 @@ import torch
 from fathomless.data.rows import Rows
 from fathomless.families.depth.fitting import fitting
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference import stacking
-from fathomless.inference.looks import Densities, Looks, densities, prior_of
-from fathomless.inference.run import Fitted, Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold import stacking
+from fathomless.inference.out_of_fold.looks import Densities, Looks, densities, prior_of
+from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fathomless.inference.crossfit import Held
-from fathomless.inference.noise import choose, disagreement, narrowing
+from fathomless.inference.out_of_fold.crossfit import Held
+from fathomless.inference.out_of_fold.noise import choose, disagreement, narrowing
 from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, StudentT
 
 

@@ -5,9 +5,9 @@ import torch
 
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.objective import elbo, log_predictive
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.objective import elbo, log_predictive
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.model import Draws

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fathomless.inference.stacking import bars, best_on_path, poisson, refit, single, usable, value, worth
+from fathomless.inference.out_of_fold.stacking import bars, best_on_path, poisson, refit, single, usable, value, worth
 from fathomless.system.errors import DataError
 
 L = 6

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fathomless.inference.stages import Stage, StagedRun, run_stages
+from fathomless.families.manifold.stages import Stage, StagedRun, run_stages
 from fathomless.system.errors import DataError, PausedError
 
 

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference import svi
-from fathomless.inference.callbacks import Checkpoint
-from fathomless.inference.run import Fitted, Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training, schedule
+from fathomless.inference.runs.callbacks import Checkpoint
+from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.variational import svi
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training, schedule
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian

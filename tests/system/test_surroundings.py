@@ -18,10 +18,11 @@ from torch import nn
 import fathomless
 from fathomless import UnboundedDepthRegressor
 from fathomless.data.rows import Rows
+from fathomless.estimators.values import HMC
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference import svi
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.training import Training
+from fathomless.inference.variational import svi
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DataError
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 MODES: list[Callable[[], AbstractContextManager[Any]]] = [torch.no_grad, torch.inference_mode]
 TINY: dict[str, Any] = {"epochs": 4, "width": 4, "validation_fraction": 0.2, "random_state": 0}
 #: Weights that are sampled.
-CHAINS = TINY | {"weights": "hmc", "members": 2, "sweeps": 16, "states": 4, "chains": 2, "leapfrogs": 3}
+CHAINS = TINY | {"weights": HMC(chains=2, sweeps=16, leapfrogs=3, states=4), "members": 2}
 CHAINS = {name: value for name, value in CHAINS.items() if name != "validation_fraction"}
 
 

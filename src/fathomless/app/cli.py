@@ -1,6 +1,6 @@
 """The command line: a table in, a model, predictions and a page out.
 
-What a command needs is imported when it runs; what can be asked is in :mod:`fathomless.app.arguments`.
+What a command needs is imported when it runs; what can be asked is in :mod:`fathomless.app.commands.arguments`.
 
 Exit codes: 0, also where nothing is asked, which the help answers; 2 for an error of the user's, with one line on
 standard error; 1 for one of ours, and for an experiment that does not show what is expected of it; 130 and 143 after
@@ -20,9 +20,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from fathomless.app import comparing, explaining, fitted, fitting, reproducing
-from fathomless.app.arguments import parser, spoken
-from fathomless.app.printing import Stopped, Terminated, exit_code, say, show, warn
+from fathomless.app.commands import comparing, explaining, fitted, fitting, reproducing
+from fathomless.app.commands.arguments import parser
+from fathomless.app.commands.flags import spoken
+from fathomless.app.commands.printing import Stopped, Terminated, exit_code, say, show, warn
 from fathomless.families import registry
 from fathomless.system.errors import FathomlessError, FileError
 
@@ -160,10 +161,10 @@ def _cite(given: argparse.Namespace) -> int:
 
 
 def _demo(given: argparse.Namespace) -> int:
-    from fathomless.app import columns
+    from fathomless.app.commands import columns
     from fathomless.data import datasets
-    from fathomless.data.writers import writer
     from fathomless.system import io
+    from fathomless.tables.writers import writer
 
     home = Path(given.out)
     if home.exists() and not (home.is_dir() and not any(home.iterdir())):

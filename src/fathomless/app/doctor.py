@@ -88,7 +88,7 @@ def examine(
         rows = training.rows if rows is None else rows
         if classes is None and training.confusion is not None:
             classes = dict(zip(training.labels, np.rint(training.confusion.sum(1)).astype(int).tolist(), strict=True))
-    given = estimator.get_params(deep=False)
+    given = estimator._options_given(deep=True)
     case = Case(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
     family = family_of(estimator)
     own = [] if family.findings is None else [family.find(family.findings)]
@@ -333,7 +333,7 @@ def _against_overfitting(case: Case) -> str:
 
 def _longer(case: Case) -> str:
     """Name the option by which more is sampled, or learned from."""
-    return next(name for name in ("sweeps", "candidates", "epochs") if name in case.given)
+    return next(name for name in ("weights__sweeps", "sweeps", "candidates", "epochs") if name in case.given)
 
 
 def _miscalibrated(case: Case) -> Iterator[Finding]:
@@ -434,8 +434,8 @@ def _for_calibration(case: Case, found: Evaluation) -> str:
         and (_loss(reference, found) or _calibrated_otherwise(reference, found))
     ):
         return _OTHER_KIND
-    if not case.trained and "sweeps" in case.given:
-        return f"Raise {case.now('sweeps')}, and see whether the chains agree; or collect more rows."
+    if not case.trained and _longer(case) in ("weights__sweeps", "sweeps"):
+        return f"Raise {case.now(_longer(case))}, and see whether the chains agree; or collect more rows."
     if case.trained and case.estimator.validation_score_ is None:
         return f"Raise {case.now('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
     if not case.given.get("calibrate", True) and not found.labels:

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 
 import fathomless
+from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.predictor import Predictor
+from fathomless.estimators.renamed import renaming
 from fathomless.families import registry
 from fathomless.system import io
 from fathomless.system.errors import FileError
@@ -41,7 +43,7 @@ class RunManifest:
     estimator : str
         Name of its class.
     options : mapping
-        Options that differ from their defaults.
+        Options that differ from their defaults; those of values by nested names, such as ``weights__chains``.
     source, sha256, bytes : str, str, int
         Name of the data file, digest and size of what was read.
     rows, columns : int, tuple of str
@@ -55,7 +57,7 @@ class RunManifest:
     notes : tuple of str
         What was done to the table, for the reader; and other versions under which a part of the fit was done.
     notation : mapping of str to str
-        How columns write numbers and dates that are not plain, see :mod:`fathomless.data.notations`.
+        How columns write numbers and dates that are not plain, see :mod:`fathomless.tables.notations`.
     versions : mapping of str to str
         Of fathomless, torch, numpy and Python.
     model : str
@@ -101,7 +103,7 @@ class RunManifest:
         unlike = [text for name, text in named.items() if getattr(self, name) != getattr(other, name)]
         told = {flag: (getattr(self, name), getattr(other, name)) for name, flag in flags.items()}
         for name in sorted({*self.options, *other.options}):
-            told[f"--{name.replace('_', '-')}"] = (
+            told[flag_of(name)] = (
                 self.options.get(name, "left out"),
                 other.options.get(name, "left out"),
             )
@@ -116,7 +118,7 @@ class RunManifest:
         names = {*self.options, *other.options}
         unlike = {name for name in names if self.options.get(name) != other.options.get(name)}
         alike = not self.differences(replace(other, options=self.options))
-        return alike and len(unlike) == 1 and unlike <= {"epochs", "sweeps"}
+        return alike and len(unlike) == 1 and unlike <= {"epochs", "sweeps", "weights__sweeps"}
 
     def to_json(self) -> str:
         """Write as JSON; :meth:`from_json` gives an equal one."""
@@ -150,7 +152,17 @@ class RunManifest:
         if not sound:
             raise FileError(f"{path} was altered; restore it from a backup or fit again")
         values: dict[str, Any] = {name: tuple(value) if name in texts else value for name, value in found.items()}
+        values["options"] = _options_now(found["estimator"], found["options"])
         return RunManifest(**values)
+
+
+def _options_now(estimator: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a run by the names that they have now; those without effect are left out."""
+    places = {name for family in registry.families().values() for name in family.estimators}
+    if estimator not in places:
+        return dict(given)
+    found = renaming(registry.family_of(estimator).options, given)
+    return {**found.options, **found.nested}
 
 
 def state(folder: Path_) -> str:

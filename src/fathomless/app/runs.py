@@ -33,17 +33,17 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.app.analysis import Analysis, analyse
 from fathomless.app.doctor import examine
 from fathomless.app.manifests import ASKED, UNFINISHED, RunManifest, complete, finished, read_manifest, state
+from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.estimators.base import Estimator, PredictiveEstimator
 from fathomless.estimators.densities import evaluate_density
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.tasks import Density
 from fathomless.families import registry
-from fathomless.inference.callbacks import write_history
-from fathomless.inference.distributed import ranks
+from fathomless.inference.runs.callbacks import write_history
+from fathomless.inference.runs.distributed import ranks
 from fathomless.system import io
 from fathomless.system.errors import DataError
 
@@ -324,7 +324,7 @@ def _evaluated(folder: Path_) -> list[Path]:
 
 def page(folder: Path_) -> str:
     """Return the report of a run as HTML."""
-    from fathomless.app.report import Page, render  # and with it matplotlib, which nothing else needs
+    from fathomless.app.page.report import Page, render  # and with it matplotlib, which nothing else needs
 
     fitted, manifest = registry.load(finished(folder)), read_manifest(folder)
     scored = evaluations(folder)

@@ -1,1 +1,1 @@
-"""Tables to tensors and back. May import `system`."""
+"""Tables to tensors and back. May import `system` and `tables`."""

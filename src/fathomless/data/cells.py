@@ -114,7 +114,7 @@ def numpy_of(series: "nw.Series[Any]") -> npt.NDArray[Any]:
     """Return a series as an array; pyarrow's own way imports pandas."""
     if not series.implementation.is_pyarrow():
         return series.to_numpy()
-    from fathomless.data.arrays import numpy_of
+    from fathomless.tables.arrays import numpy_of
 
     return numpy_of(series.to_native())
 

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.data.frames import bundled, frame
-from fathomless.data.readers import read_arrays, read_image, read_table
 from fathomless.system.errors import DataError
 from fathomless.system.io import read_json
 from fathomless.system.rng import Seed, as_seed
+from fathomless.tables.readers import read_arrays, read_image, read_table
 
 __all__ = [
     "Dataset",

@@ -18,10 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fathomless.data import files as tables
 from fathomless.data.cells import check_missing
 from fathomless.data.frames import encode, read_columns
-from fathomless.data.readers import fingerprint, mapped
 from fathomless.data.rows import Rows, Stream, concatenate
 from fathomless.data.schema import MISSING, UNSEEN, Floats, Moments, Schema, Tally, check_option, some
 from fathomless.data.targets import ClassLabels, LabelTally, Target, TargetScale, TargetTally
@@ -29,6 +27,8 @@ from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator
+from fathomless.tables import files as tables
+from fathomless.tables.readers import fingerprint, mapped
 
 __all__ = ["Source", "arrays", "encoded", "files", "held_out", "learn", "parquet"]
 

@@ -28,6 +28,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
+from fathomless.estimators.declaring import chosen, nested_of, replaced
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
@@ -51,8 +52,9 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Session
-from fathomless.inference.distributed import called
-from fathomless.inference.run import Fitted
+from fathomless.estimators.renamed import moved, renaming, warn
+from fathomless.inference.runs.distributed import called
+from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
 from fathomless.posterior.diagnostics import Diagnostics
 from fathomless.posterior.ensemble import Ensemble
@@ -76,7 +78,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     structure_ : Structure
         Posterior over structure, with a summary.
     history_ : list of dict
-        What happened in training: see :class:`~fathomless.inference.run.Run`.
+        What happened in training: see :class:`~fathomless.inference.runs.run.Run`.
     n_iter_ : int
         Epochs done.
     validation_score_ : float or None
@@ -127,13 +129,51 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
         known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
-        for name in options.keys() - known:
+        for name in options.keys() - known - moved(cls).keys():
             if near := get_close_matches(name, known, 1):
                 raise TypeError(
                     f"{cls.__name__}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"
                 )
         new: Self = super().__new__(cls)
         return new
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the options by name; with `deep` also those of values with options, such as ``weights__chains``.
+
+        Parameters
+        ----------
+        deep : bool
+            True for options of values too.
+        """
+        found: dict[str, Any] = super().get_params(deep)
+        return {**found, **(nested_of(options_of(type(self)), found) if deep else {})}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set options, by name; ``weights__chains=4`` replaces the value of `weights` by one with four chains.
+
+        Parameters
+        ----------
+        params
+            Options.
+
+        Raises
+        ------
+        DataError
+            For an option of a value where the choice has none, or not this one.
+        """
+        given, before = dict(params), self.get_params(deep=False)
+        if moved(type(self)).keys() & given.keys():
+            found = renaming(type(self), given, before)
+            warn(type(self), found, given)
+            given = {**found.options, **found.nested}
+        declared, own = {option.name: option for option in options_of(type(self))}, dict[str, dict[str, Any]]()
+        for name in list(given):
+            option, _, inner = name.partition("__")
+            if inner and option in declared and declared[option].metadata["values"]:
+                own.setdefault(option, {})[inner] = given.pop(name)
+        made = {n: replaced(declared[n], given.get(n, before[n]), entries) for n, entries in own.items()}
+        super().set_params(**{**given, **made})
+        return self
 
     @abstractmethod
     def _task(self) -> Task:
@@ -285,7 +325,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _require_as_fitted(self) -> None:
         """Refuse options that would make another network than the one that the fit goes on from."""
-        before, now = self._plain(self._fitted_with), self._options()
+        before, now = (self._plain(self._without_nested(one)) for one in (self._fitted_with, self._options_given()))
         changed = [name for name in now if name not in GOING_ON and now[name] != before[name]]
         if changed:
             given = ", ".join(f"{name}={getattr(self, name)!r} (was {self._fitted_with[name]!r})" for name in changed)
@@ -293,6 +333,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
                 f"the fit goes on with a network that was built by other options, and {given} was given; set it back, "
                 "or fit a new estimator"
             )
+
+    def _without_nested(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options with names in place of values with options, which say how a posterior is found."""
+        return {option.name: chosen(option, given[option.name]) for option in options_of(type(self))}
 
     def _lasting(self) -> dict[str, Any]:
         """Return the options that a fit depends on, as plain JSON."""
@@ -366,15 +410,15 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             If an option that was a function is not given.
         """
         saved = io.load(path, kinds={cls.__name__})
-        given, changed = read_options(saved, path, cls.__name__, functions)
-        own = {option.name for option in options_of(cls)}
+        given, changed = read_options(saved, path, cls, functions)
+        own, classes = {option.name for option in options_of(cls)}, cls._saved_values()
         with saving.foreign(path), recording(), building(0):
             known = saving.current(given, own)
-            estimator = cls(**{**saving.decoded(known, cls.saved_values), **functions})
+            estimator = cls(**{**saving.decoded(known, classes), **functions})
             estimator._check_options()
             estimator._adopt(restore(saved, cls.__name__, estimator, estimator._task()))
             estimator._fitted_with = estimator._options_given()
-            for name, value in saving.decoded(changed, cls.saved_values).items():
+            for name, value in saving.decoded(changed, classes).items():
                 if name not in own:
                     raise DataError(f"{name!r} is no option of {cls.__name__}")
                 setattr(estimator, name, functions[name] if value == saving.FUNCTION else value)
@@ -440,7 +484,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         given = {**given, "callbacks": None, "checkpoint": None}
         if not isinstance(given["random_state"], int | np.integer):
             given["random_state"] = None
-        return {name: saving.encoded(given[name], self.saved_values) for name in sorted(given)}
+        return {name: saving.encoded(given[name], self._saved_values()) for name in sorted(given)}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -22,12 +22,12 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import ChainOptions
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.inference import stacking
-from fathomless.inference.distributed import ranks
 from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_chains
 from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
-from fathomless.inference.run import Fitted
-from fathomless.inference.svi import parts_of
+from fathomless.inference.out_of_fold import stacking
+from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.svi import parts_of
 from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model

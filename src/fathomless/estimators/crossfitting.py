@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.inference import stacking
-from fathomless.inference.crossfit import Held
-from fathomless.inference.heads import as_points, doubt_about_heads
-from fathomless.inference.looks import Densities, Looks, prior_of
-from fathomless.inference.noise import (
+from fathomless.inference.out_of_fold import stacking
+from fathomless.inference.out_of_fold.crossfit import Held
+from fathomless.inference.out_of_fold.heads import as_points, doubt_about_heads
+from fathomless.inference.out_of_fold.looks import Densities, Looks, prior_of
+from fathomless.inference.out_of_fold.noise import (
     KAPPA,
     KAPPA_ALONE,
     choose,
@@ -24,8 +24,8 @@ from fathomless.inference.noise import (
     narrowing,
     total,
 )
-from fathomless.inference.run import Fitted
-from fathomless.inference.svi import parts_of
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.svi import parts_of
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.ensemble import Ensemble, members_of
@@ -71,7 +71,9 @@ def concluded(
     calibrate: bool,
     free_noise: bool,
 ) -> Fitted:
-    """Fit the noise to rows that the networks have not seen, and score them; see :mod:`fathomless.inference.noise`.
+    """Fit the noise to rows that the networks have not seen, and score them.
+
+    The mathematics is in :mod:`fathomless.inference.out_of_fold.noise`.
 
     Parameters
     ----------

@@ -4,13 +4,14 @@ The rules for every family are in :mod:`fathomless.app.doctor`; a family registe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.scores import Score
-from fathomless.inference.training import automatic_epochs, automatic_structure_rate
+from fathomless.estimators.values import ELBO
+from fathomless.inference.variational.training import automatic_epochs, automatic_structure_rate
 
 __all__ = ["Case", "Finding"]
 
@@ -54,7 +55,7 @@ class Case:
     classes : mapping of str to int
         How many of them each class has.
     given : mapping
-        Options of the estimator, by name.
+        Options of the estimator, by name, with those of its values, such as ``weights__chains``.
     linear : Score or None
         Nats per row by which a linear model is behind on rows that neither was fitted to.
     """
@@ -88,10 +89,20 @@ class Case:
         epochs = self.given["epochs"]
         return automatic_epochs(self.steps_per_epoch) if epochs == "auto" else int(epochs)
 
+    def of_law(self, name: str) -> str:
+        """Return the name of an option of the law over structure, such as "rate": a nested one, or one of its own."""
+        return f"structure_from__{name}" if "structure_from" in self.given else f"structure_{name}"
+
+    @property
+    def law(self) -> dict[str, Any]:
+        """Options of the law over structure, by their names in :class:`~fathomless.estimators.values.ELBO`."""
+        names = [f.name for f in fields(ELBO)]
+        return {name: self.given[self.of_law(name)] for name in names if self.of_law(name) in self.given}
+
     @property
     def structure_rate(self) -> float:
         """Rate of the law over structure, relative to that of the weights."""
-        rate = self.given["structure_rate"]
+        rate = self.law["rate"]
         return automatic_structure_rate(self.epochs * self.steps_per_epoch) if rate == "auto" else float(rate)
 
     @property
@@ -112,7 +123,7 @@ class Case:
 
     def now(self, name: str) -> str:
         """Name an option with its value."""
-        automatic = {"epochs": lambda: self.epochs, "structure_rate": lambda: self.structure_rate}
+        automatic = {"epochs": lambda: self.epochs, self.of_law("rate"): lambda: self.structure_rate}
         value = automatic[name]() if name in automatic else self.given[name]
         shown = f"{value:.2g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)
         return f"{name} (now {shown})"

@@ -13,13 +13,13 @@ import torch
 from fathomless.data.rows import Rows
 from fathomless.estimators.crossfitting import settled
 from fathomless.estimators.preparation import Prepared
-from fathomless.inference.crossfit import Held, folded, held, held_apart
-from fathomless.inference.distributed import ranks
-from fathomless.inference.heads import with_posterior
-from fathomless.inference.looks import Looks
-from fathomless.inference.noise import KAPPA, KAPPA_ALONE, by_structure
-from fathomless.inference.run import Fitted
-from fathomless.inference.svi import calibrate as calibrated
+from fathomless.inference.out_of_fold.crossfit import Held, folded, held, held_apart
+from fathomless.inference.out_of_fold.heads import with_posterior
+from fathomless.inference.out_of_fold.looks import Looks
+from fathomless.inference.out_of_fold.noise import KAPPA, KAPPA_ALONE, by_structure
+from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.svi import calibrate as calibrated
 from fathomless.posterior.capabilities import ListedStructure
 from fathomless.posterior.ensemble import members_of
 

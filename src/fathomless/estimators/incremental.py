@@ -12,8 +12,8 @@ from fathomless.data.rows import Rows
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.variational import VariationalEstimator
-from fathomless.inference.run import Fitted, Run
-from fathomless.inference.svi import fit
+from fathomless.inference.runs.run import Fitted, Run
+from fathomless.inference.variational.svi import fit
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.model import Model
 from fathomless.system import checks
@@ -72,7 +72,7 @@ class Incremental(VariationalEstimator, ABC):
         Not guaranteed: the posterior given all rows. What earlier parts said is kept by the networks alone, and a part
         that differs from the rest moves them towards itself; give parts in random order, several times where the rows
         can be had again, or :meth:`fit_stream`. No row is held out, so there is no score, no epoch is chosen, and noise
-        and temperature are not calibrated; `epochs`, `schedule`, `warm_up`, `structure_delay`, `patience`,
+        and temperature are not calibrated; `epochs`, `schedule`, `warm_up`, the delay of `structure_from`, `patience`,
         `validation_fraction` and `checkpoint` are for :meth:`fit`.
         """
         self._fit(
@@ -134,7 +134,7 @@ class Incremental(VariationalEstimator, ABC):
         members = given.get("members", "auto")
         asked["members"] = not isinstance(members, str) and members > 1
         asked["vary"] = given.get("vary") is not None
-        asked["weights"] = given.get("weights") == "hmc"
+        asked["weights"] = self._choice("weights") == "hmc"
         asked["head"] = self._head() != "point"
         if found := [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]:
             raise DataError(

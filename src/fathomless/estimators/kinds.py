@@ -5,8 +5,8 @@ Every kind is cross-fitted by itself, on the same folds, with a posterior over s
 
 .. math:: F(w) = \sum_i s_i \log \sum_c w_c\, p_c(y_i) - \mathrm{KL}(w \,\|\, \text{even})
 
-(:mod:`fathomless.inference.stacking`). Single networks are never weighed: two networks of one partition have no row in
-common that neither has seen.
+(:mod:`fathomless.inference.out_of_fold.stacking`). Single networks are never weighed: two networks of one partition
+have no row in common that neither has seen.
 """
 
 import itertools
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from fathomless.estimators.crossfitting import settled
-from fathomless.inference import stacking
-from fathomless.inference.crossfit import Held, Together
-from fathomless.inference.noise import KAPPA, density, fit_noise, total
-from fathomless.inference.run import Fitted
+from fathomless.inference.out_of_fold import stacking
+from fathomless.inference.out_of_fold.crossfit import Held, Together
+from fathomless.inference.out_of_fold.noise import KAPPA, density, fit_noise, total
+from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, KindOfNetwork, StructureWeights
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood

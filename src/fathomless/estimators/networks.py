@@ -7,8 +7,10 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from fathomless.estimators.declaring import chosen, nested_of
 from fathomless.estimators.options import DrawnWeightsOptions, TableOptions, options_of
-from fathomless.inference.distributed import local_device
+from fathomless.estimators.values import ELBO
+from fathomless.inference.runs.distributed import local_device
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
@@ -23,7 +25,7 @@ class Networks(TableOptions, ABC):
 
     diagnostics_class: ClassVar[type[Diagnostics]] = CrossFitDiagnostics
     on_processor: ClassVar[bool] = False  # whether device="auto" never takes an accelerator
-    saved_values: ClassVar[dict[str, type]] = {}  # classes of options, beyond plain values, that a manifest may hold
+    saved_values: ClassVar[dict[str, type]] = {}  # classes of saved options, without those that options declare
     weight_draws: int = DrawnWeightsOptions.weight_draws  # an option of families that draw weights
 
     @abstractmethod
@@ -38,9 +40,29 @@ class Networks(TableOptions, ABC):
     def _set_predictions(self, model: Model) -> None:
         """Apply options of predictions to a fitted model."""
 
-    def _options_given(self) -> dict[str, Any]:
-        """Return the options as they are now."""
-        return {option.name: getattr(self, option.name) for option in options_of(type(self))}
+    def _options_given(self, deep: bool = False) -> dict[str, Any]:
+        """Return the options as they are now; with `deep` also those of values, and of the evidence bound anyway."""
+        found = {option.name: getattr(self, option.name) for option in options_of(type(self))}
+        if deep:
+            by_bound = {"structure_from": self._elbo()} if "structure_from" in found else {}
+            found.update(nested_of(options_of(type(self)), {**found, **by_bound}))
+        return found
+
+    def _choice(self, name: str) -> Any:
+        """Return the name of a choice, also where a value with options was given; None without such an option."""
+        declared = next((option for option in options_of(type(self)) if option.name == name), None)
+        return None if declared is None else chosen(declared, getattr(self, name))
+
+    def _elbo(self) -> ELBO:
+        """Return the options of the evidence bound; the defaults where "auto" ends in it."""
+        given = self._options_given().get("structure_from")
+        return given if isinstance(given, ELBO) else ELBO()
+
+    @classmethod
+    def _saved_values(cls) -> dict[str, type]:
+        """Return the classes of options, beyond plain values, that a manifest may hold."""
+        nested = (kind for option in options_of(cls) for kind in option.metadata["values"].values())
+        return {**cls.saved_values, **{kind.__name__: kind for kind in nested}}
 
     def _check_options(self) -> None:
         """Check options as they are declared."""

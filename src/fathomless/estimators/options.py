@@ -5,15 +5,19 @@ chains. A family takes the groups that it uses, and adds its own; its estimators
 needs torch, so that ``fathomless --help`` answers at once.
 """
 
+import functools
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
+from fathomless.estimators.declaring import documentation, option
+from fathomless.estimators.renamed import accepted, moved
+from fathomless.estimators.values import ELBO
+
 if TYPE_CHECKING:
-    from fathomless.inference.run import Run
+    from fathomless.inference.runs.run import Run
 
 __all__ = [
     "COMMON",
@@ -24,46 +28,16 @@ __all__ = [
     "CrossFitOptions",
     "DrawnTrainingOptions",
     "DrawnWeightsOptions",
-    "HamiltonianOptions",
     "LawOptions",
     "NaturalLawOptions",
     "NoiseOptions",
     "TableOptions",
     "VariationalOptions",
-    "described",
     "documented",
-    "option",
     "options_of",
 ]
 
 Kind = TypeVar("Kind", bound=type)
-
-
-def option(
-    default: Any,
-    kind: str,
-    *special: Any,
-    least: float | None = None,
-    most: float | None = None,
-    names: Sequence[str] = (),
-) -> Any:
-    """Declare an option.
-
-    Parameters
-    ----------
-    default
-        Its default.
-    kind : {"whole", "real", "flag", "choice", "text", "object"}
-        What it is; "object" is what only Python can give.
-    special
-        Values, or types of values, that are allowed beside the kind.
-    least, most : float, optional
-        The smallest and the largest number allowed.
-    names : sequence of str
-        The choices.
-    """
-    limits = {"least": least, "most": most}
-    return field(default=default, metadata={"kind": kind, "special": special, **limits, "names": tuple(names)})
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -126,7 +100,7 @@ class VariationalOptions:
         Rate of the weights.
     schedule : str or tuple
         Of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
-        :class:`~fathomless.inference.training.Training`.
+        :class:`~fathomless.inference.variational.training.Training`.
     patience : int, "auto" or None
         Stop after so many validation scores without a better one; None never stops early. "auto" is 30; where the
         posterior over structure is fitted to held-out rows, it is a tenth of the epochs, and nothing stops before the
@@ -144,7 +118,7 @@ class VariationalOptions:
     calibrate : bool
         At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.run.Run` after every row of the history, that is, after the
+        Called with the :class:`~fathomless.inference.runs.run.Run` after every row of the history, that is, after the
         first epoch in every eight steps or so.
     warm_start : bool
         Go on from the fitted state at the next call of fit.
@@ -208,10 +182,11 @@ class CrossFitOptions:
 
     Parameters
     ----------
-    structure_from : {"auto", "held_out", "elbo"}
+    structure_from : {"auto", "held_out", "elbo"} or ELBO
         The posterior over structure is fitted to rows that the networks were not fitted to ("held_out"), or moved by
-        the gradient of the evidence bound ("elbo", as in the papers). "auto" is the former for point estimates of
-        weights where rows are held out or folded.
+        the gradient of the evidence bound ("elbo", as in the papers), whose options are those of
+        :class:`~fathomless.estimators.values.ELBO`. "auto" is the former for point estimates of weights where rows are
+        held out or folded.
     members : int or "auto"
         Networks side by side, each fitted to all folds of the rows but one. "auto" is 10 up to 5,000 rows, 5 up to
         50,000 and else 1; fewer below 30 rows, and 1 below 4, for more than a million weights, and where
@@ -227,7 +202,7 @@ class CrossFitOptions:
         200 rows they weigh the same). As many times the cost.
     """
 
-    structure_from: str = option("auto", "choice", names=("auto", "held_out", "elbo"))
+    structure_from: "str | ELBO" = option("auto", "choice", names=("auto", "held_out", "elbo"), values={"elbo": ELBO})
     members: "int | str" = option("auto", "whole", "auto", least=1, most=10_000)
     repeats: int = option(1, "whole", least=1, most=10_000)
     folds: Any = option("random", "choice", object, names=("random", "blocks"))
@@ -269,32 +244,6 @@ class ChainOptions:
     validation_fraction: float = option(0.0, "real", least=0)
     n_jobs: int = option(1, "whole", -1, least=1)
     callbacks: "Sequence[Callable[[Any], None]] | None" = option(None, "object")
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class HamiltonianOptions:
-    """How weights are sampled by Hamiltonian Monte Carlo, where they are.
-
-    Parameters
-    ----------
-    chains : int
-        Chains of each structure, side by side; they begin at the networks of a fit.
-    sweeps : int
-        Trajectories of each chain, the first half of them to burn in.
-    leapfrogs : int
-        Steps of a trajectory.
-    states : int or "auto"
-        Networks that are kept of each chain, evenly spaced. "auto" is 30, or all after the burn-in if these are fewer.
-    structure_weights : {"fit", "stacking"}
-        Weigh structures as the fit has, by networks that have not seen the rows, or by leave-one-out densities of the
-        sampled ones.
-    """
-
-    chains: int = option(8, "whole", least=2, most=10_000)
-    sweeps: int = option(400, "whole", least=16)
-    leapfrogs: int = option(100, "whole", least=1)
-    states: "int | str" = option("auto", "whole", "auto", least=1)
-    structure_weights: str = option("stacking", "choice", names=("fit", "stacking"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -375,7 +324,6 @@ COMMON = frozenset(
         DrawnTrainingOptions,
         CrossFitOptions,
         ChainOptions,
-        HamiltonianOptions,
     )
     for f in fields(group)
 )
@@ -389,34 +337,6 @@ def options_of(kind: type) -> tuple[Field[Any], ...]:
     return tuple(sorted(fields(kind), key=lambda f: f.name in COMMON))
 
 
-def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, str]]:
-    """Return name -> (type, text) of every option, or of every attribute, as the docstrings of its bases say.
-
-    Parameters
-    ----------
-    kind : type
-        An estimator, or a group of options.
-    section : {"Parameters", "Attributes"}
-        Which section is read.
-
-    Examples
-    --------
-    >>> described(LawOptions)["structure_rate"][0]
-    'float or "auto"'
-    """
-    entries: dict[str, tuple[str, str]] = {}
-    for base in kind.__mro__:
-        if base.__module__.partition(".")[0] in ("builtins", "sklearn", "abc"):
-            continue
-        _, _, text = inspect.cleandoc(base.__doc__ or "").partition(f"{section}\n{'-' * len(section)}\n")
-        for entry in re.split(r"\n(?=\S)", text.partition("\n\n")[0]):
-            head, _, meaning = entry.partition("\n")
-            name, colon, type_ = head.partition(" : ")
-            if colon:
-                entries.setdefault(name, (type_, " ".join(meaning.split())))
-    return entries
-
-
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))
 def documented(kind: Kind) -> Kind:
     """Give an estimator a constructor with all its options, and a docstring with all its options and attributes.
@@ -425,12 +345,19 @@ def documented(kind: Kind) -> Kind:
     options and attributes comes between.
     """
     dataclass(kw_only=True, eq=False, repr=False)(kind)
-    head, *rest = re.split(r"\n\n(?=(?:Notes|References|Examples)\n---)", inspect.cleandoc(kind.__doc__ or ""))
-    for section in ("Parameters", "Attributes"):
-        lines = [section, "-" * len(section)]
-        for name, (type_, text) in described(kind, section).items():
-            default = f", default={getattr(kind, name)!r}" if section == "Parameters" else ""
-            lines += [f"{name} : {type_}{default}", f"    {text}"]
-        head = "\n".join([head, "", *lines])
-    kind.__doc__ = "\n\n".join([head, *rest])
+    if moved(kind):
+        _accept_old_names(kind)
+    kind.__doc__ = documentation(kind)
     return kind
+
+
+def _accept_old_names(kind: Any) -> None:
+    """Let the constructor of an estimator take options by the names of the version before; its signature stays."""
+    made = kind.__init__
+
+    @functools.wraps(made)
+    def __init__(self: Any, *given: Any, **options: Any) -> None:
+        made(self, *given, **accepted(kind, options))
+
+    __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+    kind.__init__ = __init__

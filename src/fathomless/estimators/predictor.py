@@ -19,6 +19,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.encoding import ClassTask, NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import options_of
+from fathomless.estimators.renamed import from_saved
 from fathomless.posterior.capabilities import rebuild
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, KindOfNetwork
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
@@ -314,7 +315,7 @@ def _models(
 
 
 def read_options(
-    saved: io.Saved, path: str | PathLike[str], name: str, functions: Mapping[str, Any]
+    saved: io.Saved, path: str | PathLike[str], kind: type, functions: Mapping[str, Any], name: str = ""
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the encoded options of a fit, and those that were changed afterwards.
 
@@ -328,7 +329,8 @@ def read_options(
     given, changed = saved.meta.get("options", {}), saved.meta.get("changed", {})
     if not isinstance(given, dict) or not isinstance(changed, dict):
         raise FileError(f"{path} was altered: its options are no mapping; restore it from a backup or save again")
-    every = [*given.items(), *changed.items()]
+    given, changed = from_saved(kind, given, changed)
+    name, every = name or kind.__name__, [*given.items(), *changed.items()]
     lacking = {option for option, value in every if value == saving.FUNCTION} - set(functions)
     if lacking:
         raise DataError(
@@ -362,11 +364,11 @@ def load_predictor(path: str | PathLike[str], name: str, family: type[Networks],
         If an option was a function.
     """
     saved = io.load(path, kinds={name})
-    given, changed = read_options(saved, path, name, {})
+    given, changed = read_options(saved, path, family, {}, name)
     with saving.foreign(path), recording(), building(0):
         own = [option.name for option in options_of(family)]
         known = saving.current(given, own)
-        networks = family(**saving.decoded({k: v for k, v in known.items() if k in own}, family.saved_values))
+        networks = family(**saving.decoded({k: v for k, v in known.items() if k in own}, family._saved_values()))
         networks._check_options()
         law = {"law": given["likelihood"], "noise": given["noise"]} if noise and task == "regression" else {}
         encoded: Task = ClassTask() if task == "classification" else NumberTask(**law)

@@ -24,7 +24,7 @@ from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
 from fathomless.data.weights import read_weight, warn_of_sum
 from fathomless.estimators.encoding import ColumnOptions, Task
-from fathomless.inference.training import SMALL_BATCH
+from fathomless.inference.variational.training import SMALL_BATCH
 from fathomless.posterior.diagnostics import EqualRows
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning

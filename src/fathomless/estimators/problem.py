@@ -10,9 +10,9 @@ from typing import Any
 from fathomless.estimators.encoding import Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.preparation import Prepared
-from fathomless.inference.callbacks import open_checkpoint
-from fathomless.inference.driver import State
-from fathomless.inference.heads import as_points, check_heads
+from fathomless.inference.out_of_fold.heads import as_points, check_heads
+from fathomless.inference.runs.callbacks import open_checkpoint
+from fathomless.inference.runs.driver import State
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks

@@ -20,12 +20,12 @@ from fathomless.estimators.heads import heads_by_bound, heads_by_rows
 from fathomless.estimators.kinds import joined
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
-from fathomless.inference.crossfit import Held, crossfit, folded, held
-from fathomless.inference.looks import Law, Looks
-from fathomless.inference.restarts import restarted
-from fathomless.inference.run import Fitted
-from fathomless.inference.svi import fit
-from fathomless.inference.training import (
+from fathomless.inference.out_of_fold.crossfit import Held, crossfit, folded, held
+from fathomless.inference.out_of_fold.looks import Law, Looks
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.restarts import restarted
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import (
     Training,
     automatic_batch_size,
     automatic_epochs,
@@ -183,7 +183,7 @@ class StructureSearch:
     multiplications : callable
         Multiplications of one network for a row, about, by the number of encoded columns.
     looking : mapping
-        Options of :class:`~fathomless.inference.looks.Looks`.
+        Options of :class:`~fathomless.inference.out_of_fold.looks.Looks`.
     unused : tuple of str
         Names of options without effect if rows decide.
     """

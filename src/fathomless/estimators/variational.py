@@ -19,11 +19,11 @@ from fathomless.estimators.options import CrossFitOptions, VariationalOptions
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.distributed import ranks
-from fathomless.inference.heads import HEADS
-from fathomless.inference.run import Fitted
-from fathomless.inference.training import automatic_epochs
+from fathomless.inference.out_of_fold.heads import HEADS
+from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.rng import fold_in
@@ -64,6 +64,8 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     def _training_plan(self) -> TrainingPlan:
         given = self._options_given()
         law = {name: given[name] for name in _LAW if name in given}
+        if "structure_from" in given:
+            law = self._elbo().law()
         return TrainingPlan(
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -147,24 +149,26 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             return self._svi()
         given = {n: getattr(self, n) for n in search.unused if getattr(self, n) != getattr(type(self), n)}
         free = self._options_given().get("likelihood", "") == "auto"
-        return CrossFit(self._svi(), search, self.structure_from == "elbo", free, tuple(kinds(self.vary)), given)
+        return CrossFit(
+            self._svi(), search, self._choice("structure_from") == "elbo", free, tuple(kinds(self.vary)), given
+        )
 
     def _judged_by_rows(self, prepared: Prepared, search: StructureSearch) -> bool:
         if prepared.folds is not None:
             return True
-        held = prepared.valid is not None and len(prepared.valid) > 0
-        if self.structure_from == "held_out" and not held:
+        held, by = prepared.valid is not None and len(prepared.valid) > 0, self._choice("structure_from")
+        if by == "held_out" and not held:
             raise DataError(
                 f"structure_from='held_out' was given, and of these {prepared.train.count:g} rows none are held out; "
                 "give more rows, set validation_fraction, or use structure_from='elbo'"
             )
-        if self.structure_from == "held_out" and self._options_given().get("weights") == "sparse":
+        if by == "held_out" and self._choice("weights") == "sparse":
             raise DataError(
                 "structure_from='held_out' was given with weights='sparse', where a structure is a depth and what is "
                 "included in its layers; take structure_from='elbo', or weights='map' or 'meanfield'"
             )
-        drawn = self.structure_from == "auto" and not search.cross_fit
-        return held and self.structure_from != "elbo" and not drawn and search.free
+        drawn = by == "auto" and not search.cross_fit
+        return held and by != "elbo" and not drawn and search.free
 
     def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
         """Return the folds of so many rows of so many encoded columns."""
@@ -205,7 +209,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
                 raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
             return self.members
         search = self._search()
-        if asked or self.structure_from == "elbo" or not search.cross_fit or ranks().count > 1:
+        if asked or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
             return 1
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
         return automatic_members(count, search.multiplications(inputs), passes)
@@ -227,7 +231,7 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     Raises
     ------
     DataError
-        For options or tables that differ too much; see :func:`~fathomless.inference.batched.fit_batched`.
+        For options or tables that differ too much; see :func:`~fathomless.inference.variational.batched.fit_batched`.
     DivergenceError
         If any of the trainings failed; then none of the estimators is fitted.
     """

@@ -1,7 +1,7 @@
 """What a family of networks registers: where its parts are, readable without torch."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
@@ -67,6 +67,14 @@ class Family:
                 f"the family {self.name!r} has fitted={self.fitted!r}, which version 0.1.0 used; name a class of "
                 "fathomless.estimators.networks.Networks as networks, and give its estimator _strategy (and _search, "
                 "if it is cross-fitted) in place of the hooks that inference used"
+            )
+        names = {f.name for f in fields(self.options)}
+        flat = sorted(name for name in names if name.startswith("structure_") and name != "structure_from")
+        if flat and "structure_from" in names:
+            raise DataError(
+                f"the options of the family {self.name!r} have {', '.join(flat)} beside structure_from, as in version "
+                "0.1.0; leave LawOptions and NaturalLawOptions out: their options are those of "
+                "fathomless.estimators.values.ELBO now"
             )
 
     @property

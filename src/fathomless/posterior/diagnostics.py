@@ -111,7 +111,9 @@ class Diagnostics(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class StructureWeights(Record):
-    """Posterior over L structures, as out-of-fold rows determine it; see :mod:`fathomless.inference.stacking`.
+    """Posterior over L structures, as out-of-fold rows determine it.
+
+    The mathematics is in :mod:`fathomless.inference.out_of_fold.stacking`.
 
     Attributes
     ----------

@@ -4,9 +4,10 @@ Messages begin with the name and the value: ``width=0 was given; ...``.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 from fathomless.system.errors import DataError
 
@@ -94,17 +95,26 @@ def option(
     least: float | None,
     most: float | None,
     names: Sequence[str],
+    values: Mapping[str, type],
+    without: Sequence[str],
 ) -> None:
-    """Check an option against its declaration in :mod:`fathomless.estimators.options`, as far as it is plain.
+    """Check an option against its declaration in :mod:`fathomless.estimators.declaring`, as far as it is plain.
 
     Parameters
     ----------
     name, value
         The option.
-    kind, special, least, most, names
-        As :func:`~fathomless.estimators.options.option` declares them.
+    kind, special, least, most, names, values, without
+        As :func:`~fathomless.estimators.declaring.option` declares them.
+
+    Raises
+    ------
+    DataError
+        If it is not allowed, or an option of a value with options is not.
     """
     plain = [other for other in special if not isinstance(other, type)]
+    if values:
+        _nested(name, value, names, values, without)
     if kind == "choice" and isinstance(value, str):  # others than texts are checked by whoever knows what they are
         choice(name, value, names)
     if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
@@ -123,3 +133,18 @@ def option(
                 raise DataError(f"{name}={value!r} was given; at most {most:g} is allowed")
         case "flag":
             flag(name, value)
+
+
+def _nested(name: str, value: Any, names: Sequence[str], values: Mapping[str, type], without: Sequence[str]) -> None:
+    """Check a choice that may be a value with options: its class, and each of them."""
+    if isinstance(value, str):
+        return
+    if not isinstance(value, tuple(values.values())):
+        *others, last = [*map(repr, names), *(f"{kind.__name__}(...)" for kind in values.values())]
+        raise DataError(f"{name}={value!r} was given; allowed are {', '.join(others)} and {last}")
+    for inner in fields(cast(Any, value)):
+        given = getattr(value, inner.name)
+        if inner.name not in without:
+            option(f"{name}__{inner.name}", given, **inner.metadata)
+        elif given != inner.default:
+            raise DataError(f"{name}={value!r} was given; {inner.name} has no effect here: leave it out")

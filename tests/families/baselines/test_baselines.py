@@ -31,10 +31,10 @@ from fathomless.families.baselines.model import (
 from fathomless.families.depth import deploy
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import estimator_class, families, family_of, load, options, references
-from fathomless.inference.objective import elbo
-from fathomless.inference.run import Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.ensemble import Ensemble

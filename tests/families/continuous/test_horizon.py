@@ -18,7 +18,7 @@ from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions
-from fathomless.inference.objective import elbo
+from fathomless.inference.variational.objective import elbo
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import DepthLaw, FixedDepth, FreeCategorical, PoissonPrior, TruncatedPoisson
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood

@@ -22,11 +22,11 @@ from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathOptions, parted
-from fathomless.inference.crossfit import Together
-from fathomless.inference.objective import elbo
-from fathomless.inference.run import Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.crossfit import Together
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.layers import MeanField, WeightPrior
 from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.posterior.likelihoods import Gaussian

@@ -10,8 +10,8 @@ from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process, transition
 from fathomless.families.continuous.solve import PathOptions
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DataError
 

@@ -20,8 +20,8 @@ from fathomless.families.continuous.grids import check_grid, reached, uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, transition
 from fathomless.families.continuous.solve import PathOptions
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.laws import FreeCategorical, TruncatedPoisson
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.predictive import predictive

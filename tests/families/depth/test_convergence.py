@@ -1,6 +1,7 @@
 """Whether a law over depth has come to rest, and whether it could have left its start."""
 
 import warnings
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 
 from fathomless import UnboundedDepthRegressor
 from fathomless.app.doctor import examine
+from fathomless.estimators.values import ELBO
 from fathomless.families.depth.convergence import Reach, depth_drift, reach
-from fathomless.inference.training import adam_travel
+from fathomless.inference.variational.training import adam_travel
 from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,
@@ -31,10 +33,11 @@ def noise(n: int = 200) -> tuple[Any, Any]:
 
 
 def told(**options: Any) -> tuple[UnboundedDepthRegressor, str]:
-    """Fit to pure noise; return what was warned of."""
+    """Fit to pure noise by the bound, with some of its options; return the warnings."""
+    own = {f.name: options.pop(f.name) for f in fields(ELBO) if f.name in options}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        fitted = UnboundedDepthRegressor(structure_from="elbo", width=6, random_state=0, **options).fit(*noise())
+        fitted = UnboundedDepthRegressor(structure_from=ELBO(**own), width=6, random_state=0, **options).fit(*noise())
     return fitted, " ".join(str(w.message) for w in seen if issubclass(w.category, ConvergenceWarning))
 
 
@@ -63,21 +66,21 @@ def test_pure_noise_from_a_deep_start_is_warned_of() -> None:
     fitted, warned = told(initial_depth=8.0, epochs=60, patience=None)
     assert fitted.structure_.statistics["mean_depth"] > 5.0
     assert START in warned
-    assert "Raise epochs (now 60) or structure_rate" in warned
+    assert "Raise epochs (now 60) or structure_from__rate" in warned
     findings = {finding.title: finding for finding in examine(fitted, [], rows=200)}
     assert findings["Depth stayed near its start"].severity == "problem"
-    assert "initial_depth (now 8)" in findings["Depth stayed near its start"].remedy
+    assert "structure_from__initial_depth (now 8)" in findings["Depth stayed near its start"].remedy
 
 
 def test_a_start_near_the_prior_is_not_warned_of() -> None:
     _, warned = told(initial_depth=0.6, epochs=60, patience=None)
     assert START not in warned
-    _, warned = told(initial_depth=8.0, epochs=60, patience=None, structure_rate=80.0)
+    _, warned = told(initial_depth=8.0, epochs=60, patience=None, rate=80.0)
     assert START not in warned
 
 
 def test_natural_steps_are_not_measured_by_adam_s() -> None:
-    _, warned = told(initial_depth=8.0, epochs=60, patience=None, structure_optimizer="natural")
+    _, warned = told(initial_depth=8.0, epochs=60, patience=None, optimizer="natural")
     assert START not in warned
 
 

@@ -10,8 +10,8 @@ from depth_models import LAWS, build, data
 from fathomless.data.rows import Rows
 from fathomless.families.depth import deploy
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.errors import DataError, DepthError
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from depth_models import LAWS, build, data, move_to
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.crossfit import crossfit, folded
-from fathomless.inference.objective import elbo
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.crossfit import crossfit, folded
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, ConvNet, SequenceTransformer, TabularTransformer
 from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical

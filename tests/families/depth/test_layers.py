@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from fathomless import ContinuousDepthRegressor, ProjectedBayesRegressor, SparseBayesRegressor, UnboundedDepthRegressor
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.system.errors import DataError, DivergenceError

@@ -13,10 +13,10 @@ from fathomless.data.rows import Rows
 from fathomless.families.depth import deploy
 from fathomless.families.depth.convergence import depth_drift
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.objective import elbo
-from fathomless.inference.run import Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
 from fathomless.nn.layers import MeanField, WeightPrior, weight_decay, weight_decay_of_many
 from fathomless.posterior.laws import FixedDepth, FreeCategorical, PoissonPrior, UniformPrior

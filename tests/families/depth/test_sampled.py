@@ -1,6 +1,7 @@
 """Networks of several depths whose weights are sampled, as estimators."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.app.doctor import examine
+from fathomless.estimators.values import HMC
 from fathomless.families.depth.deploy import compress, mean_network, point_depth
 from fathomless.families.depth.report import page
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError, PausedError
 
-SHORT = {"weights": "hmc", "chains": 3, "sweeps": 24, "leapfrogs": 5, "states": 6, "epochs": 30, "width": 6}
+CHAINS = HMC(chains=3, sweeps=24, leapfrogs=5, states=6)
+SHORT = {"weights": CHAINS, "epochs": 30, "width": 6}
 X, Y = load_diabetes(return_X_y=True)
 X, Y = X[:120], Y[:120]
 
@@ -41,7 +44,7 @@ def test_depth_weights_sum_to_one(regression) -> None:
 
 def test_the_heaviest_depth_has_all_chains(regression) -> None:
     heaviest = max(regression.depth_posterior_, key=regression.depth_posterior_.__getitem__)
-    assert len(regression.sampling_[heaviest]["chains"]) == SHORT["chains"]
+    assert len(regression.sampling_[heaviest]["chains"]) == CHAINS.chains
 
 
 def test_predictions_are_mixtures_over_states(regression) -> None:
@@ -113,7 +116,7 @@ def test_leave_one_out_densities_weigh_depths(regression) -> None:
     table = np.array(regression.fit_diagnostics_.structure.log_density)
     assert regression.fit_diagnostics_.structure.members == 1
     assert np.mean(table) == pytest.approx(regression.validation_score_ + regression.target_.log_unit, abs=1.0)
-    as_fitted = fitted(structure_weights="fit")
+    as_fitted = fitted(weights=replace(CHAINS, structure_weights="fit"))
     assert as_fitted.fit_diagnostics_.structure.members > 1
     assert as_fitted.depth_posterior_ != regression.depth_posterior_
 
@@ -155,7 +158,8 @@ def test_relevance_finds_columns() -> None:
     g = np.random.default_rng(0)
     x = g.normal(size=(200, 8))
     y = np.sin(2.0 * x[:, 2]) * x[:, 5] + 0.1 * g.normal(size=200)
-    model = fitted(x=x, y=y, depth_law=1, width=16, sweeps=120, leapfrogs=40, states=15, epochs=100)
+    chains = HMC(chains=3, sweeps=120, leapfrogs=40, states=15)
+    model = fitted(x=x, y=y, depth_law=1, width=16, weights=chains, epochs=100)
     found = model.relevance()
     least = min(found[name]["low"] for name in ("x2", "x5"))
     assert least > max(told["median"] for name, told in found.items() if name not in ("x2", "x5"))
@@ -165,7 +169,7 @@ def test_relevance_finds_columns() -> None:
     ("options", "message"),
     [
         ({"vary": {"activation": ["tanh", "silu"]}}, "kinds of network"),
-        ({"sweeps": 10**9, "leapfrogs": 1000}, "hours for a structure"),
+        ({"weights": HMC(sweeps=10**9, leapfrogs=1000)}, r"hours for a structure"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(options, message) -> None:
@@ -207,7 +211,7 @@ def test_copies_give_no_score_that_new_rows_do_not_confirm() -> None:
     g = np.random.default_rng(0)
     x, y = g.normal(size=(30, 6)), g.normal(size=30)
     place = np.repeat(np.arange(30), 4)
-    options = {"sweeps": 100, "states": 30, "leapfrogs": 10, "width": 12, "depth_law": 1}
+    options = {"weights": HMC(chains=3, sweeps=100, states=30, leapfrogs=10), "width": 12, "depth_law": 1}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         copied = UnboundedDepthRegressor(random_state=0, **{**SHORT, **options}).fit(x[place], y[place])

@@ -14,9 +14,9 @@ from sklearn.datasets import load_iris
 
 from commands import Call
 from fathomless import IndianChefsClassifier, IndianChefsDensity
-from fathomless.app import report as pages
 from fathomless.app import runs
 from fathomless.app.doctor import examine
+from fathomless.app.page import report as pages
 from fathomless.estimators.densities import evaluate_density
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.families.graph import plots, report

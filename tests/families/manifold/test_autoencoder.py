@@ -16,8 +16,8 @@ from fathomless.families.manifold.autoencoder import (
     LayerMap,
 )
 from fathomless.families.manifold.network import FlatNetwork
-from fathomless.inference.run import under
-from fathomless.inference.stages import run_stages
+from fathomless.families.manifold.stages import run_stages
+from fathomless.inference.runs.run import under
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.rng import seeded_globals
 

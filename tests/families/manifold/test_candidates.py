@@ -17,7 +17,7 @@ from fathomless.families.manifold.candidates import (
     worth_keeping,
 )
 from fathomless.families.manifold.network import FlatNetwork
-from fathomless.inference.stages import run_stages
+from fathomless.families.manifold.stages import run_stages
 from fathomless.posterior.likelihoods import Categorical, Gaussian, Likelihood
 from fathomless.system.errors import DivergenceError
 

@@ -20,7 +20,7 @@ from fathomless.families.manifold.candidates import kept_from
 from fathomless.families.manifold.dimensions import Dimensions
 from fathomless.families.manifold.estimator import ProjectedBayesClassifier, ProjectedBayesRegressor
 from fathomless.families.manifold.network import FlatNetwork
-from fathomless.inference.stages import run_stages
+from fathomless.families.manifold.stages import run_stages
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system import io

@@ -14,7 +14,7 @@ from fathomless.families.manifold.autoencoder import AutoencoderOptions
 from fathomless.families.manifold.fit import Manifold, Recipe
 from fathomless.families.manifold.latent import farthest
 from fathomless.families.manifold.network import FlatNetwork
-from fathomless.inference.stages import StagedRun, run_stages
+from fathomless.families.manifold.stages import StagedRun, run_stages
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, StudentT
 from fathomless.posterior.predictive import predictive

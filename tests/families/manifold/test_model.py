@@ -16,9 +16,9 @@ from fathomless.families.manifold.latent import COVARIANCES, DecoderLaw, LatentL
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.sampling import sample_latent
+from fathomless.families.manifold.stages import run_stages
 from fathomless.inference.mcmc.diagnostics import mcse_mean
-from fathomless.inference.objective import elbo
-from fathomless.inference.stages import run_stages
+from fathomless.inference.variational.objective import elbo
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.rng import seeded_globals
 

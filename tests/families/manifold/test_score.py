@@ -7,7 +7,7 @@ import torch
 import fathomless.families.manifold.fit as module
 from fathomless.families.manifold.candidates import out_of_fold
 from fathomless.families.manifold.estimator import ProjectedBayesRegressor
-from fathomless.inference.noise import choose, total
+from fathomless.inference.out_of_fold.noise import choose, total
 
 SHORT = {"candidate_steps": 60, "decoder_steps": 30, "latent_steps": 20, "latent_dim": 2, "width": 8}
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.sparse.model import InputSkip, SparseNetwork, inclusion_table, parameter_groups
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.objective import elbo
-from fathomless.inference.run import Run
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.objective import elbo
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.nn.bayesian import Bayesian, bayesian, sparse_layers
 from fathomless.nn.layers import MeanField, gaussian_divergence

@@ -17,8 +17,8 @@ from fathomless.data import streams
 from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES, temperatures
 from fathomless.families.sparse.temperature import compared
-from fathomless.inference import batched
-from fathomless.inference.svi import fit
+from fathomless.inference.variational import batched
+from fathomless.inference.variational.svi import fit
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Gaussian, StudentT
 from fathomless.system.errors import ConvergenceWarning, DataError, DivergenceError

@@ -35,8 +35,8 @@ from fathomless.families.baselines.options import (
 )
 from fathomless.families.baselines.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.inference.run import Fitted
-from fathomless.inference.svi import calibrate
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.svi import calibrate
 from fathomless.nn.flat import flattened
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood

@@ -8,9 +8,9 @@ so that the posterior is normal, with the precision (of generalised Gauss-Newton
 
 .. math:: \sum_i s_i\, J(x_i)^\top \Lambda_i J(x_i) + \alpha\, \mathrm{diag}(1/s^2)
 
-for the Fisher information :math:`\Lambda_i` of the outputs: see :mod:`fathomless.inference.heads`, of which this is the
-same for all weights and without Kronecker's approximation. With G of the rows :math:`\Lambda_i^{1/2} J(x_i)\,
-\mathrm{diag}(s)` and its singular values and right singular vectors, :math:`G = U S V^\top`, a draw is
+for the Fisher information :math:`\Lambda_i` of the outputs: see :mod:`fathomless.inference.out_of_fold.heads`, of which
+this is the same for all weights and without Kronecker's approximation. With G of the rows :math:`\Lambda_i^{1/2}
+J(x_i)\, \mathrm{diag}(s)` and its singular values and right singular vectors, :math:`G = U S V^\top`, a draw is
 
 .. math:: \theta = \theta^* + s \circ \big(\alpha^{-1/2} \varepsilon - V \big(\alpha^{-1/2} - (S^2 + \alpha)^{-1/2}\big)
           V^\top \varepsilon\big), \qquad \varepsilon \sim N(0, I),
@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.func import vjp, vmap
 
 from fathomless.data.rows import Rows
-from fathomless.inference.heads import greatest_evidence, per_square
-from fathomless.nn.flat import refuse
+from fathomless.inference.out_of_fold.heads import greatest_evidence, per_square
+from fathomless.nn.flat import flattened, refuse
 from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
 from fathomless.system.draws import normal
@@ -139,7 +139,7 @@ def laplace_posterior(
         square, basis = torch.linalg.eigh(gram)
         point &= gram.diagonal() == 0.0
     square = square.clamp(min=0.0)
-    mode = torch.cat([p.reshape(-1) for p in network.parameters()]).double() / scale
+    mode = flattened(network).double() / scale
     fit = mode[~point].square().sum()  # weights that move only outputs without a posterior say nothing of α
 
     def evidence(log_alpha: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fathomless.estimators.options import DrawnWeightsOptions, NaturalLawOptions, option
+from fathomless.estimators.declaring import option
+from fathomless.estimators.options import DrawnWeightsOptions, NaturalLawOptions
 from fathomless.families.depth.options import NetworkOptions
 
 if TYPE_CHECKING:

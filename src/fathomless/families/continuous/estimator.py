@@ -22,8 +22,8 @@ from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.networks import ContinuousDiagnostics, ContinuousNetworks
-from fathomless.inference.objective import log_predictive
-from fathomless.inference.run import Fitted
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.objective import log_predictive
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, with_errors
@@ -123,7 +123,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
             cross_fit=True,
             multiplications=self._multiplications,
             looking={"widened": self.calibrate, **few, **long},
-            unused=("structure_rate", "structure_delay", "schedule"),
+            unused=("schedule",),
         )
 
     def _multiplications(self, inputs: int) -> float:

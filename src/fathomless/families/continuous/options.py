@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fathomless.estimators.declaring import option
 from fathomless.estimators.options import (
     CrossFitOptions,
     DrawnTrainingOptions,
     DrawnWeightsOptions,
-    LawOptions,
     TableOptions,
     VariationalOptions,
-    option,
 )
+from fathomless.estimators.values import ELBO
 
 if TYPE_CHECKING:
     from fathomless.families.continuous.dynamics import Dynamics
@@ -22,9 +22,7 @@ __all__ = ["ContinuousOptions"]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ContinuousOptions(
-    CrossFitOptions, LawOptions, DrawnTrainingOptions, DrawnWeightsOptions, VariationalOptions, TableOptions
-):
+class ContinuousOptions(CrossFitOptions, DrawnTrainingOptions, DrawnWeightsOptions, VariationalOptions, TableOptions):
     """A network of continuous depth.
 
     Parameters
@@ -88,6 +86,13 @@ class ContinuousOptions(
         Of the divergence of a path in training.
     """
 
+    structure_from: "str | ELBO" = option(
+        "auto",
+        "choice",
+        names=("auto", "held_out", "elbo"),
+        values={"elbo": ELBO},
+        without=("optimizer", "radius", "initial_depth"),
+    )
     architecture: "str | Callable[[int, int], Dynamics]" = option("mlp", "choice", names=("mlp",))
     width: int = option(32, "whole", least=1)
     hidden: "int | Sequence[int]" = option(64, "whole", list, tuple, least=1)

@@ -397,5 +397,5 @@ def _not_moved(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
             "The horizon has not moved",
             f"Its mean stayed within {path * model.unit:.2g} of depth {horizons[0] * model.unit:.2g}, where it began; "
             "the data had no say in it.",
-            f"Raise {case.now('structure_rate')} or {case.now('epochs')}.",
+            f"Raise {case.now(case.of_law('rate'))} or {case.now('epochs')}.",
         )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fathomless.inference.training import adam_travel
+from fathomless.inference.variational.training import adam_travel
 from fathomless.posterior.laws import DepthLaw, DepthPrior, QuantilePoisson, StickBreaking, TruncatedPoisson
 
 __all__ = ["Reach", "depth_drift", "reach"]

@@ -10,22 +10,23 @@ import numpy as np
 import torch
 
 from fathomless.estimators.base import require_fitted
-from fathomless.estimators.hamiltonian import Hamiltonian, Sampled, unconverged
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import Strategy, StructureSearch
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.values import HMC
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.fitting import fitting
+from fathomless.families.depth.hamiltonian import Hamiltonian, Sampled, unconverged
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
-from fathomless.inference.looks import FIRST, Law
-from fathomless.inference.run import Fitted
+from fathomless.inference.out_of_fold.looks import FIRST, Law
+from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (
@@ -94,7 +95,9 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         if t is None or model is None or fitted.found is not None or "mean_depth" not in fitted.history[-1]:
             return
         mean = fitted.history[-1]["mean_depth"]
-        remedy = f"Raise epochs (now {t.epochs}) or structure_rate (now {t.structure_rate:.2g})"
+        nested = "structure_from" in self._options_given()
+        rate, start = ("structure_from__rate", "structure_from__initial_depth") if nested else ("structure_rate", "")
+        remedy = f"Raise epochs (now {t.epochs}) or {rate} (now {t.structure_rate:.2g})"
         drift = depth_drift(fitted.history)
         if drift and not fitted.stopped:
             warnings.warn(
@@ -110,7 +113,8 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
             warnings.warn(
                 f"the posterior over depth could not have gone far from its start: its parameter could move by "
                 f"{how_far.travel:.2g}, and {how_far.distance:.2g} lead to the mean of the prior, so that the mean "
-                f"depth of {mean:.1f} says where it began. {remedy}, or start nearer to the prior (initial_depth)",
+                f"depth of {mean:.1f} says where it began. {remedy}"
+                + (f", or start nearer to the prior ({start})" if start else ""),
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -172,11 +176,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             start_session=start._session(),
             assemble=_sampled_model,
             state_noise=_stated,
-            chains=self.chains,
-            sweeps=self.sweeps,
-            leapfrogs=self.leapfrogs,
-            states=self.states,
-            structure_weights=self.structure_weights,
+            options=self.weights if isinstance(self.weights, HMC) else HMC(),
             double=self.precision == "float64",
         )
 
@@ -185,10 +185,10 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         free = not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool)
         return StructureSearch(
             free=free,
-            law=self._named_law() if free and self.structure_from != "elbo" else None,
-            cross_fit=self.weights in ("map", "hmc"),
+            law=self._named_law() if free and self._choice("structure_from") != "elbo" else None,
+            cross_fit=self._choice("weights") in ("map", "hmc"),
             multiplications=lambda inputs: float(inputs * width + FIRST * width**2),
-            unused=("initial_depth", "structure_rate", "structure_optimizer", "structure_delay", "schedule"),
+            unused=("schedule",),
         )
 
     def _named_law(self) -> Law | None:

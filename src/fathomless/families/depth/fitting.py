@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fathomless.inference import stacking
-from fathomless.inference.looks import Law
+from fathomless.inference.out_of_fold import stacking
+from fathomless.inference.out_of_fold.looks import Law
 from fathomless.posterior.laws import DepthLaw, QuantilePoisson, TruncatedPoisson
 from fathomless.system.errors import DataError
 
@@ -18,7 +18,7 @@ def fitting(law: DepthLaw, min_depth: int) -> Law:
     """Return how a law with a rate is fitted to densities of rows under the depths of a support.
 
     The law over the offset ℓ − `min_depth` is restricted to the depths ℓ there and renormalised; its rate is found on a
-    grid and by golden section, see :func:`fathomless.inference.stacking.best_on_path`.
+    grid and by golden section, see :func:`fathomless.inference.out_of_fold.stacking.best_on_path`.
 
     Raises
     ------

@@ -33,7 +33,7 @@ from fathomless.posterior.laws import (
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks, memory
-from fathomless.system.checks import real
+from fathomless.system.checks import positive, real
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import building, fold_in
 
@@ -96,7 +96,7 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
         return int(self.width) if self.width != "auto" else 32 if self._sampled() else 64
 
     def _sampled(self) -> bool:
-        return getattr(self, "weights", "map") == "hmc"
+        return bool(self._choice("weights") == "hmc")
 
     def _options_of_model(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
         prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
@@ -173,7 +173,10 @@ class DepthNetworks(DepthOptions, LayeredNetworks):
         if self._sampled():
             return SampledDepth(partial(self._network_of, inputs), likelihood.outputs)
         with warnings.catch_warnings():
-            if self.structure_from != "elbo" and self.weights in ("map", "hmc"):  # where the law starts will not matter
+            if self._choice("structure_from") != "elbo" and self._choice("weights") in (
+                "map",
+                "hmc",
+            ):  # where the law starts will not matter
                 warnings.simplefilter("ignore", ConvergenceWarning)
             return UnboundedDepth(
                 blocks.layer,
@@ -181,7 +184,7 @@ class DepthNetworks(DepthOptions, LayeredNetworks):
                 law=law,
                 prior=depths if isinstance(depths, DepthPrior) else PoissonPrior(real("depth_prior", depths)),
                 min_depth=self.min_depth,
-                weights=self.weights,
+                weights=self._choice("weights"),
                 max_depth=self.max_depth,
                 **self._options_of_model(self.weight_prior, seed, dtype),
             )
@@ -193,8 +196,9 @@ class DepthNetworks(DepthOptions, LayeredNetworks):
         depth = self.min_depth + (deepest if self.max_depth is None else min(deepest, self.max_depth))
         if depth > _MOST:
             raise DataError(
-                f"depth_law={self.depth_law!r}, initial_depth={self.initial_depth} and min_depth={self.min_depth} ask "
-                f"for {depth:,} layers; a start with up to {_MOST:,} is allowed, and it grows if the data ask for more"
+                f"depth_law={self.depth_law!r}, structure_from__initial_depth={self._elbo().initial_depth} and "
+                f"min_depth={self.min_depth} ask for {depth:,} layers; a start with up to {_MOST:,} is allowed, and it "
+                "grows if the data ask for more"
             )
         return depth
 
@@ -205,7 +209,7 @@ class DepthNetworks(DepthOptions, LayeredNetworks):
             case int() if self.depth_law >= self.min_depth:
                 return FixedDepth((self.depth_law - self.min_depth,))
             case str() if self.depth_law in _LAWS:
-                return _LAWS[self.depth_law](real("initial_depth", self.initial_depth))
+                return _LAWS[self.depth_law](positive("structure_from__initial_depth", self._elbo().initial_depth))
         raise DataError(
             f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
             f"depth of an ordinary network, at least min_depth={self.min_depth}"

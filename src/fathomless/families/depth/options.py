@@ -4,15 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fathomless.estimators.options import (
-    CrossFitOptions,
-    DrawnWeightsOptions,
-    HamiltonianOptions,
-    NaturalLawOptions,
-    TableOptions,
-    VariationalOptions,
-    option,
-)
+from fathomless.estimators.declaring import option
+from fathomless.estimators.options import CrossFitOptions, DrawnWeightsOptions, TableOptions, VariationalOptions
+from fathomless.estimators.values import HMC
 
 if TYPE_CHECKING:
     from fathomless.nn.architectures import Architecture
@@ -44,7 +38,7 @@ class NetworkOptions(VariationalOptions, TableOptions):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DepthOptions(HamiltonianOptions, CrossFitOptions, NaturalLawOptions, DrawnWeightsOptions, NetworkOptions):
+class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
     """A network of unbounded depth.
 
     Parameters
@@ -53,19 +47,17 @@ class DepthOptions(HamiltonianOptions, CrossFitOptions, NaturalLawOptions, Drawn
         Family of the posterior over depth: "poisson", "two_sided", "taper", "quantile" (the
         paper's), "stick_breaking", "categorical"; an integer is an ordinary network of that depth. "auto" is a weight
         for every depth where held-out rows decide, and "poisson" where the evidence bound does.
-    initial_depth : float
-        Where the posterior over depth starts if the evidence bound moves it: its mean offset above `min_depth` before
-        truncation. Without effect where held-out rows decide.
     depth_prior : float or DepthPrior
         Depth − min_depth ~ Poisson(depth_prior), or any prior.
     min_depth : int
         Least depth; with 0 a linear model is one of the networks.
     max_depth : int or None
         Greatest depth, if there must be one.
-    weights : {"map", "meanfield", "sparse", "hmc"}
+    weights : {"map", "meanfield", "sparse", "hmc"} or HMC
         Point estimates with the prior's decay, an independent Gaussian per weight, weights that may be absent, or
         weights that are sampled by Hamiltonian Monte Carlo with hierarchical scales, from the networks of a fit: the
-        best predictions there are for tables of a few hundred rows, at the price of a minute or more.
+        best predictions there are for tables of a few hundred rows, at the price of a minute or more. Options of the
+        chains are those of :class:`~fathomless.estimators.values.HMC`.
     head : {"auto", "point", "laplace", "bayes"}
         Of point estimates, what the last linear map of every depth is: a point estimate; its posterior given the
         features that the network computes, around the trained head ("laplace"); or that posterior with its own mean
@@ -82,10 +74,9 @@ class DepthOptions(HamiltonianOptions, CrossFitOptions, NaturalLawOptions, Drawn
         int,
         names=("auto", "poisson", "two_sided", "taper", "quantile", "stick_breaking", "categorical"),
     )
-    initial_depth: float = option(2.0, "real")
     depth_prior: "float | DepthPrior" = option(0.5, "real", object)
     min_depth: int = option(0, "whole", least=0)
     max_depth: "int | None" = option(None, "whole", None, least=0)
-    weights: str = option("map", "choice", names=("map", "meanfield", "sparse", "hmc"))
+    weights: "str | HMC" = option("map", "choice", names=("map", "meanfield", "sparse", "hmc"), values={"hmc": HMC})
     head: str = option("auto", "choice", names=("auto", "point", "laplace", "bayes"))
     weight_prior: "float | WeightPrior" = option(1.0, "real", object)

@@ -8,10 +8,10 @@ from typing import Any, cast
 import torch
 
 from fathomless.estimators.findings import Case, Finding
-from fathomless.estimators.hamiltonian import DOUBTED, unconverged
 from fathomless.families.depth import plots
 from fathomless.families.depth.convergence import depth_drift, reach
 from fathomless.families.depth.estimator import LayeredNetwork
+from fathomless.families.depth.hamiltonian import DOUBTED, unconverged
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.sampled import SampledDepth
 from fathomless.plots.chains import traces
@@ -211,17 +211,17 @@ def _not_mixed(case: Case) -> Iterator[Finding]:
             "problem",
             "Chains have not mixed",
             text[0].upper() + text.partition("; raise")[0][1:] + ".",
-            f"Raise {case.now('sweeps')} or {case.now('leapfrogs')}.",
+            f"Raise {case.now('weights__sweeps')} or {case.now('weights__leapfrogs')}.",
         )
     sampling = cast(CrossFitDiagnostics, case.estimator.fit_diagnostics_).sampling.values()
     doubtful = max(told["doubtful"] for told in sampling)
-    if doubtful > DOUBTED and len(sampling) > 1 and case.given["structure_weights"] == "stacking":
+    if doubtful > DOUBTED and len(sampling) > 1 and case.given["weights__structure_weights"] == "stacking":
         yield Finding(
             "advice",
             "Leave-one-out densities are not reliable",
             f"They weigh the depths, and k-hat is above 0.7 on up to {doubtful:.0%} of the rows, which single draws "
             "decide.",
-            "Compare structure_weights='fit' on unseen rows, or raise sweeps and states.",
+            "Compare weights__structure_weights='fit' on unseen rows, or raise weights__sweeps and weights__states.",
         )
 
 
@@ -235,37 +235,37 @@ def _on_its_way(case: Case) -> Iterator[Finding]:
     )
     if case.stopped:
         natural = (
-            " or set structure_optimizer='natural' (now 'adam')" if case.given["structure_optimizer"] == "adam" else ""
+            f" or set {case.of_law('optimizer')}='natural' (now 'adam')" if case.law["optimizer"] == "adam" else ""
         )
         yield Finding(
             "advice",
             "Depth was still on its way when the training stopped",
             f"{pace} The scores of the held-out rows no longer rose.",
-            f"If the depth itself matters, raise {case.now('structure_rate')}{natural}.",
+            f"If the depth itself matters, raise {case.now(case.of_law('rate'))}{natural}.",
         )
     else:
         yield Finding(
             "problem",
             "Depth has not come to rest",
             f"{pace} What is reported says how fast it was learned, not what the data ask for.",
-            f"Raise {case.now('epochs')} or {case.now('structure_rate')}.",
+            f"Raise {case.now('epochs')} or {case.now(case.of_law('rate'))}.",
         )
 
 
 def _near_its_start(case: Case, model: UnboundedDepth) -> Iterator[Finding]:
-    if case.given["structure_optimizer"] != "adam":
+    if case.law["optimizer"] != "adam":
         return
     rates = {"learning_rate": case.given["learning_rate"], "structure_rate": case.structure_rate}
     how_far = reach(model.law, model.prior, case.history, **rates)
     if how_far is not None and how_far.travel < how_far.distance:
+        start, rate = case.now(case.of_law("initial_depth")), case.now(case.of_law("rate"))
         yield Finding(
             "problem" if how_far.short(case.stopped) else "advice",
             "Depth stayed near its start",
             f"The parameter of its law could move by {how_far.travel:.2g} in this training, and {how_far.distance:.2g} "
             f"lead from its start to the mean of the prior, {how_far.prior_mean:.2g}: the mean depth of "
             f"{case.estimator.structure_.statistics['mean_depth']:.1f} says more of where it began than of the data.",
-            f"If the depth itself matters, compare with another start, {case.now('initial_depth')}, or raise "
-            f"{case.now('structure_rate')}.",
+            f"If the depth itself matters, compare with another start, {start}, or raise {rate}.",
         )
 
 
@@ -277,7 +277,7 @@ def _not_moved(case: Case) -> Iterator[Finding]:
             "problem",
             "Depth has not moved",
             f"Its mean stayed within {path:.2g} layers of {depths[0]:.2g}, where it began; the data had no say in it.",
-            f"Raise {case.now('structure_rate')} or {case.now('epochs')}.",
+            f"Raise {case.now(case.of_law('rate'))} or {case.now('epochs')}.",
         )
 
 

@@ -31,7 +31,7 @@ from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.sampler import GraphSampler
 from fathomless.families.graph.state import COVARIATE, FIXED, FREE
 from fathomless.inference.mcmc.chains import Chain, Plan
-from fathomless.inference.objective import log_predictive
+from fathomless.inference.variational.objective import log_predictive
 from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.structure import GraphPosterior

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from fathomless.estimators.options import ChainOptions, DrawnWeightsOptions, TableOptions, option
+from fathomless.estimators.declaring import option
+from fathomless.estimators.options import ChainOptions, DrawnWeightsOptions, TableOptions
 
 __all__ = ["GraphOptions"]
 

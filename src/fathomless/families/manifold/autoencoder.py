@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.candidates import BATCH, WHOLE
 from fathomless.families.manifold.network import Flat
-from fathomless.inference.run import under
-from fathomless.inference.stages import Stage
+from fathomless.families.manifold.stages import Stage
+from fathomless.inference.runs.run import under
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks
 from fathomless.system.draws import integers, normal, permutation

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.network import Flat
-from fathomless.inference.crossfit import Held
-from fathomless.inference.stages import Stage
+from fathomless.families.manifold.stages import Stage
+from fathomless.inference.out_of_fold.crossfit import Held
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.draws import integers
 from fathomless.system.errors import DivergenceError
@@ -88,7 +88,7 @@ class CandidateStage(Stage):
     log_noise : Tensor, shape (R, T), optional
         Initial log scales of the noise.
     steps, rate
-        As of :class:`~fathomless.inference.stages.Stage`.
+        As of :class:`~fathomless.families.manifold.stages.Stage`.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ def worth_keeping(log_joint: Tensor, errors: Tensor, count: float, least: int, *
 
 
 def out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> Held:
-    """Return rows under networks that have not seen them, for :mod:`fathomless.inference.noise`.
+    """Return rows under networks that have not seen them, for :mod:`fathomless.inference.out_of_fold.noise`.
 
     Each row has as many networks as the row with most of them; where it has fewer, since some were left out, its own
     are repeated in turn. Rows that every network has seen are left out.

@@ -2,8 +2,8 @@
 
 A fold of the rows is left out. On the others candidates are trained once, and a decoder and a posterior are found for
 each number of dimensions. The mean log density of the rows left out tells the best, and a fit of it to all rows
-follows; the weights of the best mixture of all, by :func:`~fathomless.inference.stacking.refit` with equal prior
-masses, tell how surely. All of it is one plan of stages, so it can be paused like any other.
+follows; the weights of the best mixture of all, by :func:`~fathomless.inference.out_of_fold.stacking.refit` with equal
+prior masses, tell how surely. All of it is one plan of stages, so it can be paused like any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.fit import Manifold
-from fathomless.inference.stacking import refit
-from fathomless.inference.stages import Begin, Stage
+from fathomless.families.manifold.stages import Begin, Stage
+from fathomless.inference.out_of_fold.stacking import refit
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["Dimensions", "Trial"]

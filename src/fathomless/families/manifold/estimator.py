@@ -27,9 +27,9 @@ from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
 from fathomless.families.manifold.sampling import sample_latent, stands_still
-from fathomless.inference.distributed import ranks
-from fathomless.inference.run import Fitted
-from fathomless.inference.stages import Begin, StagedRun, run_stages
+from fathomless.families.manifold.stages import Begin, StagedRun, run_stages
+from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.run import Fitted
 from fathomless.nn.flat import flattened
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.model import Draws

@@ -1,9 +1,9 @@
 r"""A weight manifold from rows: candidates, one order of their units, a decoder, and the posterior over its codes.
 
-The stages are those of :mod:`~fathomless.inference.stages`: "candidates", "decoder", "latent" (q(z) with the decoder a
-point) and "joint" (q(z) and q(φ), from there on; q(z) alone where the decoder leaves so much of the weights that
-:math:`\psi` is no local doubt). Between the first two, rows that candidates have not seen say which of them are kept,
-and how large the noise is.
+The stages are those of :mod:`~fathomless.families.manifold.stages`: "candidates", "decoder", "latent" (q(z) with the
+decoder a point) and "joint" (q(z) and q(φ), from there on; q(z) alone where the decoder leaves so much of the weights
+that :math:`\psi` is no local doubt). Between the first two, rows that candidates have not seen say which of them are
+kept, and how large the noise is.
 """
 
 import copy
@@ -29,11 +29,11 @@ from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw, 
 from fathomless.families.manifold.matching import balance, match
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
-from fathomless.inference.crossfit import Held
-from fathomless.inference.noise import KAPPA, heavy_tailed, total
-from fathomless.inference.run import under
-from fathomless.inference.stages import Begin, Stage
-from fathomless.inference.svi import parts_of
+from fathomless.families.manifold.stages import Begin, Stage
+from fathomless.inference.out_of_fold.crossfit import Held
+from fathomless.inference.out_of_fold.noise import KAPPA, heavy_tailed, total
+from fathomless.inference.runs.run import under
+from fathomless.inference.variational.svi import parts_of
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
 from fathomless.system import checks

@@ -27,8 +27,8 @@ from fathomless.families.manifold.autoencoder import Decoder
 from fathomless.families.manifold.candidates import BATCH, WHOLE
 from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
 from fathomless.families.manifold.network import Flat
-from fathomless.inference.objective import elbo
-from fathomless.inference.stages import Stage
+from fathomless.families.manifold.stages import Stage
+from fathomless.inference.variational.objective import elbo
 from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fathomless.estimators.options import DrawnTrainingOptions, DrawnWeightsOptions, TableOptions, option
+from fathomless.estimators.declaring import option
+from fathomless.estimators.options import DrawnTrainingOptions, DrawnWeightsOptions, TableOptions
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -69,7 +70,7 @@ class ManifoldOptions(DrawnTrainingOptions, DrawnWeightsOptions, TableOptions):
     latent_steps : int
         Steps of the variational inference, once with the decoder held, once with its law.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.stages.StagedRun` ten times in each stage.
+        Called with the :class:`~fathomless.families.manifold.stages.StagedRun` ten times in each stage.
     """
 
     width: "int | Sequence[int]" = option(50, "whole", list, tuple, least=1)

@@ -16,8 +16,8 @@ from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetworks
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
 from fathomless.families.sparse.temperature import TemperatureChoice
-from fathomless.inference.run import Fitted
-from fathomless.inference.training import adam_travel
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.training import adam_travel
 from fathomless.nn.spike_slab import SlabStart
 from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.system.errors import ConvergenceWarning, DataError

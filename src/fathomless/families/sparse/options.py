@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, TableOptions, VariationalOptions, option
+from fathomless.estimators.declaring import option
+from fathomless.estimators.options import DrawnWeightsOptions, LawOptions, TableOptions, VariationalOptions
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 

@@ -33,14 +33,14 @@ from fathomless.estimators.strategies import SVI, Strategy
 from fathomless.estimators.variational import OneNetwork
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
 from fathomless.families.sparse.options import SparseOptions, temperatures
-from fathomless.inference.batched import fit_batched
-from fathomless.inference.callbacks import open_checkpoint
-from fathomless.inference.crossfit import Held, held
-from fathomless.inference.distributed import ranks
-from fathomless.inference.noise import KAPPA_ALONE, choose, density, fit_noise
-from fathomless.inference.run import Fitted
-from fathomless.inference.svi import fit
-from fathomless.inference.training import Training
+from fathomless.inference.out_of_fold.crossfit import Held, held
+from fathomless.inference.out_of_fold.noise import KAPPA_ALONE, choose, density, fit_noise
+from fathomless.inference.runs.callbacks import open_checkpoint
+from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.run import Fitted
+from fathomless.inference.variational.batched import fit_batched
+from fathomless.inference.variational.svi import fit
+from fathomless.inference.variational.training import Training
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import InclusionPosterior

@@ -16,8 +16,8 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fathomless.inference.driver import ResumableRun, State, drive
 from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
+from fathomless.inference.runs.driver import ResumableRun, State, drive
 from fathomless.system.checks import choice, interval, whole
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.progress import Progress
@@ -179,7 +179,8 @@ class Chain(Generic[S]):
 class Chains(ResumableRun, Generic[S]):
     """A run of several chains, between two blocks: everything that is needed to go on.
 
-    To callbacks it is what a training is (:class:`~fathomless.inference.run.Run`): an epoch is a sweep of all chains.
+    To callbacks it is what a training is (:class:`~fathomless.inference.runs.run.Run`): an epoch is a sweep of all
+    chains.
 
     Attributes
     ----------
@@ -343,7 +344,7 @@ def run_chains(
     start : callable, optional
         (number, generator) -> where a chain begins; by default the sampler draws it.
     callbacks : sequence of callables
-        Called after every block with the run, such as :class:`~fathomless.inference.callbacks.Checkpoint`.
+        Called after every block with the run, such as :class:`~fathomless.inference.runs.callbacks.Checkpoint`.
     progress : Progress, optional
         A display.
     resume : (tensors, meta), optional

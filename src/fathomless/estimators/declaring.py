@@ -1,0 +1,270 @@
+"""Declarations of options, and values of several options that belong together.
+
+An option is declared once, by :func:`option`, for Python, the command line and the documentation. Options that have an
+effect only with one choice of another option are fields of a frozen value of it: ``weights="hmc"`` is
+``weights=HMC()``, and ``weights=HMC(chains=4)`` changes one of them. In ``get_params``, ``set_params``, searches and
+messages such a field is named ``weights__chains``, on the command line ``--hmc.chains``. Nothing here needs torch.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, field, fields, replace
+from typing import Any, TypeVar, cast
+
+from fathomless.system.errors import DataError
+
+__all__ = [
+    "OptionValue",
+    "chosen",
+    "described",
+    "documentation",
+    "nested_fields",
+    "nested_of",
+    "nested_options",
+    "option",
+    "option_value",
+    "replaced",
+    "value_of",
+]
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def option(
+    default: Any,
+    kind: str,
+    *special: Any,
+    least: float | None = None,
+    most: float | None = None,
+    names: Sequence[str] = (),
+    values: Mapping[str, type] | None = None,
+    without: Sequence[str] = (),
+) -> Any:
+    """Declare an option.
+
+    Parameters
+    ----------
+    default
+        Its default.
+    kind : {"whole", "real", "flag", "choice", "text", "object"}
+        What it is; "object" is what only Python can give.
+    special
+        Values, or types of values, that are allowed beside the kind.
+    least, most : float, optional
+        The smallest and the largest number allowed.
+    names : sequence of str
+        The choices.
+    values : mapping of str to type, optional
+        Choices with options of their own: name -> class of :class:`OptionValue`. The name stands for the class with its
+        defaults, and a value of the class may be given in its place.
+    without : sequence of str
+        Options of these classes that have no effect here.
+    """
+    limits = {"least": least, "most": most, "names": tuple(names)}
+    nested = {"values": dict(values or {}), "without": tuple(without)}
+    return field(default=default, metadata={"kind": kind, "special": special, **limits, **nested})
+
+
+class OptionValue:
+    """Options that belong together: one value of another option. Classes of values are frozen dataclasses."""
+
+    def __repr__(self) -> str:
+        """Return the call that makes an equal value, without options that have their defaults."""
+        given = [f"{f.name}={getattr(self, f.name)!r}" for f in _fields(self) if getattr(self, f.name) != f.default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+def option_value(kind: Kind) -> Kind:
+    """Write the defaults of a class of values into its docstring.
+
+    Parameters
+    ----------
+    kind : type
+        Subclass of :class:`OptionValue`: a frozen dataclass whose fields are declared by :func:`option`.
+
+    Examples
+    --------
+    >>> @option_value
+    ... @dataclass(kw_only=True, frozen=True, repr=False)
+    ... class Steps(OptionValue):
+    ...     "Steps of a search."
+    ...     count: int = option(3, "whole")
+    ...     size: float = option(0.1, "real")
+    >>> Steps(count=5)
+    Steps(count=5)
+    """
+    kind.__doc__ = documentation(kind, ("Parameters",))
+    return kind
+
+
+def _fields(kind: Any) -> tuple[Field[Any], ...]:
+    return fields(kind)
+
+
+def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
+    """Return the value that a choice stands for, or None for a choice without options of its own.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option.
+    given : object
+        Value of the option: a name, or a value with options.
+    """
+    values = declared.metadata["values"]
+    if isinstance(given, str):
+        return values[given]() if given in values else None
+    return cast(OptionValue, given) if isinstance(given, tuple(values.values())) else None
+
+
+def chosen(declared: Field[Any], given: Any) -> Any:
+    """Return the name of a choice: that of its class for a value with options, and else the choice itself.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option.
+    given : object
+        Value of the option.
+    """
+    for name, kind in declared.metadata["values"].items():
+        if isinstance(given, kind):
+            return name
+    return given
+
+
+def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
+    """Return the options of a class of values that have an effect for the option that takes it, by name.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option.
+    kind : type
+        One of its classes of values.
+    """
+    return {f.name: f for f in _fields(kind) if f.name not in declared.metadata["without"]}
+
+
+def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str, Field[Any]]]:
+    """Yield (nested name, option, name of the choice, nested option) for every option of every value.
+
+    Parameters
+    ----------
+    declared : sequence of Field
+        Declarations of options. A nested name is ``weights__chains``.
+    """
+    for one in declared:
+        for key, kind in one.metadata["values"].items():
+            for name, inner in nested_fields(one, kind).items():
+                yield f"{one.name}__{name}", one, key, inner
+
+
+def nested_of(declared: Sequence[Field[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the values that choices stand for, by their nested names.
+
+    Parameters
+    ----------
+    declared : sequence of Field
+        Declarations of options.
+    given : mapping
+        Options by name.
+    """
+    found = {}
+    for one in declared:
+        value = value_of(one, given[one.name])
+        if value is not None:
+            found.update({f"{one.name}__{name}": getattr(value, name) for name in nested_fields(one, type(value))})
+    return found
+
+
+def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> OptionValue:
+    """Return a value with other options.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option.
+    given : object
+        Value of the option: a name that stands for a value with options, or such a value.
+    entries : mapping of str to object
+        New options of the value, by name.
+
+    Raises
+    ------
+    DataError
+        For a choice without options, and for names that its class does not have.
+    """
+    before, option_name = value_of(declared, given), declared.name
+    first = next(iter(entries))
+    if before is None:
+        having = {
+            key: kind for key, kind in declared.metadata["values"].items() if first in nested_fields(declared, kind)
+        }
+        allowed = [f"{option_name}={key!r} or {option_name}={kind.__name__}(...)" for key, kind in having.items()]
+        remedy = f"it needs {', or '.join(allowed)}: set that first, or at once" if having else "leave it out"
+        raise DataError(
+            f"{option_name}__{first}={entries[first]!r} was given with {option_name}={given!r}, which has no such "
+            f"option; {remedy}"
+        )
+    allowed = list(nested_fields(declared, type(before)))
+    for name, value in entries.items():
+        if name not in allowed:
+            raise DataError(
+                f"{option_name}__{name}={value!r} was given; options of {option_name}={before!r} are "
+                f"{', '.join(allowed)}"
+            )
+    return cast(OptionValue, replace(cast(Any, before), **entries))
+
+
+def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, str]]:
+    """Return name -> (type, text) of every option, or of every attribute, as the docstrings of its bases say.
+
+    Parameters
+    ----------
+    kind : type
+        An estimator, or a group of options.
+    section : {"Parameters", "Attributes"}
+        Which section is read.
+
+    Examples
+    --------
+    >>> from fathomless.estimators.options import LawOptions
+    >>> described(LawOptions)["structure_rate"][0]
+    'float or "auto"'
+    """
+    entries: dict[str, tuple[str, str]] = {}
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] in ("builtins", "sklearn", "abc"):
+            continue
+        _, _, text = inspect.cleandoc(base.__doc__ or "").partition(f"{section}\n{'-' * len(section)}\n")
+        for entry in re.split(r"\n(?=\S)", text.partition("\n\n")[0]):
+            head, _, meaning = entry.partition("\n")
+            name, colon, type_ = head.partition(" : ")
+            if colon:
+                entries.setdefault(name, (type_, " ".join(meaning.split())))
+    return entries
+
+
+def documentation(kind: type, sections: Sequence[str] = ("Parameters", "Attributes")) -> str:
+    """Return the docstring of a class with its options and attributes, and those of its bases.
+
+    Parameters
+    ----------
+    kind : type
+        A class of options whose own docstring holds a summary, and perhaps notes, references and examples.
+    sections : sequence of str
+        Sections that are collected.
+    """
+    text = inspect.cleandoc(kind.__doc__ or "")
+    head, *rest = re.split(r"\n\n(?=(?:Notes|References|Examples)\n---)", text)
+    for section in sections:
+        head = head.partition(f"\n\n{section}\n---")[0]
+    for section in sections:
+        lines = [section, "-" * len(section)]
+        for name, (type_, meaning) in described(kind, section).items():
+            default = f", default={getattr(kind, name)!r}" if section == "Parameters" else ""
+            lines += [f"{name} : {type_}{default}", f"    {meaning}"]
+        head = "\n".join([head, "", *lines])
+    return "\n\n".join([head, *rest])

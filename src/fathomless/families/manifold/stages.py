@@ -1,0 +1,217 @@
+r"""A fit in stages, each a minimisation: what one stage finds, the next one starts from.
+
+Every stage has a loss of its own, and Adam starts anew with it, at the rate :math:`r\,(1 + \cos \pi t/T)/2` in step t
+of T. A stage is cut into rounds; after each there is a row in the history, and the run can be kept and taken up again,
+to the same bytes. What a stage begins with follows from what was found before it and from its seed alone.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fathomless.inference.runs.driver import ResumableRun, State, drive
+from fathomless.inference.runs.run import under
+from fathomless.system.errors import DataError
+from fathomless.system.progress import Progress
+from fathomless.system.rng import as_generator, fold_in
+from fathomless.system.surroundings import recording
+
+__all__ = ["Begin", "Stage", "StagedRun", "run_stages"]
+
+_EPSILON = 1e-10  # losses are divided by the number of rows, so it must be far below the usual 1e-8
+
+
+class Stage(ABC):
+    """One minimisation.
+
+    Parameters
+    ----------
+    steps : int
+        T; at least as many as there are rounds, so that every round has one.
+    clip_norm : float, optional
+        Longest gradient.
+    """
+
+    def __init__(self, steps: int, clip_norm: float | None = None) -> None:
+        self.steps, self.clip_norm = steps, clip_norm
+
+    @abstractmethod
+    def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
+        """Return what is moved, leaves with gradients, in groups with their rates r."""
+
+    @abstractmethod
+    def loss(self, share: float, generator: torch.Generator) -> Tensor:
+        """Return the loss, a scalar, when a share 0 <= t/T < 1 of the steps is done; gradients flow from it."""
+
+    @abstractmethod
+    def told(self) -> dict[str, float]:
+        """Return figures for the history; reads the device. Raises where the stage has failed."""
+
+    @abstractmethod
+    def finish(self) -> dict[str, Tensor]:
+        """Return what was found."""
+
+
+#: Builds a stage from what was found before, named "stage/tensor".
+Begin = Callable[[Mapping[str, Tensor]], Stage]
+
+
+class StagedRun(ResumableRun):
+    """Stages between two rounds: everything that is needed to go on.
+
+    Parameters
+    ----------
+    plan : mapping of str to Begin
+        The stages, in their order.
+    seed : int
+        Of everything that is drawn.
+    rounds : int
+        Into how many a stage is cut.
+    device : torch.device, optional
+        Of what is drawn.
+
+    Attributes
+    ----------
+    found : dict of str to Tensor
+        What stages have found, named "stage/tensor".
+    epoch, step : int
+        Rounds and steps done.
+    history : list of dict
+        A row for each round: epoch, step, stage (its number) and what the stage told.
+    stop, pause : bool
+        As of a :class:`~fathomless.inference.runs.run.Run`; a run that is stopped leaves its present stage as it
+        stands.
+    """
+
+    def __init__(
+        self, plan: Mapping[str, Begin], seed: int, rounds: int = 10, device: torch.device | str = "cpu"
+    ) -> None:
+        self.plan, self.seed, self.rounds, self.device = dict(plan), seed, rounds, device
+        self.found: dict[str, Tensor] = {}
+        self.history: list[dict[str, float]] = []
+        self.epoch = self.step = 0
+        self.stop = self.pause = False
+        self._stage: Stage | None = None
+
+    @property
+    def epochs(self) -> int:
+        """How many rounds there will be."""
+        return self.rounds * len(self.plan)
+
+    def advance(self) -> None:
+        """Do one round; begin a stage before its first, finish it after its last."""
+        place, done = divmod(self.epoch, self.rounds)
+        if done == 0:
+            self._begin(place)
+        assert self._stage is not None
+        steps = self._stage.steps
+        for step in range(steps * done // self.rounds, steps * (done + 1) // self.rounds):
+            self._move(self._stage, step)
+        self.epoch += 1
+        self.history.append({"epoch": self.epoch, "step": self.step, "stage": place, **self._stage.told()})
+        if done + 1 == self.rounds:
+            self.conclude()
+
+    def _begin(self, place: int) -> None:
+        name, begin = list(self.plan.items())[place]
+        self._generator = as_generator(fold_in(self.seed, name), device=self.device)
+        self._stage = begin(self.found)
+        groups = [{"params": list(leaves), "lr": rate} for leaves, rate in self._stage.groups()]
+        self._optimizer = torch.optim.Adam(groups, eps=_EPSILON, fused=True)
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+
+    def _move(self, stage: Stage, step: int) -> None:
+        share = step / stage.steps
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = 0.5 * rate * (1.0 + math.cos(math.pi * share))
+        self._optimizer.zero_grad()
+        stage.loss(share, self._generator).backward()
+        if stage.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._leaves(), stage.clip_norm)
+        self._optimizer.step()
+        self.step += 1
+
+    def conclude(self) -> None:
+        """Take what the present stage has found, as far as it has come."""
+        if self._stage is not None:
+            name = list(self.plan)[(self.epoch - 1) // self.rounds]
+            self.found |= {f"{name}/{key}": value.detach() for key, value in self._stage.finish().items()}
+        self._stage = None
+
+    def _leaves(self) -> list[Tensor]:
+        return [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state's tensors by name."""
+        state = {f"found/{name}": value for name, value in self.found.items()}
+        if self._stage is not None:
+            state["generator"] = self._generator.get_state()
+            for i, leaf in enumerate(self._leaves()):
+                state[f"leaf/{i}"] = leaf.detach()
+                state |= {f"optimizer/{i}/{key}": value for key, value in self._optimizer.state[leaf].items()}
+        return state
+
+    def meta(self) -> dict[str, Any]:
+        """Return the rest of the state as plain JSON."""
+        return {"epoch": self.epoch, "step": self.step, "history": self.history, "stop": self.stop}
+
+    def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Take over what :meth:`tensors` and :meth:`meta` returned."""
+        tensors = {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        self.found = under("found", tensors)
+        self.epoch, self.step, self.history = meta["epoch"], meta["step"], list(meta["history"])
+        self.stop = meta["stop"]
+        if "generator" not in tensors:
+            return
+        self._begin(self.epoch // self.rounds)
+        self._generator.set_state(tensors["generator"].cpu())
+        with torch.no_grad():
+            for i, leaf in enumerate(self._leaves()):
+                leaf.copy_(tensors[f"leaf/{i}"])
+                self._optimizer.state[leaf] = under(f"optimizer/{i}", tensors)
+
+
+@recording()
+def run_stages(
+    plan: Mapping[str, Begin],
+    seed: int,
+    *,
+    rounds: int = 10,
+    device: torch.device | str = "cpu",
+    callbacks: Sequence[Callable[[Any], None]] = (),
+    progress: Progress | None = None,
+    resume: State | None = None,
+) -> StagedRun:
+    """Run all stages.
+
+    Parameters
+    ----------
+    plan, seed, rounds, device
+        As for :class:`StagedRun`.
+    callbacks : sequence of callables
+        Called with the run after every round, such as :class:`~fathomless.inference.runs.callbacks.Checkpoint`.
+    progress : Progress, optional
+        A display.
+    resume : (tensors, meta), optional
+        Of a run with the same plan and seed, to go on from.
+
+    Raises
+    ------
+    DataError
+        If a callback stops the run before its last stage: there is no posterior yet.
+    PausedError
+        If a callback asks for it before the last round.
+    """
+    run = StagedRun(plan, seed, rounds, device)
+    if resume is not None:
+        run.resume(*resume)
+    drive(run, run.advance, callbacks=callbacks, progress=progress)
+    if run.epoch <= run.epochs - run.rounds:
+        name = list(run.plan)[(run.epoch - 1) // run.rounds]
+        raise DataError(f"the fit was stopped in its stage {name!r}, before the last; let it run, or pause it")
+    run.conclude()
+    return run

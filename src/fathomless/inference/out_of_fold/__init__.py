@@ -1,0 +1,1 @@
+"""Cross-fitting: structure, noise and heads by rows that networks were not fitted to."""

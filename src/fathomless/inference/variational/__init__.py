@@ -1,0 +1,1 @@
+"""Training by stochastic gradients of the evidence bound."""

@@ -1,0 +1,561 @@
+r"""Many trainings at once: networks of one kind, side by side in one tensor per parameter.
+
+At the size of most tables a training step costs dispatch, not arithmetic. F networks of the same architecture, each
+with its own data, seed, rates and posterior over structure, share every operation: parameters are stacked into (F, …),
+the evidence bound is evaluated under ``torch.func.vmap``, and one backward pass serves all. Each network follows the
+path on which :func:`fathomless.inference.variational.svi.fit` would take it alone, up to rounding: it has its own order
+of rows, its own moments and counts of steps, and its parts grow and rest when its own posterior says so. (Weights that
+are drawn, and dropout, come from one stream for all, so there the paths differ as two seeds do.)
+
+The network that is evaluated has every part that any of the F has. A part that one of them lacks, or has at rest,
+gets no weight in its bound, and there parameters, moments and counts stay as they are.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fathomless.data.rows import Rows
+from fathomless.inference.runs.distributed import ranks
+from fathomless.inference.runs.driver import ResumableRun, State, drive
+from fathomless.inference.runs.run import (
+    Best,
+    Fitted,
+    check,
+    history_row,
+    structure_parameters,
+    under,
+)
+from fathomless.inference.variational.objective import elbo, log_predictive
+from fathomless.inference.variational.stacked import Stack, refuse_buffers, refuse_shapes, refuse_unlike
+from fathomless.inference.variational.svi import calibrate
+from fathomless.inference.variational.training import Training, schedule
+from fathomless.posterior.capabilities import Growing, Stackable, blueprint_of, lacks, rebuild
+from fathomless.posterior.likelihoods import Likelihood
+from fathomless.posterior.model import Model
+from fathomless.posterior.structure import Structure
+from fathomless.system import checks
+from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system.progress import Progress
+from fathomless.system.rng import as_generator, fold_in, seeded_globals
+from fathomless.system.surroundings import recording
+
+__all__ = ["BatchedRun", "BatchedRuns", "densities", "fit_batched"]
+
+_CHUNK = 65536  # rows scored at once, over all members
+_KINDS = ("value", "first", "second", "count")  # what is kept of every parameter, (F, …) each
+
+
+@dataclass(eq=False)
+class BatchedRun:
+    """One of the trainings, with the attributes of a :class:`~fathomless.inference.runs.run.Run`.
+
+    Attributes
+    ----------
+    model, likelihood
+        Trained in place: they hold the result once all members are done, not before.
+    training : Training
+        Options.
+    seed : int
+        Seed of the order of the rows.
+    history : list of dict
+        One row per evaluation.
+    best : Best
+        Best validation score and the state it was reached in.
+    epoch : int
+        Epochs done.
+    stop : bool
+        Whether it has stopped early.
+    error : str
+        If its bound ceased to be finite and it was given up: where. The others went on.
+    """
+
+    model: Model
+    likelihood: Likelihood
+    training: Training
+    seed: int
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: Best = field(default_factory=Best)
+    epoch: int = 0
+    stop: bool = False
+    error: str = ""
+
+    def result(self) -> Fitted:
+        """Return what the training has come to."""
+        done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
+        return Fitted(*done, training=self.training, stopped=self.stop, error=self.error)
+
+    def parts(self) -> dict[str, nn.Parameter]:
+        """Return every parameter by the name that it has in the pair that is evaluated."""
+        return {
+            **{f"model.{name}": p for name, p in self.model.named_parameters()},
+            **{f"likelihood.{name}": p for name, p in self.likelihood.named_parameters()},
+        }
+
+
+class BatchedRuns(ResumableRun):
+    """Trainings side by side, between two epochs.
+
+    Attributes
+    ----------
+    members : tuple of BatchedRun
+        In the order given.
+    epoch, step : int
+        Epochs and steps done.
+    history : list of dict
+        Means over the members that were still being trained.
+    stop, pause : bool
+        For all at once; see :class:`~fathomless.inference.runs.run.Run`.
+    """
+
+    def __init__(self, members: Sequence[BatchedRun]) -> None:
+        self.members = tuple(members)
+        self.training = members[0].training
+        self.device = members[0].model.device
+        self.epoch = self.step = 0
+        self.heat = 1.0  # factor of the temperatures
+        self.history: list[dict[str, float]] = []
+        self.stop = self.pause = False
+        self.terms: tuple[str, ...] = ()
+        self.tempered: frozenset[str] = frozenset()
+        self.active = [i for i, member in enumerate(members) if not member.stop]
+        self.orders = [as_generator(fold_in(member.seed, "order")) for member in members]
+        self.noise = as_generator(fold_in(members[0].seed, "noise"), device=self.device)
+        self.state: dict[str, dict[str, Tensor]] = {kind: {} for kind in _KINDS}
+        self.gather()
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs there will be."""
+        return self.training.epochs
+
+    @property
+    def evaluates(self) -> bool:
+        """Return True if the epoch that has just ended gets a row in the history."""
+        return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs
+
+    def gather(self) -> None:
+        """Set up what is evaluated: every part that any active member has, with a row for each member."""
+        live = [self.members[i] for i in self.active]
+        for member in live:
+            member.model.train()
+        first = live[0].model
+        if not isinstance(first, Stackable):
+            raise lacks(first, Stackable, "a training side by side", "fit its networks one by one (n_restarts=1)")
+        self.pair = _Pair(first.union([member.model for member in live[1:]]), live[0].likelihood).train()
+        refuse_buffers(self.pair)
+        parts = [member.parts() for member in live]
+        self.of_structure = {f"model.{name}" for name in structure_parameters(self.pair.model)}
+        self.active_mask: dict[str, Tensor] = {}  # (F,) 1 where a part is in use
+        state = self.state
+        for name, filler in self.pair.named_parameters():
+            rows = [of_member.get(name) for of_member in parts]
+            refuse_shapes(name, filler, rows)
+            if name not in state["value"]:
+                blank = torch.zeros(len(rows), *filler.shape, dtype=filler.dtype, device=filler.device)
+                counts = torch.zeros(len(rows), dtype=torch.float32, device=self.device)
+                for kind in _KINDS:
+                    state[kind][name] = counts if kind == "count" else blank.clone()
+            moved = state["count"][name].tolist()
+            for i, row in enumerate(rows):
+                if not moved[i]:
+                    state["value"][name][i] = (filler if row is None else row).detach()
+            used = [float(row is not None and row.requires_grad) for row in rows]
+            self.active_mask[name] = torch.tensor(used, dtype=torch.float32, device=self.device)
+        # the rest of what a step needs, as tensors
+        self.order_of = list(self.active_mask)
+        self.rates = torch.tensor([m.training.learning_rate for m in live], dtype=torch.float64, device=self.device)
+        self.temperature = torch.tensor([m.training.temperature for m in live], dtype=torch.float64, device=self.device)
+        self.structure_rate = torch.tensor(
+            [m.training.structure_rate for m in live], dtype=torch.float64, device=self.device
+        )
+
+    def release(self) -> None:
+        """Let members that have stopped go: write their rows into their models and drop them."""
+        kept = [k for k, i in enumerate(self.active) if not self.members[i].stop]
+        for k, i in enumerate(self.active):
+            if self.members[i].stop:
+                self.write(k)
+        if len(kept) < len(self.active):
+            self.active = [self.active[k] for k in kept]
+            rows = torch.tensor(kept, dtype=torch.int64, device=self.device)
+            self.state = {kind: {name: t[rows] for name, t in of.items()} for kind, of in self.state.items()}
+            if kept:
+                self.gather()
+
+    @torch.no_grad()
+    def write(self, k: int) -> None:
+        """Copy a row into the member's model and likelihood."""
+        for name, p in self.members[self.active[k]].parts().items():
+            p.copy_(self.state["value"][name][k])
+
+    @torch.no_grad()
+    def follow(self, whole: bool = False) -> None:
+        """Let every member's model follow its own posterior over structure.
+
+        A law of few numbers decides what is created; variables as many as the weights are copied only for the `whole`.
+        """
+        changed = False
+        laws = [name for name in self.of_structure if self.state["value"][name].ndim == 1]
+        values = {name: self.state["value"][name].tolist() for name in laws}
+        for k, i in enumerate(self.active):
+            for name, p in structure_parameters(self.members[i].model).items() if whole else ():
+                if f"model.{name}" not in values:
+                    p.copy_(self.state["value"][f"model.{name}"][k])
+        if not laws:
+            return
+        for k, i in enumerate(self.active):
+            model = self.members[i].model
+            before = blueprint_of(model)
+            for name, p in structure_parameters(model).items():  # scalars
+                p.fill_(values[f"model.{name}"][k])
+            if isinstance(model, Growing):
+                model.grow()
+            changed = changed or blueprint_of(model) != before
+            for name, p in structure_parameters(model).items():  # a law may hold its parameters above a lower bound
+                if f"model.{name}" in values:
+                    self.state["value"][f"model.{name}"][k] = p
+        if changed:
+            self.gather()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state's tensors by name, not copied."""
+        return {
+            **{f"{kind}/{name}": t for kind, of in self.state.items() for name, t in of.items()},
+            **{f"order/{i}": order.get_state() for i, order in enumerate(self.orders)},
+            **{f"best/{i}/{name}": t for i, m in enumerate(self.members) for name, t in m.best.state.items()},
+            **{f"done/{i}/{name}": p for i in self._done() for name, p in self.members[i].parts().items()},
+            "noise": self.noise.get_state(),
+        }
+
+    def meta(self) -> dict[str, Any]:
+        """Return the rest of the state as plain JSON."""
+        members = [
+            {
+                "layout": blueprint_of(m.model),
+                "history": m.history,
+                "epoch": m.epoch,
+                "stop": m.stop,
+                "error": m.error,
+                "best": m.best.to_json(),
+            }
+            for m in self.members
+        ]
+        return {"epoch": self.epoch, "step": self.step, "history": self.history, "members": members}
+
+    @torch.no_grad()
+    def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
+        self.epoch, self.step, self.history = meta["epoch"], meta["step"], list(meta["history"])
+        for i, (member, state_of_member) in enumerate(zip(self.members, meta["members"], strict=True)):
+            rebuild(member.model, state_of_member["layout"])
+            member.history, member.epoch = list(state_of_member["history"]), state_of_member["epoch"]
+            member.stop, member.error = state_of_member["stop"], state_of_member["error"]
+            member.best = Best.from_json(state_of_member["best"], under(f"best/{i}", tensors))
+            self.orders[i].set_state(tensors[f"order/{i}"].cpu())
+            for name, value in under(f"done/{i}", tensors).items():
+                member.parts()[name].copy_(value)
+        self.noise.set_state(tensors["noise"].cpu())
+        self.active = [i for i, member in enumerate(self.members) if not member.stop]
+        self.state = {kind: {name: t.to(self.device) for name, t in under(kind, tensors).items()} for kind in _KINDS}
+        if self.active:
+            self.gather()
+        self.stop = not self.active
+
+    def _done(self) -> list[int]:
+        return [i for i in range(len(self.members)) if i not in self.active]
+
+
+Callback = Callable[[BatchedRuns], None]
+
+
+@recording()
+def fit_batched(
+    models: Sequence[Model],
+    likelihoods: Sequence[Likelihood],
+    train: Rows | Sequence[Rows],
+    valid: Rows | Sequence[Rows] | None = None,
+    *,
+    training: Training | Sequence[Training] | None = None,
+    seeds: Sequence[int] | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: Progress | None = None,
+    resume: State | None = None,
+) -> tuple[Fitted, ...]:
+    """Fit F models and their likelihoods, in place, side by side.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        Of one family and built alike; seeds and starts of the posterior over structure may differ.
+    likelihoods : sequence of Likelihood
+        One for each model, alike.
+    train, valid : Rows, or sequence of F Rows
+        Data on the models' device, for all or for each; equally many rows for each.
+    training : Training, or sequence of F Trainings
+        Options; they may differ in `learning_rate`, `structure_rate` and `temperature`. Steps are Adam's.
+    seeds : sequence of int
+        Seeds of the order of the rows; 0, 1, … if left out.
+    callbacks : sequence of callables
+        Called with the :class:`BatchedRuns` after every evaluation.
+    progress : Progress
+        Display of means over the members.
+    resume : (tensors, meta), optional
+        State to go on from.
+
+    Returns
+    -------
+    tuple of F Fitted
+        One for each model, in the order given; one that was given up says so in :attr:`Fitted.error`.
+
+    Raises
+    ------
+    DataError
+        For models, rows or options that cannot go side by side.
+    DivergenceError
+        When no member's bound is finite any more; one that fails alone is given up.
+    PausedError
+        When a callback sets ``runs.pause``.
+    """
+    members = _members(models, likelihoods, training, seeds)
+    for given in (train, valid):
+        for rows in [given] if isinstance(given, Rows) else given or ():
+            check(models[0], likelihoods[0], rows, finite=False)
+    fitted = Stack.of("training", train, len(members))
+    held = None if valid is None or len(valid) == 0 else Stack.of("validation", valid, len(members))
+    runs, t = BatchedRuns(members), members[0].training
+    if resume is not None:
+        runs.resume(*resume)
+    try:
+        drive(runs, lambda: _advance(runs, fitted, held), callbacks=callbacks, progress=progress)
+    finally:
+        for k in range(len(runs.active)):
+            runs.write(k)
+        for member in members:
+            member.best.restore(member.model, member.likelihood)
+            member.model.eval()
+            member.likelihood.eval()
+    scores = [member.best.score for member in members]
+    if t.calibrate and held is not None and any(p.requires_grad for p in likelihoods[0].parameters()):
+        for i, member in enumerate(members):
+            if not member.error:
+                scores[i] = calibrate(member.model, member.likelihood, held.one(i), t.draws, member.seed)
+    if all(member.error for member in members):
+        raise DivergenceError(members[0].error)
+    return tuple(replace(member.result(), score=score) for member, score in zip(members, scores, strict=True))
+
+
+class _Pair(nn.Module):
+    """A model and its likelihood as one function of their parameters."""
+
+    def __init__(self, model: Model, likelihood: Likelihood) -> None:
+        super().__init__()
+        self.model, self.likelihood = model, likelihood
+        self.terms: tuple[str, ...] = ()  # names of the divergences
+        self.tempered: frozenset[str] = frozenset()  # those that the temperature multiplies
+
+    def forward(
+        self, x: Tensor, y: Tensor, weight: Tensor | None, size: int | None, temperature: Tensor, draws: int, noise: Any
+    ) -> tuple[Tensor, ...]:
+        """Return elbo, log-likelihood and divergences; or, without a size, the log predictive density of each row."""
+        drawn = self.model.draw(x, draws, noise)
+        if size is None:
+            return (log_predictive(drawn, self.likelihood, y),)
+        with torch.autocast(x.device.type, enabled=False):  # sums over rows need their digits
+            e = elbo(drawn, self.likelihood, y, size=size, weight=weight, temperature=temperature)
+        self.terms, self.tempered = tuple(e.divergence), drawn.tempered
+        return (e.value, e.log_likelihood, *e.divergence.values())
+
+
+def _evaluate(
+    runs: BatchedRuns, values: dict[str, Tensor], rows: Rows, size: int | None, draws: int, noise: Any
+) -> Any:
+    def one(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None, temperature: Tensor) -> Any:
+        return functional_call(runs.pair, parameters, (x, y, weight, size, temperature, draws, noise))
+
+    weighted = None if rows.weight is None else 0
+    each = vmap(one, in_dims=(0, 0, 0, weighted, 0), randomness="different")
+    return each(
+        {name: values[name] for name in runs.active_mask}, rows.x, rows.y, rows.weight, runs.temperature * runs.heat
+    )
+
+
+def _advance(runs: BatchedRuns, train: Stack, valid: Stack | None) -> None:
+    """Train up to the next epoch that is evaluated, and evaluate it."""
+    totals: Tensor | None = None
+    while totals is None or not runs.evaluates:
+        with seeded_globals(fold_in(runs.members[0].seed, "epoch", runs.epoch), runs.device):
+            sums = _epoch(runs, train)
+        totals = sums if totals is None else totals + sums
+        runs.epoch += 1
+    _record(runs, train, valid, totals)
+
+
+def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
+    """One pass over the data; return the sums of the bounds' parts, (parts, F)."""
+    t, size = runs.training, len(train)
+    steps = math.ceil(size / t.batch_size)
+    orders = [torch.randperm(size, generator=runs.orders[i], device="cpu") for i in runs.active] if steps > 1 else []
+    index = torch.stack(orders).to(runs.device) if orders else None  # (F, N)
+    shares = []
+    for b in range(steps):
+        edges = slice(size * b // steps, size * (b + 1) // steps)
+        batch = train.take(runs.active, edges if index is None else index[:, edges])
+        runs.step += 1
+        structure_step = runs.step % t.structure_every == 0
+        runs.heat = t.heat((runs.step - 1) / (steps * t.epochs))
+        parts = _step(runs, batch, train, schedule(t.schedule, runs.step - 1, steps * t.epochs, steps), structure_step)
+        shares.append(parts * ((edges.stop - edges.start) / size))
+        if structure_step and runs.of_structure:
+            runs.follow()
+    return torch.stack(shares).sum(0)
+
+
+def _step(runs: BatchedRuns, batch: Rows, train: Stack, factor: float, structure_step: bool) -> Tensor:
+    """One step of all; return (parts, F): log-likelihood and divergences."""
+    t = runs.training
+    structure_step = structure_step and runs.epoch >= t.structure_delay
+    moving = [name for name in runs.order_of if structure_step or name not in runs.of_structure]
+    values = {name: value.detach().requires_grad_(name in moving) for name, value in runs.state["value"].items()}
+    with torch.autocast(runs.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
+        bound, *parts = _evaluate(runs, values, batch, len(train), t.draws, runs.noise)
+    runs.terms, runs.tempered = runs.pair.terms, runs.pair.tempered
+    counts = torch.tensor([train.counts[i] for i in runs.active], dtype=bound.dtype, device=runs.device)
+    each = torch.autograd.grad(-(bound / counts).sum(), [values[name] for name in moving], allow_unused=True)
+    gradients = {name: g for name, g in zip(moving, each, strict=True) if g is not None}
+    if t.clip_norm is not None:
+        _clip(gradients, runs.of_structure, t.clip_norm)
+    _adam(runs, gradients, factor)
+    return torch.stack([part.detach().double() for part in parts])
+
+
+@torch.no_grad()
+def _adam(
+    runs: BatchedRuns, gradients: Mapping[str, Tensor], factor: float, beta1: float = 0.9, beta2: float = 0.999
+) -> None:
+    """Adam on every row that is in use; the others keep value, moments and count."""
+    names, state = list(gradients), runs.state
+    used = torch.stack([runs.active_mask[name] for name in names])  # (P, F)
+    count = torch.stack([state["count"][name] for name in names]) + used
+    of_structure = torch.tensor([name in runs.of_structure for name in names], device=runs.device)
+    structure_rate = torch.where(
+        of_structure[:, None], runs.structure_rate * runs.training.structure_every, torch.ones_like(runs.structure_rate)
+    )
+    count64 = count.double().clamp(min=1.0)
+    rate = factor * runs.rates * structure_rate * used / (1.0 - beta1**count64)  # (P, F)
+    spread = (1.0 - beta2**count64).sqrt()
+    for k, name in enumerate(names):
+        g, value, first, second = gradients[name], *(state[kind][name] for kind in _KINDS[:3])
+        over = (-1, *[1] * (g.ndim - 1))
+        moved = used[k].to(g.dtype).view(over)
+        first.lerp_(g, (1.0 - beta1) * moved)
+        second.lerp_(g * g, (1.0 - beta2) * moved)
+        scale = (second.sqrt() / spread[k].to(g.dtype).view(over)).add_(1e-10)
+        value.sub_(first * rate[k].to(g.dtype).view(over) / scale)
+        state["count"][name] = count[k]
+
+
+@torch.no_grad()
+def _clip(gradients: Mapping[str, Tensor], of_structure: set[str], longest: float) -> None:
+    """Shorten each member's gradient of the weights to a length."""
+    weights = [g for name, g in sorted(gradients.items()) if name not in of_structure]
+    length = torch.stack([g.double().square().flatten(1).sum(1) if g.ndim > 1 else g.double() ** 2 for g in weights])
+    factor = (longest / (length.sum(0).sqrt() + 1e-6)).clamp(max=1.0)  # (F,)
+    for g in weights:
+        g.mul_(factor.to(g.dtype).view(-1, *[1] * (g.ndim - 1)))
+
+
+def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor) -> None:
+    """Read the sums once, give up members whose bound is not finite, score, add a row to each history."""
+    t = runs.training
+    last = int(runs.history[-1]["epoch"]) if runs.history else 0
+    parts = (totals / (runs.epoch - last)).T.tolist()
+    if runs.of_structure:
+        runs.follow(whole=True)
+    scores = [] if valid is None else _score(runs, valid)
+    for k, i in enumerate(runs.active):
+        member = runs.members[i]
+        member.epoch = runs.epoch
+        place = {
+            "epoch": runs.epoch,
+            "step": runs.step,
+            "learning_rate": member.training.learning_rate * _factor(runs, train),
+        }
+        row = history_row(place, parts[k], runs.terms, runs.tempered, member.training.temperature)
+        if not math.isfinite(row["elbo"]):
+            member.stop = True
+            member.error = (
+                f"the evidence bound is {row['elbo']} after epoch {runs.epoch}; lower learning_rate (now "
+                f"{member.training.learning_rate}), set clip_norm, or scale the data"
+            )
+            continue
+        runs.write(k)  # structure and best state are read from the model
+        row.update(checks.returned("structure", member.model.structure(), Structure).statistics)
+        if scores:
+            row["validation_log_likelihood"] = scores[k]
+        if scores and t.heat(runs.epoch / t.epochs) == 1.0:
+            member.best.offer(scores[k], runs.epoch, member.model, member.likelihood)
+            member.stop = member.stop or member.best.exhausted(t.patience)
+        member.history.append(row)
+    rows = [runs.members[i].history[-1] for i in runs.active if not runs.members[i].error]
+    if rows:
+        means = {name: math.fsum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        runs.history.append({**means, "epoch": runs.epoch, "step": runs.step})
+    else:
+        runs.history.append({"epoch": runs.epoch, "step": runs.step})
+    runs.release()
+    runs.stop = runs.stop or not runs.active
+
+
+def _factor(runs: BatchedRuns, train: Stack) -> float:
+    steps = math.ceil(len(train) / runs.training.batch_size)
+    return schedule(runs.training.schedule, runs.step - 1, steps * runs.training.epochs, steps)
+
+
+@torch.no_grad()
+def densities(runs: BatchedRuns, rows: Rows) -> Tensor:
+    """Log predictive density of rows (F, N, …) of the active members, each under its own network; (F, N)."""
+    runs.pair.eval()
+    noise = as_generator(fold_in(runs.members[0].seed, "score"))
+    (density,) = _evaluate(runs, runs.state["value"], rows, None, max(runs.training.draws, 8), noise)
+    runs.pair.train()
+    return cast(Tensor, density)
+
+
+@torch.no_grad()
+def _score(runs: BatchedRuns, valid: Stack) -> list[float]:
+    """Mean log predictive density of each active member's validation rows, in nats per row."""
+    total = torch.zeros(len(runs.active), dtype=torch.float64, device=runs.device)
+    chunk = max(256, _CHUNK // len(runs.active))
+    for start in range(0, len(valid), chunk):
+        part = valid.take(runs.active, slice(start, start + chunk))
+        density = densities(runs, part)
+        total += (density if part.weight is None else density * part.weight).double().sum(1)
+    return [value / valid.counts[i] for value, i in zip(total.tolist(), runs.active, strict=True)]
+
+
+def _members(
+    models: Sequence[Model],
+    likelihoods: Sequence[Likelihood],
+    training: Training | Sequence[Training] | None,
+    seeds: Sequence[int] | None,
+) -> list[BatchedRun]:
+    """Pair models with likelihoods, options and seeds, and refuse what cannot go side by side."""
+    count = len(models)
+    if ranks().count > 1:
+        raise DataError(
+            f"{count} trainings side by side were asked of {ranks().count} processes; they need one process"
+        )
+    trainings = [training or Training()] * count if training is None or isinstance(training, Training) else training
+    seeds = range(count) if seeds is None else seeds
+    for name, given in (("likelihoods", likelihoods), ("trainings", trainings), ("seeds", seeds)):
+        if len(given) != count or not count:
+            raise DataError(f"{count} models and {len(given)} {name} were given; one for each model is needed")
+    refuse_unlike(trainings, likelihoods)
+    return [BatchedRun(*one) for one in zip(models, likelihoods, trainings, seeds, strict=True)]

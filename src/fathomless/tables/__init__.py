@@ -1,0 +1,1 @@
+"""Files of tables, read and written. May import `system`."""

@@ -116,7 +116,7 @@ def finish(home: Path, capsys: pytest.CaptureFixture[str]) -> list[int]:
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
-        patch.setattr("fathomless.app.report.render", lambda page: "page")
+        patch.setattr("fathomless.app.page.report.render", lambda page: "page")
         code = main(RUN)
     out, err = capsys.readouterr()
     assert code == 0, err

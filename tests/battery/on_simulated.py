@@ -18,6 +18,8 @@ RESUMED += ("ensemble-classification", "finite-regression")
 #: Like others that run, and slow on this device; the script for real ones runs them.
 SLOW = ("subspace-regression", "depth-natural-regression", "graph-classification", "depth-sparse-average-regression")
 SLOW += ("continuous-average-classification", "continuous-learned-classification", "depth-hmc-student-regression")
+SLOW += ("continuous-lowrank-classification", "continuous-random-elbo-classification", "depth-hmc-classification")
+SLOW += ("manifold-dimensions-regression",)
 MODULES = ("depth-hmc-regression", "finite-regression")
 
 

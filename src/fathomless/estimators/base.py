@@ -29,7 +29,7 @@ from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
 from fathomless.estimators.declaring import chosen, nested_of, replaced
-from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
+from fathomless.estimators.encoding import ClassTask, ColumnOptions, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
 from fathomless.estimators.predictor import (
@@ -51,8 +51,10 @@ from fathomless.estimators.preparation import (
     prepare_stream,
     read,
 )
-from fathomless.estimators.problem import Session
+from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.renamed import moved, renaming, warn
+from fathomless.estimators.strategies import Strategy
+from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import called
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
@@ -61,13 +63,29 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
-from fathomless.system import io, measures, memory
-from fathomless.system.errors import DataError
+from fathomless.system import checks, io, measures, memory
+from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_seed, building
 from fathomless.system.surroundings import recording
 
 __all__ = ["Estimator", "PredictiveEstimator", "require_fitted"]
+
+_STRATEGY = "return a strategy from _strategy, a value with infer(problem, table, session)"
+_PLAN = "return the split of rows, and refuse streams, in _split_plan"
+_CHAINS = "return MarkovChains of a SampledPosterior from _strategy"
+_REMOVED = {  # methods of families of earlier versions, and what is to be done in their place
+    "_infer": _STRATEGY,
+    "_warn": "put warnings into the Fitted of the strategy, or of a step after it",
+    "_share_held_out": _PLAN,
+    "_against_streams": _PLAN,
+    "_fold_plan": _PLAN,
+    "_set_predictions": "apply options of predictions in _build_model",
+    "_sampler": _CHAINS,
+    "_log_density": _CHAINS,
+    "_model_of": _CHAINS,
+    "_noise_of": _CHAINS,
+}
 
 
 class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
@@ -126,6 +144,16 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse methods that families defined for an earlier version, and that nothing calls any more."""
+        super().__init_subclass__(**options)
+        for name, instead in _REMOVED.items():
+            if name in vars(cls):
+                raise DataError(
+                    f"{cls.__name__} defines {name}, which only earlier versions of fathomless call; {instead}: see "
+                    "'Your own family' in the documentation"
+                )
+
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
         known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
@@ -183,10 +211,6 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _describe(self) -> None:
         """Set the attributes that show the posterior over structure."""
 
-    @abstractmethod
-    def _warn(self, fitted: Fitted) -> None:
-        """Warn of goals that an inference did not reach."""
-
     def _predictors(self, schema: Schema, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""
         return self._task().predictors(schema, X)
@@ -194,20 +218,33 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     # ---- inference
 
     @abstractmethod
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
-        """Return the split of rows, by their number, their encoded columns, and whether they have groups."""
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        """Return the split of rows, by their number, their encoded columns, and whether they have groups.
+
+        The columns of a stream are not known yet, and its plan is a share. A DataError says why streams cannot be used.
+        """
 
     @abstractmethod
-    def _share_held_out(self, count: float) -> float:
-        """Return the share of so many rows that is held out of one network."""
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        """Return the strategy that the options ask for."""
 
-    @abstractmethod
-    def _against_streams(self) -> str:
-        """Return the reason why streams cannot be used, and the remedy; "" if they can."""
-
-    @abstractmethod
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Find the posterior."""
+        """Find the posterior by the strategy."""
+        return self._strategy(prepared).infer(self._problem(), prepared, self._session())
+
+    def _problem(self) -> Problem:
+        """Return the networks that the options build, or the fitted one that a fit continues from."""
+        fitted = None
+        if self._continued():
+            self._require_as_fitted()
+            fitted = self.model_, self.likelihood_
+        return Problem(self, self._task(), self._head(), fitted)
+
+    def _head(self) -> str:
+        """Return the posterior of the heads."""
+        head: str = self._options_given().get("head", "point")
+        checks.choice("head", head, ("auto", "point", *HEADS))
+        return "point" if head == "auto" else head
 
     def _continued(self) -> bool:
         """Return True if a fit continues from the fitted network, with its encodings."""
@@ -222,7 +259,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self._require_target(y)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
-        plan = self._split_plan(table.count, table.inputs, groups is not None)
+        plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
         return prepare(table, plan, seed, self.precision, self._device(), dtype)
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
@@ -246,8 +283,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _prepare_stream(self, source: streams.Source) -> Prepared:
         """Learn how a stream is encoded, and read the rows that are held out."""
         self._check_options()
-        if reason := self._against_streams():
-            raise DataError(reason)
+        plan = self._split_plan(source.rows, 0, stream=True)
         task, columns = self._task(), self._column_options()
         if isinstance(task, ClassTask) and task.class_weight is not None:
             raise DataError(
@@ -259,7 +295,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
         return prepare_stream(
             source,
-            self._share_held_out(source.rows),
+            plan.share,
             task=task,
             encodings=encodings,
             seed=seed,
@@ -308,8 +344,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)
-        if infer is None:  # and not a step on the way
-            self._warn(fitted)
+        for text in fitted.warnings:
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return self
 
     def _session(self) -> Session:
@@ -489,7 +525,6 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.missing == "impute"
-        tags.target_tags.multi_output = isinstance(self._task(), NumberTask)
         return tags
 
 

@@ -4,10 +4,8 @@ They turn options into values: a :class:`~fathomless.estimators.problem.Problem`
 (:mod:`fathomless.estimators.strategies`), which finds the posterior.
 """
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+from abc import ABC
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 from fathomless.data.rows import Rows
@@ -17,11 +15,8 @@ from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.estimators.problem import Problem
-from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
-from fathomless.inference.out_of_fold.heads import HEADS
+from fathomless.estimators.strategies import SVI, CrossFit, StructureSearch, Then, TrainingPlan
 from fathomless.inference.runs.distributed import ranks
-from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system import checks
@@ -40,22 +35,6 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     """Estimators of networks that are trained."""
 
     structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
-
-    @abstractmethod
-    def _strategy(self, prepared: Prepared) -> Strategy:
-        """Return the strategy that the options ask for."""
-
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Find the posterior by the strategy."""
-        return self._strategy(prepared).infer(self._problem(), prepared, self._session())
-
-    def _problem(self) -> Problem:
-        """Return the networks that the options build, or the fitted one that a fit continues from."""
-        fitted = None
-        if self._continued():
-            self._require_as_fitted()
-            fitted = self.model_, self.likelihood_
-        return Problem(self, self._task(), self._head(), fitted)
 
     def _svi(self) -> SVI:
         """Return the training by the evidence bound."""
@@ -82,49 +61,28 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             law=law or None,
         )
 
-    def _head(self) -> str:
-        """Return the posterior of the heads."""
-        head: str = self._options_given().get("head", "point")
-        checks.choice("head", head, ("auto", "point", *HEADS))
-        return "point" if head == "auto" else head
-
-    def _against_streams(self) -> str:
-        if self.n_restarts != 1:
-            return f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1"
-        members = self._options_given().get("members", "auto")
-        if not isinstance(members, str) and members > 1:
-            return f"members={members} was given; streams train one network: set it to 1, or to 'auto'"
-        return ""
-
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
-        folds = self._fold_plan(count, inputs)
-        if folds.members > 1:
-            return folds
-        chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
-        if grouped and self._share_held_out(math.inf) == 0.0 and not chosen:
-            raise DataError(
-                f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
-                "them out, set validation_fraction, or set members above 1 where there is such an option"
-            )
-        return replace(folds, share=self._share_held_out(count))
-
-    @abstractmethod
-    def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
-        """Return the folds of so many rows of so many encoded columns; a plan of one network if there are none."""
-
-    def _share_held_out(self, count: float) -> float:
+    def _share(self, count: float, *, grouped: bool = False, stream: bool = False) -> float:
+        """Return the share of so many rows that is held out of one network; the rest as in :meth:`_split_plan`."""
+        if stream and self.n_restarts != 1:
+            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
         automatic = isinstance(self.validation_fraction, str)
         fraction = _SHARE if automatic else float(self.validation_fraction)
         if not 0.0 <= fraction < 1.0:
             raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
+        chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
+        if grouped and fraction == 0.0 and not chosen:
+            raise DataError(
+                f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
+                "them out, set validation_fraction, or set members above 1 where there is such an option"
+            )
         return 0.0 if count < _FEW else fraction
 
 
 class OneNetwork(VariationalEstimator, ABC):
     """Estimators of one network, or of restarts, of which no rows are folded."""
 
-    def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
-        return SplitPlan()
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        return SplitPlan(share=self._share(count, grouped=grouped, stream=stream))
 
 
 class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
@@ -138,13 +96,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         may be divided among folds (see :mod:`fathomless.data.repeats`); this is the fold of its first part.
     """
 
-    @abstractmethod
-    def _search(self) -> StructureSearch:
-        """Return the search for a posterior over structure."""
-
-    def _by_rows_or_bound(self, prepared: Prepared) -> SVI | CrossFit:
+    def _by_rows_or_bound(self, search: StructureSearch, prepared: Prepared) -> SVI | CrossFit:
         """Return cross-fitting if out-of-fold rows judge the networks, and else the evidence bound."""
-        search = self._search()
         if not self._judged_by_rows(prepared, search):
             return self._svi()
         given = {n: getattr(self, n) for n in search.unused if getattr(self, n) != getattr(type(self), n)}
@@ -170,16 +123,27 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         drawn = by == "auto" and not search.cross_fit
         return held and by != "elbo" and not drawn and search.free
 
-    def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
-        """Return the folds of so many rows of so many encoded columns."""
-        members, copies = self._members(count, inputs), len(kinds(self.vary))
+    def _plan_of(
+        self,
+        search: StructureSearch,
+        multiplications: Callable[[int], float],
+        count: float,
+        inputs: int,
+        *,
+        grouped: bool = False,
+        stream: bool = False,
+    ) -> SplitPlan:
+        """Return the split of rows for a search and networks of so many multiplications for a row, by their columns."""
+        if stream:
+            return self._plan_of_stream(count)
+        members, copies = self._members(search, multiplications, count, inputs), len(kinds(self.vary))
         if copies > 1 and members == 1:
             raise DataError(
                 f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
                 "they have not seen: set members above 1, or leave vary out"
             )
         if members == 1:
-            return SplitPlan(folds=self.folds)
+            return SplitPlan(folds=self.folds, share=self._share(count, grouped=grouped))
         if isinstance(self.folds, str):
             checks.choice("folds", self.folds, ("random", "blocks"))
         return SplitPlan(
@@ -188,10 +152,18 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             copies=copies,
             folds=self.folds,
             optional=self.members == "auto",
-            share=self._share_held_out(count),
+            share=self._share(count),
         )
 
-    def _members(self, count: float, inputs: int) -> int:
+    def _plan_of_stream(self, count: float) -> SplitPlan:
+        share = self._share(count, stream=True)
+        if not isinstance(self.members, str) and self.members > 1:
+            raise DataError(f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'")
+        return SplitPlan(share=share)
+
+    def _members(
+        self, search: StructureSearch, multiplications: Callable[[int], float], count: float, inputs: int
+    ) -> int:
         """Return how many networks are cross-fitted to so many rows."""
         alone = {
             "validation_fraction": not isinstance(self.validation_fraction, str),
@@ -208,11 +180,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             if self.members > max(count, 1.0):
                 raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
             return self.members
-        search = self._search()
         if asked or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
             return 1
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
-        return automatic_members(count, search.multiplications(inputs), passes)
+        return automatic_members(count, multiplications(inputs), passes)
 
 
 @recording()
@@ -239,10 +210,12 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
         raise DataError(f"{len(estimators)} estimators and {len(tables)} tables were given; one for each is needed")
     prepared = [estimator._prepare(X, y, None) for estimator, (X, y) in zip(estimators, tables, strict=True)]
     for estimator, one in zip(estimators, prepared, strict=True):
-        if isinstance(estimator, CrossFitEstimator) and isinstance(estimator._by_rows_or_bound(one), CrossFit):
+        strategy = estimator._strategy(one)
+        inference = strategy.strategy if isinstance(strategy, Then) else strategy
+        if isinstance(estimator, CrossFitEstimator) and not isinstance(inference, SVI):
             raise DataError(
                 f"structure_from={estimator.structure_from!r} and members={estimator.members!r} were given; estimators "
-                "that are fitted together have structure_from='elbo'"
+                "that are fitted together have structure_from='elbo', and weights that are not sampled"
             )
     problems = [estimator._problem() for estimator in estimators]
     starts = [problem.start(one, one.seed) for problem, one in zip(problems, prepared, strict=True)]

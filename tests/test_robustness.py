@@ -102,7 +102,7 @@ def start(home: Path) -> "subprocess.Popen[str]":
     words = ["fit", "../table.csv", "--out", "run", "--target", "side", "--depth-law", "poisson", "--epochs", "30"]
     words += ["--structure-from", "elbo", "--elbo.rate", "1"]
     words += ["--width", "6", "--batch-size", "32", "--patience", "none", "--resume"]
-    command = [sys.executable, "-m", "fathomless.app.cli", *words, "--checkpoint-seconds", "0", "--log-json"]
+    command = [sys.executable, "-m", "fathomless.app.cli", *words, "--checkpoint.seconds", "0", "--log-json"]
     return subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

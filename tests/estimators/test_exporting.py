@@ -18,6 +18,7 @@ from scipy import special, stats
 from battery.cases import CASES, Case, fitted
 from fathomless import (
     ContinuousDepthRegressor,
+    Heun,
     MeanFieldNetworkRegressor,
     UnboundedDepthClassifier,
     UnboundedDepthRegressor,
@@ -186,7 +187,9 @@ def test_a_file_for_onnx_runtime(tmp_path: Path) -> None:
 def test_a_file_for_torch(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    estimator = ContinuousDepthRegressor(hidden=4, steps=2, epochs=4, weight_draws=3, random_state=0).fit(X, X[:, 0])
+    estimator = ContinuousDepthRegressor(hidden=4, solver=Heun(steps=2), epochs=4, weight_draws=3, random_state=0).fit(
+        X, X[:, 0]
+    )
     told = estimator.export(tmp_path / "model.pt2", levels=[0.2])
     extra = {"metadata.json": ""}
     module = torch.export.load(told.path, extra_files=extra).module()

@@ -28,7 +28,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
-from fathomless.estimators.declaring import chosen, nested_of, replaced
+from fathomless.estimators.declaring import chosen, nested_of, replaced, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
@@ -171,8 +171,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             option, _, inner = name.partition("__")
             if inner and option in declared and declared[option].metadata["values"]:
                 own.setdefault(option, {})[inner] = given.pop(name)
-        made = {n: replaced(declared[n], given.get(n, before[n]), entries) for n, entries in own.items()}
-        super().set_params(**{**given, **made})
+        for name, entries in own.items():
+            now = given.get(name, before[name])
+            made = replaced(declared[name], now, entries)
+            given[name] = now if made == value_of(declared[name], now) else made
+        super().set_params(**given)
         return self
 
     @abstractmethod
@@ -265,7 +268,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             seed=seed,
             dtype=self.model_.dtype if self._continued() else choose_dtype(self.precision, source.rows),
             device=self._device(),
-            digest="" if self.checkpoint is None else source.digest(),
+            digest="" if self._checkpoint().folder is None else source.digest(),
         )
 
     def _column_options(self) -> ColumnOptions:
@@ -276,7 +279,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         return (self.schema_, self.target_) if self._continued() else None
 
     def _seed(self) -> int:
-        if self.checkpoint is not None and self.random_state is None:
+        if self._checkpoint().folder is not None and self.random_state is None:
             raise DataError(
                 "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
                 "set random_state to an integer"
@@ -314,11 +317,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _session(self) -> Session:
         """Return callbacks, checkpoint and display."""
+        checkpoint = self._checkpoint()
         return Session(
             callbacks=tuple(self.callbacks or ()),
-            checkpoint=self.checkpoint,
-            seconds=self.checkpoint_seconds,
-            lasting=self._lasting() if self.checkpoint is not None else {},
+            checkpoint=checkpoint.folder,
+            seconds=checkpoint.seconds,
+            lasting=self._lasting() if checkpoint.folder is not None else {},
             verbose=self.verbose,
             shown=self.shown,
         )
@@ -335,8 +339,13 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             )
 
     def _without_nested(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options with names in place of values with options, which say how a posterior is found."""
-        return {option.name: chosen(option, given[option.name]) for option in options_of(type(self))}
+        """Return options with names in place of values with options that only say how a posterior is found."""
+        found = {}
+        for option in options_of(type(self)):
+            value = value_of(option, given[option.name])
+            of_network = value is not None and value.of_network
+            found[option.name] = value if of_network else chosen(option, given[option.name])
+        return found
 
     def _lasting(self) -> dict[str, Any]:
         """Return the options that a fit depends on, as plain JSON."""

@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields, replace
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from fathomless.system.errors import DataError
 
@@ -19,6 +19,7 @@ __all__ = [
     "chosen",
     "described",
     "documentation",
+    "having_option",
     "nested_fields",
     "nested_of",
     "nested_options",
@@ -38,7 +39,7 @@ def option(
     least: float | None = None,
     most: float | None = None,
     names: Sequence[str] = (),
-    values: Mapping[str, type] | None = None,
+    values: Mapping[Any, type] | None = None,
     without: Sequence[str] = (),
 ) -> Any:
     """Declare an option.
@@ -55,9 +56,10 @@ def option(
         The smallest and the largest number allowed.
     names : sequence of str
         The choices.
-    values : mapping of str to type, optional
+    values : mapping of str or None to type, optional
         Choices with options of their own: name -> class of :class:`OptionValue`. The name stands for the class with its
-        defaults, and a value of the class may be given in its place.
+        defaults, and a value of the class may be given in its place. None as a name is for an option that is such a
+        value and nothing else.
     without : sequence of str
         Options of these classes that have no effect here.
     """
@@ -67,7 +69,18 @@ def option(
 
 
 class OptionValue:
-    """Options that belong together: one value of another option. Classes of values are frozen dataclasses."""
+    """Options that belong together: one value of another option. Classes of values are frozen dataclasses.
+
+    Attributes
+    ----------
+    of_network : bool
+        True if they change the network, so that a fit which continues from a fitted network needs the same ones.
+    plain : tuple of type
+        Types of objects, such as paths, that stand for a value with the object as its first option.
+    """
+
+    of_network: ClassVar[bool] = False
+    plain: ClassVar[tuple[type, ...]] = ()
 
     def __repr__(self) -> str:
         """Return the call that makes an equal value, without options that have their defaults."""
@@ -113,13 +126,17 @@ def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
         Value of the option: a name, or a value with options.
     """
     values = declared.metadata["values"]
-    if isinstance(given, str):
-        return values[given]() if given in values else None
-    return cast(OptionValue, given) if isinstance(given, tuple(values.values())) else None
+    if (given is None or isinstance(given, str)) and given in values:
+        return cast(OptionValue, values[given]())
+    if isinstance(given, tuple(values.values())):
+        return cast(OptionValue, given)
+    return next((cast(OptionValue, kind(given)) for kind in values.values() if isinstance(given, kind.plain)), None)
 
 
 def chosen(declared: Field[Any], given: Any) -> Any:
     """Return the name of a choice: that of its class for a value with options, and else the choice itself.
+
+    The name of an option that is one value and nothing else is None.
 
     Parameters
     ----------
@@ -147,7 +164,21 @@ def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
     return {f.name: f for f in _fields(kind) if f.name not in declared.metadata["without"]}
 
 
-def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str, Field[Any]]]:
+def having_option(declared: Field[Any], name: str) -> dict[Any, type]:
+    """Return name of a choice -> its class, of the choices with an option.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option that is chosen.
+    name : str
+        Name of the nested option, without that of `declared`.
+    """
+    values: Mapping[Any, type] = declared.metadata["values"]
+    return {key: kind for key, kind in values.items() if name in nested_fields(declared, kind)}
+
+
+def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str | None, Field[Any]]]:
     """Yield (nested name, option, name of the choice, nested option) for every option of every value.
 
     Parameters
@@ -199,9 +230,7 @@ def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> Op
     before, option_name = value_of(declared, given), declared.name
     first = next(iter(entries))
     if before is None:
-        having = {
-            key: kind for key, kind in declared.metadata["values"].items() if first in nested_fields(declared, kind)
-        }
+        having = having_option(declared, first)
         allowed = [f"{option_name}={key!r} or {option_name}={kind.__name__}(...)" for key, kind in having.items()]
         remedy = f"it needs {', or '.join(allowed)}: set that first, or at once" if having else "leave it out"
         raise DataError(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from fathomless.estimators.declaring import OptionValue, chosen, replaced
+from fathomless.estimators.declaring import OptionValue, nested_fields, replaced, value_of
 from fathomless.system.errors import DataError
 
 __all__ = ["MOVED", "Moved", "Renaming", "accepted", "from_saved", "moved", "renaming", "warn"]
@@ -16,6 +16,9 @@ __all__ = ["MOVED", "Moved", "Renaming", "accepted", "from_saved", "moved", "ren
 
 def _never(options: Mapping[str, Any]) -> bool:
     return False
+
+
+_SAME = object()  # default that has not changed
 
 
 @dataclass(frozen=True)
@@ -26,18 +29,21 @@ class Moved:
     ----------
     option : str
         Option that takes a value with options.
-    choice : str
-        Choice of it that the value belongs to.
+    choice : str or None
+        Choice of it that the value belongs to; of several the default one. None for an option that is one value.
     name : str
         Name of the option there.
     implied : callable
         Returns True if ``"auto"`` means this choice with the other options, by name, whatever the data.
+    default : object
+        Default in the version before, if it was another one.
     """
 
     option: str
-    choice: str
+    choice: str | None
     name: str
     implied: Callable[[Mapping[str, Any]], bool] = _never
+    default: Any = _SAME
 
     @property
     def nested(self) -> str:
@@ -53,15 +59,30 @@ def _by_bound(options: Mapping[str, Any]) -> bool:
 
 _ELBO = {"structure_rate": "rate", "structure_delay": "delay"}
 _OF_DEPTH = {"structure_optimizer": "optimizer", "structure_radius": "radius", "initial_depth": "initial_depth"}
+_PATH = ("prior", "rate", "initial", "drift", "rank", "knots", "transition", "estimator")
+_SOLVER = ("steps", "predict_steps", "jitter", "gradient")
 _HMC = ("chains", "sweeps", "leapfrogs", "states", "structure_weights")
 
 #: Class of the options of a family -> name in the version before -> new place.
 MOVED: Mapping[str, Mapping[str, Moved]] = {
+    "TableOptions": {"checkpoint_seconds": Moved("checkpoint", None, "seconds")},
+    "VariationalOptions": {
+        "schedule": Moved("optimizer", "adam", "schedule"),
+        "clip_norm": Moved("optimizer", "adam", "clip_norm", default=None),
+        "warm_up": Moved("optimizer", "adam", "warm_up", default=0.0),
+    },
     "DepthOptions": {
         **{name: Moved("weights", "hmc", name) for name in _HMC},
         **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in (_ELBO | _OF_DEPTH).items()},
     },
-    "ContinuousOptions": {old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+    "ContinuousOptions": {
+        **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+        "clip_norm": Moved("optimizer", "adam", "clip_norm", default=10.0),
+        "warm_up": Moved("optimizer", "adam", "warm_up", default=0.5),
+        **{name: Moved("path", None, name) for name in _PATH},
+        **{name: Moved("solver", "heun", name) for name in _SOLVER},
+        **{old: Moved("horizon", "random", new) for old, new in (("horizons", "count"), ("horizon_prior", "prior"))},
+    },
 }
 
 
@@ -70,11 +91,14 @@ def moved(kind: type) -> Mapping[str, Moved]:
 
     Examples
     --------
-    >>> from fathomless.families.continuous.options import ContinuousOptions
-    >>> sorted(moved(ContinuousOptions))
-    ['structure_delay', 'structure_rate']
+    >>> from fathomless.families.depth.options import DepthOptions
+    >>> moved(DepthOptions)["chains"].nested
+    'weights__chains'
     """
-    return next((MOVED[base.__name__] for base in kind.__mro__ if base.__name__ in MOVED), {})
+    found: dict[str, Moved] = {}
+    for base in reversed(kind.__mro__):
+        found.update(MOVED.get(base.__name__, {}))
+    return found
 
 
 @dataclass(frozen=True)
@@ -89,12 +113,18 @@ class Renaming:
         Nested name, such as ``weights__chains`` -> value.
     effective, idle : dict
         Old name -> new place, of options with an effect and without.
+    classes : dict
+        Option -> class of the value that it has or would need.
+    objects : dict
+        Option -> object, such as a path, that stands for its value.
     """
 
     options: dict[str, Any]
     nested: dict[str, Any]
     effective: dict[str, Moved]
     idle: dict[str, Moved]
+    classes: dict[str, type]
+    objects: dict[str, Any]
 
 
 def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Renaming:
@@ -116,7 +146,7 @@ def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | N
     """
     places = {name: place for name, place in moved(kind).items() if name in given}
     options = {name: value for name, value in given.items() if name not in places}
-    found = Renaming(options, {}, {}, {})
+    found = Renaming(options, {}, {}, {}, {}, {})
     for old, place in places.items():
         if place.nested in options or isinstance(options.get(place.option), OptionValue):
             new = place.nested if place.nested in options else place.option
@@ -126,7 +156,13 @@ def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | N
             )
         declared = _declared(kind)[place.option]
         now = options.get(place.option, (before or {}).get(place.option, declared.default))
-        if chosen(declared, now) != place.choice:
+        found.classes[place.option] = declared.metadata["values"][place.choice]
+        value = value_of(declared, now)
+        if value is not None and place.name in nested_fields(declared, type(value)):
+            found.classes[place.option] = type(value)
+            if isinstance(now, value.plain):
+                found.objects[place.option] = now
+        else:
             if now != "auto" or not place.implied({**(before or {}), **options}):
                 found.idle[old] = place
                 continue
@@ -146,8 +182,9 @@ def _values(kind: type, found: Renaming) -> dict[str, Any]:
     for name in dict.fromkeys(place.option for place in found.effective.values()):
         own = {place.name: found.nested[place.nested] for place in found.effective.values() if place.option == name}
         one = declared[name]
-        made = replaced(one, options.get(name, one.default), own)
-        options[name] = chosen(one, made) if made == type(made)() else made
+        before = options.get(name, one.default)
+        made = replaced(one, before, own)
+        options[name] = before if made == value_of(one, before) else made
     return options
 
 
@@ -168,10 +205,11 @@ def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int 
     for names, idle in ((found.effective, False), (found.idle, True)):
         for option in dict.fromkeys(place.option for place in names.values()):
             own = {old: place for old, place in names.items() if place.option == option}
-            choice = next(iter(own.values())).choice
-            class_ = _declared(kind)[option].metadata["values"][choice].__name__
+            choice, class_ = next(iter(own.values())).choice, found.classes[option].__name__
             old = " and ".join(own)
-            new = f"{option}={class_}({', '.join(f'{place.name}={given[name]!r}' for name, place in own.items())})"
+            inner = [repr(found.objects[option])] if option in found.objects else []
+            inner += [f"{place.name}={given[name]!r}" for name, place in own.items()]
+            new = f"{option}={class_}({', '.join(inner)})"
             without = f", and has no effect unless {option} is {choice!r}" if idle else ""
             text = f"{old} will be removed in the next version{without}; use {new}"
             warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
@@ -220,7 +258,8 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
         if place is None:
             return False
         class_ = declared[place.option].metadata["values"][place.choice]
-        return bool(value == _declared(class_)[place.name].default)
+        before = _declared(class_)[place.name].default if place.default is _SAME else place.default
+        return bool(value == before)
 
     every = (
         {name: value for name, value in one.items() if not of_default(name, value)} for one in (given, given | changed)

@@ -95,7 +95,7 @@ def option(
     least: float | None,
     most: float | None,
     names: Sequence[str],
-    values: Mapping[str, type],
+    values: Mapping[Any, type],
     without: Sequence[str],
 ) -> None:
     """Check an option against its declaration in :mod:`fathomless.estimators.declaring`, as far as it is plain.
@@ -112,12 +112,16 @@ def option(
     DataError
         If it is not allowed, or an option of a value with options is not.
     """
-    plain = [other for other in special if not isinstance(other, type)]
-    if values:
-        _nested(name, value, names, values, without)
+    plain = [one for one in special if not isinstance(one, type)]
+    other = any(isinstance(value, one) if isinstance(one, type) else value is one for one in special)
+    if isinstance(value, tuple(values.values())):
+        _nested(name, value, without)
+        return
+    if values and (kind == "object" or (kind == "choice" and not isinstance(value, str))) and not other:
+        _require_value(name, value, names, values)
     if kind == "choice" and isinstance(value, str):  # others than texts are checked by whoever knows what they are
         choice(name, value, names)
-    if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
+    if other:
         return
     if isinstance(value, str) and value in plain:
         return
@@ -135,13 +139,17 @@ def option(
             flag(name, value)
 
 
-def _nested(name: str, value: Any, names: Sequence[str], values: Mapping[str, type], without: Sequence[str]) -> None:
-    """Check a choice that may be a value with options: its class, and each of them."""
-    if isinstance(value, str):
+def _require_value(name: str, value: Any, names: Sequence[str], values: Mapping[Any, type]) -> None:
+    """Refuse what is neither a choice nor a value with options."""
+    if value is None and None in values:
         return
-    if not isinstance(value, tuple(values.values())):
-        *others, last = [*map(repr, names), *(f"{kind.__name__}(...)" for kind in values.values())]
-        raise DataError(f"{name}={value!r} was given; allowed are {', '.join(others)} and {last}")
+    classes = [f"{kind.__name__}(...)" for kind in values.values()]
+    *others, last = [*map(repr, names), *(["None"] if None in values else []), *classes]
+    raise DataError(f"{name}={value!r} was given; allowed are {', '.join(others)} and {last}")
+
+
+def _nested(name: str, value: Any, without: Sequence[str]) -> None:
+    """Check each option of a value."""
     for inner in fields(cast(Any, value)):
         given = getattr(value, inner.name)
         if inner.name not in without:

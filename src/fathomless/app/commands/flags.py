@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
 
-from fathomless.estimators.declaring import described, nested_options
+from fathomless.estimators.declaring import described, having_option, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
 from fathomless.estimators.renamed import moved, renaming
 from fathomless.families.family import Family
@@ -75,11 +75,18 @@ def flag_of(name: str) -> str:
 def _nested_flags() -> dict[str, str]:
     """Return nested name -> flag of every option of a value."""
     declared = [option for family in families().values() for option in options_of(family.options)]
-    return {name: _nested_flag(key, inner) for name, _, key, inner in nested_options(declared)}
+    return {name: _nested_flag(option, inner) for name, option, _, inner in nested_options(declared)}
 
 
-def _nested_flag(key: str, inner: "Field[Any]") -> str:
-    return f"--{key}.{inner.name.replace('_', '-')}"
+def _nested_flag(option: "Field[Any]", inner: "Field[Any]") -> str:
+    return f"--{_prefix(option, inner)}.{inner.name.replace('_', '-')}"
+
+
+def _prefix(option: "Field[Any]", inner: "Field[Any]") -> str:
+    """Return the choice that has an option alone, or the option itself where several choices have it, or numbers."""
+    choices = list(having_option(option, inner.name))
+    alone = len(choices) == 1 and option.metadata["kind"] == "choice"
+    return str(choices[0]) if alone else option.name
 
 
 def nested_arguments(group: Any) -> None:
@@ -90,13 +97,18 @@ def nested_arguments(group: Any) -> None:
     group : argument group
         Group of the command's parser.
     """
-    declared: dict[str, dict[str, Field[Any]]] = {}  # key.nested name -> structure -> its declaration there
-    said: dict[str, tuple[str, str]] = {}  # key.nested name -> flag, text
+    declared: dict[str, dict[str, Field[Any]]] = {}  # prefix.nested name -> structure -> its declaration there
+    said: dict[str, tuple[str, str]] = {}  # prefix.nested name -> flag, text
     for structure, family in families().items():
         for name, option, key, inner in nested_options(options_of(family.options)):
-            declared.setdefault(f"{key}.{name}", {})[structure] = inner
+            if inner.metadata["kind"] == "object":  # only for Python
+                continue
+            dest = f"{_prefix(option, inner)}.{name}"
+            declared.setdefault(dest, {})[structure] = inner
             text = described(option.metadata["values"][key])[inner.name][1].rstrip(".")
-            said[f"{key}.{name}"] = _nested_flag(key, inner), f"{text}; with {flag_of(option.name)} {key}"
+            choices = " or ".join(filter(None, having_option(option, inner.name)))
+            needed = f"; with {flag_of(option.name)} {choices}" if choices else ""
+            said[dest] = _nested_flag(option, inner), text + needed
     for name, found in declared.items():
         flag, text = said[name]
         add_option(group, flag, name, found, text)
@@ -116,7 +128,7 @@ def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]
     for family in families().values():
         inner = {name: option for name, _, _, option in nested_options(options_of(family.options))}
         for old, place in moved(family.options).items():
-            if old not in known:
+            if old not in known and inner[place.nested].metadata["kind"] != "object":
                 known.add(old)
                 structure = {family.name: inner[place.nested]}
                 add_option(parser, flag_of(old), old, structure, "").help = argparse.SUPPRESS
@@ -229,11 +241,13 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
     if foreign := sorted(set(asked) - set(declared) - set(moved(family.options))):
         raise DataError(_foreign(foreign[0], family.name))
     for name in asked:
-        key, _, nested = name.rpartition(".")
-        outer = nested.partition("__")[0]
-        given = found.options.get(outer, declared[outer].default) if key else None
-        if key and given != key:
-            needed = f"{flag_of(outer)} {key}"
+        prefix, _, nested = name.rpartition(".")
+        outer, _, inner = nested.partition("__")
+        given = found.options.get(outer, declared[outer].default) if prefix else None
+        value = value_of(declared[outer], given) if prefix else None
+        choices = having_option(declared[outer], inner) if prefix else {}
+        if prefix and type(value) not in choices.values():
+            needed = f"{flag_of(outer)} {' or '.join(map(str, choices))}"
             raise DataError(
                 f"{flag_of(nested)} was given with {flag_of(outer)} {_worded(given)}; it is an option of {needed}: add "
                 f"{needed}, or leave {flag_of(nested)} out"
@@ -253,7 +267,7 @@ def _declared(family: Family, task: str) -> "dict[str, Field[Any]]":
     """Return the options of a family for a task as the parser names them, those of values among them."""
     declared = options(family, task)
     nested = nested_options(tuple(declared.values()))
-    return {**declared, **{f"{key}.{name}": inner for name, _, key, inner in nested}}
+    return {**declared, **{f"{_prefix(option, inner)}.{name}": inner for name, option, _, inner in nested}}
 
 
 def _foreign(name: str, structure: str) -> str:

@@ -3,6 +3,7 @@
 import warnings
 from abc import ABC
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -166,9 +167,11 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._sampled():
             return self._by_rows_or_bound(prepared)
-        folder = None if self.checkpoint is None else Path(self.checkpoint) / "networks"
+        checkpoint = self._checkpoint()
+        if checkpoint.folder is not None:
+            checkpoint = replace(checkpoint, folder=Path(checkpoint.folder) / "networks")
         start = self._with(
-            {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": folder}
+            {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": checkpoint}
         )
         return Hamiltonian(
             start=start._by_rows_or_bound(prepared),
@@ -188,7 +191,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             law=self._named_law() if free and self._choice("structure_from") != "elbo" else None,
             cross_fit=self._choice("weights") in ("map", "hmc"),
             multiplications=lambda inputs: float(inputs * width + FIRST * width**2),
-            unused=("schedule",),
+            unused=("optimizer__schedule",),
         )
 
     def _named_law(self) -> Law | None:

@@ -285,9 +285,10 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
             options = {**self._lasting(), "seed": prepared.seed, "candidates": [one.temperature for one in each]}
             return saving.fingerprint(rows, judges, state, each[0], options)
 
-        folder = None if self.checkpoint is None else self._place()
+        checkpoint = self._checkpoint()
+        folder = None if checkpoint.folder is None else Path(checkpoint.folder) / _PLACE
         callbacks, resume = open_checkpoint(
-            (), folder, self.checkpoint_seconds, fingerprint, rows.x.device, prepared.resumed, replace=True
+            (), folder, checkpoint.seconds, fingerprint, rows.x.device, prepared.resumed, replace=True
         )
         models, likelihoods = zip(*starts, strict=True)
         return fit_batched(
@@ -301,10 +302,6 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
             progress=progress,
             resume=resume,
         )
-
-    def _place(self) -> Path:
-        """Return where the candidates are kept while they are trained."""
-        return Path(cast(str, self.checkpoint)) / _PLACE
 
 
 def _divided(

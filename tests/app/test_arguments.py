@@ -14,7 +14,10 @@ from fathomless.app.commands.arguments import parser
 from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
+from fathomless.estimators.renamed import Moved, moved
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.families.family import Family
+from fathomless.families.registry import families
 
 COMMANDS = [
     "fit",
@@ -152,6 +155,24 @@ def test_a_fit_without_options_is_that_of_the_default_estimator() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("family", "old", "place"),
+    [
+        pytest.param(family, old, place, id=f"{family.name}-{old}")
+        for family in families().values()
+        for old, place in moved(family.options).items()
+    ],
+)
+def test_old_flags_take_what_they_took(family: Family, old: str, place: Moved) -> None:
+    nested = {name: inner for name, _, _, inner in nested_options(options_of(family.options))}
+    allowed = nested[place.nested].metadata
+    if allowed["kind"] == "object":
+        return
+    texts: dict[str, Any] = {name: name for name in allowed["names"]}
+    for text, value in (texts or {"7": 7}).items():
+        assert options(f"--{old.replace('_', '-')}", text, "--structure", family.name) == {old: value}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=name_of)

@@ -128,12 +128,22 @@ def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]
     for family in families().values():
         inner = {name: option for name, _, _, option in nested_options(options_of(family.options))}
         for old, place in moved(family.options).items():
-            if old not in known and inner[place.nested].metadata["kind"] != "object":
+            declared = inner[place.nested]
+            if old in known:
+                _also(parser._option_string_actions.get(flag_of(old)), declared)
+            elif declared.metadata["kind"] != "object":
                 known.add(old)
-                structure = {family.name: inner[place.nested]}
-                add_option(parser, flag_of(old), old, structure, "").help = argparse.SUPPRESS
+                add_option(parser, flag_of(old), old, {family.name: declared}, "").help = argparse.SUPPRESS
                 flags.append(flag_of(old))
     return flags
+
+
+def _also(action: argparse.Action | None, declared: "Field[Any]") -> None:
+    """Let the flag of an option take the choices of an old option of its name too, which the help does not show."""
+    more = [] if action is None or action.choices is None else sorted({*declared.metadata["names"]} - {*action.choices})
+    if action is not None and action.choices is not None and more:
+        action.metavar = action.metavar or "{" + ",".join(action.choices) + "}"
+        action.choices = (*action.choices, *more)
 
 
 def group_of(name: str, declared: Mapping[str, Any]) -> str:

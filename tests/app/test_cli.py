@@ -227,6 +227,28 @@ def test_options_of_values_are_refused_and_leave_no_run(call: Call, words: list[
     assert manifests.state("run") == "empty"
 
 
+def test_old_flags_of_continuous_depth_are_taken_with_a_note(call: Call) -> None:
+    quick = [*PATHS, "--width", "4", "--members", "1", "--quiet", "--horizon", "random", "--solver", "euler"]
+    quick += ["--structure-from", "elbo"]
+    old = ["--steps", "3", "--prior", "brownian", "--rate", "0.2", "--horizons", "3", "--schedule", "constant"]
+    new = ["--solver.steps", "3", "--path.prior", "brownian", "--path.rate", "0.2", "--horizon.count", "3"]
+    for name, words in (
+        ("old", [*old, "--checkpoint-seconds", "5"]),
+        ("new", [*new, "--adam.schedule", "constant", "--checkpoint.seconds", "5"]),
+    ):
+        said = call("fit", "houses.csv", "--target", "price", "--out", name, *quick, *words)
+        assert said.code == 0, said.err
+        assert ("note: --steps is deprecated; use --solver.steps" in said.err) == (name == "old")
+        assert ("note: --prior is deprecated; use --path.prior" in said.err) == (name == "old")
+        assert ("note: --checkpoint-seconds is deprecated; use --checkpoint.seconds" in said.err) == (name == "old")
+    tensors = [next(Path(name).glob("tensors-*")).read_bytes() for name in ("old", "new")]
+    assert tensors[0] == tensors[1]
+    before, after = (manifests.read_manifest(name) for name in ("old", "new"))
+    assert before is not None
+    assert after is not None
+    assert before.options == after.options
+
+
 def test_old_flags_are_taken_with_a_note(call: Call) -> None:
     quick = ["--depth-law", "1", "--width", "4", "--epochs", "2", "--quiet"]
     old = ["--weights", "hmc", "--chains", "2", "--sweeps", "16", "--leapfrogs", "3", "--states", "4"]

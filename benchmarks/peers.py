@@ -130,7 +130,7 @@ def multilayer(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array],
 POINT = {"plain loop": plain, "skorch": skorched, "scikit-learn MLP": multilayer}
 OURS: dict[str, dict[str, Any]] = {
     "fathomless": {"learning_rate": RATE},
-    "fathomless, 5 restarts averaged": {"learning_rate": RATE, "n_restarts": 5, "restarts": "average"},
+    "fathomless, 5 restarts averaged": {"learning_rate": RATE, "n_restarts": Restarts(count=5, keep="average")},
     "finite, L = 3": {"structure": "finite"},
     "dropout, L = 3": {"structure": "dropout"},
     "ensemble of 5, L = 3": {"structure": "ensemble"},

@@ -13,6 +13,8 @@ from fathomless.system.version import __version__ as __version__
 if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.estimators.values import ELBO as ELBO
     from fathomless.estimators.values import HMC as HMC
+    from fathomless.estimators.values import Folds as Folds
+    from fathomless.estimators.values import Restarts as Restarts
     from fathomless.families.baselines.estimator import (
         DeepEnsembleClassifier as DeepEnsembleClassifier,
     )
@@ -86,7 +88,7 @@ def _places() -> dict[str, str]:
     from fathomless.families.registry import BUILT_IN
 
     places = {name: place for family in BUILT_IN for name, place in family.estimators.items()}
-    values = {name: f"fathomless.estimators.values:{name}" for name in ("ELBO", "HMC")}
+    values = {name: f"fathomless.estimators.values:{name}" for name in ("ELBO", "HMC", "Folds", "Restarts")}
     return {**places, **values, "load": "fathomless.families.registry:load"}
 
 

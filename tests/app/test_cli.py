@@ -73,7 +73,7 @@ FITTING: dict[str, tuple[list[str], str]] = {
     "no such groups": (["houses.csv", "--target", "price", "--groups", "w"], "there is no column 'w'. The columns are"),
     "target is groups": (["houses.csv", "--target", "price", "--groups", "price"], "'price' was given two roles"),
     "groups of one network": (
-        ["houses.csv", "--target", "price", "--groups", "colour", "--members", "1", "--validation-fraction", "0"],
+        ["houses.csv", "--target", "price", "--groups", "colour", "--cv", "1", "--validation-fraction", "0"],
         "groups were given, and this UnboundedDepthRegressor trains one network",
     ),
     "long delimiter": (["houses.csv", "--target", "price", "--delimiter", "ab"], "delimiter is 'ab'; allowed are"),

@@ -166,7 +166,7 @@ def test_columns_that_name_the_rows_are_left_out_of_streams_as_of_tables(call: C
     table = houses().select(["id", "size", "rooms", "price"]).append_column("serial", pa.array(range(N)))
     table = table.append_column("nr", pa.array([7 * i for i in range(N)]))
     pa.parquet.write_table(table, "houses.parquet", row_group_size=40)
-    words = ["--target", "price", *QUICK, "--members", "1"]
+    words = ["--target", "price", *QUICK, "--cv", "1"]
     seen = []
     for place, more in (("whole", []), ("streamed", ["--stream"])):
         said = call("fit", "houses.parquet", "--out", place, *words, *more)
@@ -216,7 +216,7 @@ def test_scores_count_rows_by_their_weight(call: Call, target: str) -> None:
 def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
     group = [f"p{i // 6}" for i in range(N)]
     write("grouped.csv", houses(patient=group))
-    fit(call, "price", "--groups", "patient", "--members", "3", data="grouped.csv")
+    fit(call, "price", "--groups", "patient", "--cv", "3", data="grouped.csv")
     found, manifest = manifests.predictor("run")
     assert manifest is not None
     assert manifest.groups == "patient"
@@ -228,7 +228,7 @@ def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
         assert (own == own[:, :1]).all()
     assert "patient" not in call("predict", "run", "grouped.csv").err
     assert call("evaluate", "run", "grouped.csv").code == 0
-    said = call("fit", "grouped.csv", "--target", "price", "--out", "run", "--resume", "--members", "3")
+    said = call("fit", "grouped.csv", "--target", "price", "--out", "run", "--resume", "--cv", "3")
     refused(said, "--groups (here None, there patient)")
 
 
@@ -384,7 +384,7 @@ def test_one_row_is_read_as_its_table_was(call: Call) -> None:
     prices = [f"{n / 7:,.2f} €".translate(swap) for n in size]
     lines = ["size;day;price", *map(";".join, zip(features, prices, strict=True))]
     Path("german.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    said = call("fit", "german.csv", "--target", "price", "--epochs", "4", "--members", "1", "--out", "german")
+    said = call("fit", "german.csv", "--target", "price", "--epochs", "4", "--cv", "1", "--out", "german")
     assert "price: regression on 2 columns, 60 rows" in said.out
     assert "note: read as numbers with decimal commas, marks between thousands or units" in said.err
     assert "note: read as dates of the form %d.%m.%Y (--dates changes that): day" in said.err

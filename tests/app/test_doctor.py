@@ -236,7 +236,7 @@ def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
     ("lead", "warned"), [(Score(-0.3, 0.1), True), (Score(-0.3, 0.2), False), (Score(0.3, 0.1), False)]
 )
 def test_a_linear_model_that_predicts_better_is_warned_of(lead: Score, warned: bool) -> None:
-    found = examine(regressor(epochs=5, members=1).fit(*line(60)), [], rows=60, linear=lead)
+    found = examine(regressor(epochs=5, cv=1).fit(*line(60)), [], rows=60, linear=lead)
     assert ("A linear model predicts better" in {finding.title for finding in found}) == warned
 
 

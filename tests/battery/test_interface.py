@@ -78,7 +78,7 @@ def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case
 def test_restarts_are_trained_side_by_side_or_refused(case: Case) -> None:
     model, _ = parts(case)
     model = model.members[0] if isinstance(model, Ensemble) else model
-    several = case.estimator(n_restarts=2, restarts="average")
+    several = case.estimator(n_restarts=Restarts(count=2, keep="average"))
     if isinstance(model, Stackable):
         assert isinstance(several.fit(*case.table()).model_, Ensemble)
     else:

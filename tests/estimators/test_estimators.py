@@ -39,7 +39,7 @@ pytestmark = [
 @parametrize_with_checks(
     [
         UnboundedDepthClassifier(epochs=20, learning_rate=0.02, width=16),
-        UnboundedDepthRegressor(members=1, epochs=60, learning_rate=0.02, width=16),
+        UnboundedDepthRegressor(cv=1, epochs=60, learning_rate=0.02, width=16),
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:

@@ -98,7 +98,7 @@ def test_a_history_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixt
         show_json(**run.history[-1])
 
     net: dict[str, Any] = {"width": 4, "epochs": 4, "batch_size": 24, "random_state": 0, "patience": None}
-    keeper = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0, "members": 1, "structure_from": "elbo"}
+    keeper = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0, "cv": 1, "structure_from": "elbo"}
     fitted = UnboundedDepthRegressor(**net, **keeper, callbacks=[spoil]).fit(X, Y)
     kept(fitted, tmp_path / "m", "nats")
     again = UnboundedDepthRegressor(**net, **keeper).fit(X, Y)  # from its checkpoint

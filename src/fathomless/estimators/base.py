@@ -28,7 +28,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
-from fathomless.estimators.declaring import chosen, nested_of, replaced
+from fathomless.estimators.declaring import chosen, nested_of, replaced, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
@@ -171,8 +171,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             option, _, inner = name.partition("__")
             if inner and option in declared and declared[option].metadata["values"]:
                 own.setdefault(option, {})[inner] = given.pop(name)
-        made = {n: replaced(declared[n], given.get(n, before[n]), entries) for n, entries in own.items()}
-        super().set_params(**{**given, **made})
+        for name, entries in own.items():
+            now = given.get(name, before[name])
+            made = replaced(declared[name], now, entries)
+            given[name] = now if made == value_of(declared[name], now) else made
+        super().set_params(**given)
         return self
 
     @abstractmethod
@@ -556,7 +559,7 @@ def require_fitted(estimator: Estimator) -> None:
 
 
 #: What a fit that finds no memory can do.
-_SMALLER = "lower batch_size, width, members or weight_draws, or set device='cpu' if an accelerator is full"
+_SMALLER = "lower batch_size, width, cv or weight_draws, or set device='cpu' if an accelerator is full"
 
 
 @contextlib.contextmanager

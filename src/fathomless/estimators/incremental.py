@@ -129,14 +129,13 @@ class Incremental(VariationalEstimator, ABC):
 
     def _refuse_several(self) -> None:
         """Refuse options that are not of one network that is trained."""
-        asked = {"n_restarts": self.n_restarts != 1, "class_weight": getattr(self, "class_weight", None) is not None}
         given = self._options_given()
-        members = given.get("members", "auto")
-        asked["members"] = not isinstance(members, str) and members > 1
+        asked = {"n_restarts": self._restarts().count != 1, "class_weight": given.get("class_weight") is not None}
         asked["vary"] = given.get("vary") is not None
         asked["weights"] = self._choice("weights") == "hmc"
         asked["head"] = self._head() != "point"
-        if found := [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]:
+        found = [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]
+        if found := [*filter(None, [self._cross_fitted()]), *found]:
             raise DataError(
                 f"{' and '.join(found)} was given; partial_fit trains one network and counts rows as they come: leave "
                 "that out, or call fit"

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from fathomless.estimators.declaring import OptionValue, chosen, replaced
+from fathomless.estimators.declaring import OptionValue, nested_fields, plain_name, replaced, simplest, value_of
+from fathomless.estimators.values import Folds
 from fathomless.system.errors import DataError
 
 __all__ = ["MOVED", "Moved", "Renaming", "accepted", "from_saved", "moved", "renaming", "warn"]
 
 
-def _never(options: Mapping[str, Any]) -> bool:
+def _never(options: Any) -> bool:
     return False
 
 
@@ -32,12 +33,15 @@ class Moved:
         Name of the option there.
     implied : callable
         Returns True if ``"auto"`` means this choice with the other options, by name, whatever the data.
+    whole : callable
+        Returns True if a value of the old option is one of the new option itself, and not of `name`.
     """
 
     option: str
     choice: str
     name: str
     implied: Callable[[Mapping[str, Any]], bool] = _never
+    whole: Callable[[Any], bool] = _never
 
     @property
     def nested(self) -> str:
@@ -47,7 +51,10 @@ class Moved:
 
 def _by_bound(options: Mapping[str, Any]) -> bool:
     """Return True if "auto" fits the posterior over structure by the evidence bound, whatever the data."""
-    none_held_out = options.get("validation_fraction", "auto") == 0 and options.get("members", "auto") in ("auto", 1)
+    cv = options.get("cv", "auto")
+    splits = options.get("cv__n_splits", cv.n_splits if isinstance(cv, Folds) else cv)
+    one_network = isinstance(splits, str | int) and splits in ("auto", 1)
+    none_held_out = options.get("validation_fraction", "auto") == 0 and one_network
     return none_held_out or options.get("weights", "map") in ("meanfield", "sparse")
 
 
@@ -55,13 +62,33 @@ _ELBO = {"structure_rate": "rate", "structure_delay": "delay"}
 _OF_DEPTH = {"structure_optimizer": "optimizer", "structure_radius": "radius", "initial_depth": "initial_depth"}
 _HMC = ("chains", "sweeps", "leapfrogs", "states", "structure_weights")
 
+
+def _is_array(folds: Any) -> bool:
+    return not isinstance(folds, str)
+
+
+_CV = {
+    "members": Moved("cv", "folds", "n_splits"),
+    "repeats": Moved("cv", "folds", "n_repeats"),
+    "folds": Moved("cv", "folds", "order", whole=_is_array),
+}
+_RESTARTS = {"restarts": Moved("n_restarts", "restarts", "keep")}
+
 #: Class of the options of a family -> name in the version before -> new place.
 MOVED: Mapping[str, Mapping[str, Moved]] = {
     "DepthOptions": {
+        **_CV,
+        **_RESTARTS,
         **{name: Moved("weights", "hmc", name) for name in _HMC},
         **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in (_ELBO | _OF_DEPTH).items()},
     },
-    "ContinuousOptions": {old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+    "ContinuousOptions": {
+        **_CV,
+        **_RESTARTS,
+        **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+    },
+    "CrossFitOptions": {**_CV, **_RESTARTS},
+    "VariationalOptions": _RESTARTS,
 }
 
 
@@ -72,7 +99,7 @@ def moved(kind: type) -> Mapping[str, Moved]:
     --------
     >>> from fathomless.families.continuous.options import ContinuousOptions
     >>> sorted(moved(ContinuousOptions))
-    ['structure_delay', 'structure_rate']
+    ['folds', 'members', 'repeats', 'restarts', 'structure_delay', 'structure_rate']
     """
     return next((MOVED[base.__name__] for base in kind.__mro__ if base.__name__ in MOVED), {})
 
@@ -118,22 +145,50 @@ def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | N
     options = {name: value for name, value in given.items() if name not in places}
     found = Renaming(options, {}, {}, {})
     for old, place in places.items():
-        if place.nested in options or isinstance(options.get(place.option), OptionValue):
-            new = place.nested if place.nested in options else place.option
-            raise DataError(
-                f"{old}={given[old]!r} was given with {new}={options[new]!r}; {old} is the old name of {place.nested}: "
-                "leave it out"
-            )
         declared = _declared(kind)[place.option]
+        _refuse_both(old, place, given, declared)
         now = options.get(place.option, (before or {}).get(place.option, declared.default))
-        if chosen(declared, now) != place.choice:
-            if now != "auto" or not place.implied({**(before or {}), **options}):
+        value = value_of(declared, now)
+        if place.whole(given[old]):
+            _take_whole(found, old, place, given[old], value)
+            continue
+        if value is None or place.name not in nested_fields(declared, type(value)):
+            if not isinstance(now, str) or now != "auto" or not place.implied({**(before or {}), **options}):
                 found.idle[old] = place
                 continue
             options[place.option] = place.choice
-        found.nested[place.nested] = given[old]
+        if place.name == plain_name(declared) and not isinstance(now, OptionValue):
+            options[place.option] = given[old]
+        else:
+            found.nested[place.nested] = given[old]
         found.effective[old] = place
     return found
+
+
+def _refuse_both(old: str, place: Moved, given: Mapping[str, Any], declared: Field[Any]) -> None:
+    """Refuse an option that is given by its old and its new name."""
+    plain, whole = place.name == plain_name(declared) or place.whole(given[old]), given.get(place.option)
+    if place.nested in given or isinstance(whole, OptionValue) or (plain and place.option in given):
+        new = place.nested if place.nested in given else place.option
+        raise DataError(
+            f"{old}={given[old]!r} was given with {new}={given[new]!r}; {old} is the old name of {place.nested}: "
+            "leave it out"
+        )
+
+
+def _take_whole(found: Renaming, old: str, place: Moved, given: Any, before: OptionValue | None) -> None:
+    """Let the value of an old option be the new option, as an array of folds is; what the array has not is idle.
+
+    One network has no folds, and an array is idle then.
+    """
+    if isinstance(before, Folds) and found.nested.get(f"{place.option}__n_splits", before.n_splits) == 1:
+        found.idle[old] = place
+        return
+    for name in [name for name, other in found.effective.items() if other.option == place.option]:
+        found.idle[name] = found.effective.pop(name)
+        found.nested.pop(found.idle[name].nested, None)
+    found.options[place.option] = given
+    found.effective[old] = place
 
 
 def _declared(kind: type) -> dict[str, Field[Any]]:
@@ -144,10 +199,11 @@ def _values(kind: type, found: Renaming) -> dict[str, Any]:
     """Return options with their values, of which one that has all defaults is its name."""
     declared, options = _declared(kind), dict(found.options)
     for name in dict.fromkeys(place.option for place in found.effective.values()):
-        own = {place.name: found.nested[place.nested] for place in found.effective.values() if place.option == name}
-        one = declared[name]
-        made = replaced(one, options.get(name, one.default), own)
-        options[name] = chosen(one, made) if made == type(made)() else made
+        places = [place for place in found.effective.values() if place.option == name]
+        own = {place.name: found.nested[place.nested] for place in places if place.nested in found.nested}
+        if own:
+            one = declared[name]
+            options[name] = simplest(one, replaced(one, options.get(name, one.default), own))
     return options
 
 
@@ -172,6 +228,8 @@ def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int 
             class_ = _declared(kind)[option].metadata["values"][choice].__name__
             old = " and ".join(own)
             new = f"{option}={class_}({', '.join(f'{place.name}={given[name]!r}' for name, place in own.items())})"
+            if not idle and plain_name(_declared(kind)[option]):
+                new = f"{option}={_values(kind, found)[option]!r:.80}"
             without = f", and has no effect unless {option} is {choice!r}" if idle else ""
             text = f"{old} will be removed in the next version{without}; use {new}"
             warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
@@ -219,16 +277,20 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
         place = moved(kind).get(name)
         if place is None:
             return False
+        if place.whole(value):
+            return False
         class_ = declared[place.option].metadata["values"][place.choice]
-        return bool(value == _declared(class_)[place.name].default)
+        return bool(value == nested_fields(declared[place.option], class_)[place.name].default)
 
     every = (
         {name: value for name, value in one.items() if not of_default(name, value)} for one in (given, given | changed)
     )
     before, now = (renaming(kind, one) for one in every)
-    if new := {**before.nested, **now.nested}:
-        old = ", ".join({**before.effective, **now.effective})
-        listed = ", ".join(f"{name}={value!r}" for name, value in new.items())
+    if effective := {**before.effective, **now.effective}:
+        old = ", ".join(effective)
+        names = dict.fromkeys(name for place in effective.values() for name in (place.nested, place.option))
+        new = {**before.options, **now.options, **before.nested, **now.nested}
+        listed = ", ".join(f"{name}={new[name]!r:.80}" for name in names if name in new)
         text = f"a saved model has options with old names ({old}), now {listed}; save it again for the next version"
         warnings.warn(text, FutureWarning, stacklevel=4)
     options, later = _values(kind, before), _values(kind, now)

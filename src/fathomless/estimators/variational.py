@@ -6,19 +6,23 @@ They turn options into values: a :class:`~fathomless.estimators.problem.Problem`
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
+
+import numpy as np
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members
+from fathomless.estimators.declaring import value_of
 from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
-from fathomless.estimators.options import CrossFitOptions, VariationalOptions
+from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
+from fathomless.estimators.values import FoldArray, Folds, Splitter
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
@@ -26,6 +30,7 @@ from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
+from fathomless.system.masked import unmasked
 from fathomless.system.rng import fold_in
 from fathomless.system.surroundings import recording
 
@@ -59,7 +64,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
 
     def _svi(self) -> SVI:
         """Return the training by the evidence bound."""
-        return SVI(self._training_plan(), self.n_restarts, self.restarts)
+        return SVI(self._training_plan(), self._restarts())
 
     def _training_plan(self) -> TrainingPlan:
         given = self._options_given()
@@ -89,11 +94,14 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         return "point" if head == "auto" else head
 
     def _against_streams(self) -> str:
-        if self.n_restarts != 1:
-            return f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1"
-        members = self._options_given().get("members", "auto")
-        if not isinstance(members, str) and members > 1:
-            return f"members={members} was given; streams train one network: set it to 1, or to 'auto'"
+        if self._restarts().count != 1:
+            return f"n_restarts={self._restarts().count} was given; streams are fitted once: set it to 1"
+        if several := self._cross_fitted():
+            return f"{several} was given; streams train one network: set it to 1, or to 'auto'"
+        return ""
+
+    def _cross_fitted(self) -> str:
+        """Return the option `cv` as messages name it if it asks for several networks; "" if it does not."""
         return ""
 
     def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
@@ -104,7 +112,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         if grouped and self._share_held_out(math.inf) == 0.0 and not chosen:
             raise DataError(
                 f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
-                "them out, set validation_fraction, or set members above 1 where there is such an option"
+                "them out, set validation_fraction, or set cv above 1 where there is such an option"
             )
         return replace(folds, share=self._share_held_out(count))
 
@@ -137,6 +145,28 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         those among them that were kept from a network that diverged and was left out. A row that counts several times
         may be divided among folds (see :mod:`fathomless.data.repeats`); this is the fold of its first part.
     """
+
+    _split_by: tuple[Any, Any] | None = None  # a splitter, and the folds that it made
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
+        """Encode and split a table; keep the folds of a splitter, which are saved in its place."""
+        prepared = super()._prepare(X, y, sample_weight, groups)
+        if isinstance(self.cv, Splitter):
+            self._split_by = self.cv, prepared.fold_of_row
+        return prepared
+
+    def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options as plain JSON; a splitter is an array of its folds, for the rows of the table."""
+        cv = given["cv"]
+        if isinstance(cv, Splitter):
+            if self._split_by is None or self._split_by[0] is not cv:
+                raise DataError(
+                    f"cv={cv!r} was set after the fit; of a splitter the folds are saved: fit again, or set another cv"
+                )
+            cv = self._split_by[1]
+        elif isinstance(cv, FoldArray):
+            cv = np.asarray(unmasked(cv))
+        return super()._plain({**given, "cv": cv})
 
     @abstractmethod
     def _search(self) -> StructureSearch:
@@ -176,38 +206,52 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         if copies > 1 and members == 1:
             raise DataError(
                 f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
-                "they have not seen: set members above 1, or leave vary out"
+                "they have not seen: set cv above 1, or leave vary out"
             )
+        folds = self._folds()
         if members == 1:
-            return SplitPlan(folds=self.folds)
-        if isinstance(self.folds, str):
-            checks.choice("folds", self.folds, ("random", "blocks"))
+            return SplitPlan(folds="random" if folds is None else folds.order)
         return SplitPlan(
             members=members,
-            repeats=self.repeats,
+            repeats=1 if folds is None else folds.n_repeats,
             copies=copies,
-            folds=self.folds,
-            optional=self.members == "auto",
+            folds=self.cv if folds is None else folds.order,
+            optional=folds is not None and folds.n_splits == "auto",
             share=self._share_held_out(count),
         )
 
+    def _folds(self) -> Folds | None:
+        """Return the plan of the folds; None if an array or a splitter has them."""
+        declared = next(option for option in options_of(type(self)) if option.name == "cv")
+        value = value_of(declared, self.cv)
+        return value if isinstance(value, Folds) else None
+
+    def _cross_fitted(self) -> str:
+        folds = self._folds()
+        if folds is None:
+            return f"cv={self.cv!r}" if isinstance(self.cv, Splitter) else "an array as cv"
+        several = not isinstance(folds.n_splits, str) and folds.n_splits > 1
+        return f"cv={folds.n_splits}" if several else ""
+
     def _members(self, count: float, inputs: int) -> int:
-        """Return how many networks are cross-fitted to so many rows."""
+        """Return how many networks are cross-fitted to so many rows; 2 stands for those of an array or a splitter."""
         alone = {
             "validation_fraction": not isinstance(self.validation_fraction, str),
-            "n_restarts": self.n_restarts > 1,
+            "n_restarts": self._restarts().count > 1,
             "warm_start": bool(self.warm_start),
         }
         asked = [f"{name}={getattr(self, name)}" for name, given in alone.items() if given]
-        if not isinstance(self.members, str):
-            if self.members > 1 and asked:
-                raise DataError(
-                    f"members={self.members} was given with {' and '.join(asked)}, which ask for one network; leave "
-                    "one of them out"
-                )
-            if self.members > max(count, 1.0):
-                raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
-            return self.members
+        if asked and (several := self._cross_fitted()):
+            raise DataError(
+                f"{several} was given with {' and '.join(asked)}, which ask for one network; leave one of them out"
+            )
+        folds = self._folds()
+        if folds is None:
+            return 2
+        if not isinstance(folds.n_splits, str):
+            if folds.n_splits > max(count, 1.0):
+                raise DataError(f"cv={folds.n_splits} was given for {count:g} rows; at most as many are allowed")
+            return folds.n_splits
         search = self._search()
         if asked or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
             return 1
@@ -241,7 +285,7 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
     for estimator, one in zip(estimators, prepared, strict=True):
         if isinstance(estimator, CrossFitEstimator) and isinstance(estimator._by_rows_or_bound(one), CrossFit):
             raise DataError(
-                f"structure_from={estimator.structure_from!r} and members={estimator.members!r} were given; estimators "
+                f"structure_from={estimator.structure_from!r} and cv={estimator.cv!r} were given; estimators "
                 "that are fitted together have structure_from='elbo'"
             )
     problems = [estimator._problem() for estimator in estimators]

@@ -113,14 +113,18 @@ def option(
         If it is not allowed, or an option of a value with options is not.
     """
     plain = [other for other in special if not isinstance(other, type)]
-    if values:
-        _nested(name, value, names, values, without)
+    if isinstance(value, tuple(values.values())):
+        return _nested(name, value, without)
+    if kind == "choice" and values and not isinstance(value, str):
+        *others, last = [*map(repr, names), *(f"{class_.__name__}(...)" for class_ in values.values())]
+        raise DataError(f"{name}={value!r} was given; allowed are {', '.join(others)} and {last}")
     if kind == "choice" and isinstance(value, str):  # others than texts are checked by whoever knows what they are
         choice(name, value, names)
     if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
         return
     if isinstance(value, str) and value in plain:
         return
+    plain += [_Written(f"{class_.__name__}(...)") for class_ in values.values()]
     match kind:
         case "whole":
             limits = {"least": 1 if least is None else int(least), "most": _MOST if most is None else int(most)}
@@ -135,13 +139,17 @@ def option(
             flag(name, value)
 
 
-def _nested(name: str, value: Any, names: Sequence[str], values: Mapping[str, type], without: Sequence[str]) -> None:
-    """Check a choice that may be a value with options: its class, and each of them."""
-    if isinstance(value, str):
-        return
-    if not isinstance(value, tuple(values.values())):
-        *others, last = [*map(repr, names), *(f"{kind.__name__}(...)" for kind in values.values())]
-        raise DataError(f"{name}={value!r} was given; allowed are {', '.join(others)} and {last}")
+class _Written(str):
+    """Text that messages show without quotation marks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _nested(name: str, value: Any, without: Sequence[str]) -> None:
+    """Check each option of a value."""
     for inner in fields(cast(Any, value)):
         given = getattr(value, inner.name)
         if inner.name not in without:

@@ -34,14 +34,14 @@ QUICK: dict[str, Any] = {
     "weight_prior": 1.0,
     "rate": 0.5,
     "precision": "float64",
-    "members": 1,
+    "cv": 1,
     "weight_draws": 8,
     "random_state": 0,
 }
 
 
 CHECKED: dict[str, Any] = {
-    "members": 1,
+    "cv": 1,
     "width": 8,
     "hidden": 12,
     "weight_draws": 2,
@@ -84,7 +84,7 @@ def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -
     """Where nothing is to be learned, an early state is kept; its score is that of the noise that is fitted anew."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), rng.normal(size=60)
-    own = ContinuousDepthRegressor(epochs=150, members=3, width=8, hidden=12, weight_draws=4, random_state=0).fit(X, y)
+    own = ContinuousDepthRegressor(epochs=150, cv=3, width=8, hidden=12, weight_draws=4, random_state=0).fit(X, y)
     assert "mean_path" not in own.history_[0]  # a list of one has no mean
     scores = {row["epoch"]: row["validation_log_likelihood"] for row in own.history_}
     best = max(scores, key=lambda epoch: scores[epoch])
@@ -97,7 +97,7 @@ def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -
 
 
 def test_options_that_rows_leave_no_effect_are_told() -> None:
-    short = ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "members": 2, "schedule": "constant"})
+    short = ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "cv": 2, "schedule": "constant"})
     with pytest.warns(DataWarning, match="schedule='constant' has no effect"):
         short.fit(*problem(30))
 
@@ -113,7 +113,7 @@ def test_few_paths_compare_epochs_if_they_start_at_one_point(
         return draw(self, x, n, generator)
 
     monkeypatch.setattr(ContinuousDepth, "draw", counted)
-    ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "members": 2}, initial=initial).fit(*problem(30))
+    ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "cv": 2}, initial=initial).fit(*problem(30))
     assert next(n for training, n in asked if not training and n > 1) == paths
 
 
@@ -152,7 +152,7 @@ def test_accuracy_of_random_horizons_takes_their_multiples() -> None:
         fitted().accuracy(problem()[0], steps=(0, 5))
 
 
-@pytest.mark.parametrize("options", [(), RANDOM, (("members", 2), ("epochs", 12))], ids=["fixed", "random", "two"])
+@pytest.mark.parametrize("options", [(), RANDOM, (("cv", 2), ("epochs", 12))], ids=["fixed", "random", "two"])
 def test_fixed_paths_predict_alone(options: tuple[tuple[str, Any], ...]) -> None:
     """Their mixture is a predictive mean of the estimator, up to the paths that were drawn."""
     own, (X, _) = fitted(*options), problem()

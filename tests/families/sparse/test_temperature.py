@@ -285,7 +285,7 @@ def test_a_warm_start_keeps_the_temperature() -> None:
 def test_restarts_are_trained_at_the_chosen_temperature() -> None:
     X, y = table()
     one = SparseBayesRegressor(temperature=TWO, **QUICK).fit(X, y)
-    two = SparseBayesRegressor(temperature=TWO, n_restarts=2, restarts="average", **QUICK).fit(X, y)
+    two = SparseBayesRegressor(temperature=TWO, n_restarts=Restarts(count=2, keep="average"), **QUICK).fit(X, y)
     assert isinstance(two.model_, Ensemble)
     assert two.candidates_ == one.candidates_
     assert two.temperature_ == one.temperature_

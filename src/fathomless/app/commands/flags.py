@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
 
-from fathomless.estimators.declaring import described, nested_options
+from fathomless.estimators.declaring import OptionValue, described, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
 from fathomless.estimators.renamed import moved, renaming
 from fathomless.families.family import Family
@@ -68,6 +68,8 @@ def flag_of(name: str) -> str:
     --------
     >>> flag_of("batch_size"), flag_of("weights__structure_weights")
     ('--batch-size', '--hmc.structure-weights')
+    >>> flag_of("cv__n_splits"), flag_of("cv__n_repeats")
+    ('--cv', '--folds.n-repeats')
     """
     return _nested_flags().get(name) or f"--{name.replace('_', '-')}"
 
@@ -75,10 +77,13 @@ def flag_of(name: str) -> str:
 def _nested_flags() -> dict[str, str]:
     """Return nested name -> flag of every option of a value."""
     declared = [option for family in families().values() for option in options_of(family.options)]
-    return {name: _nested_flag(key, inner) for name, _, key, inner in nested_options(declared)}
+    return {name: _nested_flag(option, key, inner) for name, option, key, inner in nested_options(declared)}
 
 
-def _nested_flag(key: str, inner: "Field[Any]") -> str:
+def _nested_flag(option: "Field[Any]", key: str, inner: "Field[Any]") -> str:
+    """Return the flag of an option of a value; that of the outer option gives the one that may be given alone."""
+    if inner.name == option.metadata["values"][key].plain:
+        return f"--{option.name.replace('_', '-')}"
     return f"--{key}.{inner.name.replace('_', '-')}"
 
 
@@ -94,9 +99,13 @@ def nested_arguments(group: Any) -> None:
     said: dict[str, tuple[str, str]] = {}  # key.nested name -> flag, text
     for structure, family in families().items():
         for name, option, key, inner in nested_options(options_of(family.options)):
+            class_ = option.metadata["values"][key]
+            if inner.name == class_.plain:
+                continue
             declared.setdefault(f"{key}.{name}", {})[structure] = inner
-            text = described(option.metadata["values"][key])[inner.name][1].rstrip(".")
-            said[f"{key}.{name}"] = _nested_flag(key, inner), f"{text}; with {flag_of(option.name)} {key}"
+            text = described(class_)[inner.name][1].rstrip(".")
+            needed = "" if class_.plain else f"; with {flag_of(option.name)} {key}"
+            said[f"{key}.{name}"] = _nested_flag(option, key, inner), f"{text}{needed}"
     for name, found in declared.items():
         flag, text = said[name]
         add_option(group, flag, name, found, text)
@@ -165,6 +174,8 @@ def add_option(group: Any, flag: str, name: str, declared: Mapping[str, "Field[A
 
 
 def _worded(value: object) -> str:
+    if isinstance(value, OptionValue) and value.plain:
+        return _worded(getattr(value, value.plain))
     return (
         {None: "none", True: "yes", False: "no"}.get(value, str(value))
         if isinstance(value, bool | None)
@@ -232,7 +243,7 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
         key, _, nested = name.rpartition(".")
         outer = nested.partition("__")[0]
         given = found.options.get(outer, declared[outer].default) if key else None
-        if key and given != key:
+        if key and not isinstance(value_of(declared[outer], given), declared[outer].metadata["values"][key]):
             needed = f"{flag_of(outer)} {key}"
             raise DataError(
                 f"{flag_of(nested)} was given with {flag_of(outer)} {_worded(given)}; it is an option of {needed}: add "

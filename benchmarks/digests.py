@@ -26,7 +26,7 @@ import torch
 from sklearn import datasets
 
 import fathomless
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Restarts
 
 EPOCHS = 25
 MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults

@@ -35,6 +35,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fathomless.data.datasets import load
+from fathomless.estimators.values import Restarts
 from fathomless.families import registry
 from fathomless.posterior.metrics import expected_calibration_error
 from fathomless.system.errors import ConvergenceWarning

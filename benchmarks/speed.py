@@ -28,7 +28,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from fathomless import UnboundedDepthClassifier
+from fathomless import Restarts, UnboundedDepthClassifier
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.manifold.candidates import CandidateStage

@@ -14,6 +14,7 @@ import toy_family
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.tasks import BaseRegressor, Classifier
+from fathomless.estimators.values import Restarts
 from fathomless.families.family import Family
 from fathomless.families.registry import estimator_class, families, options
 from fathomless.posterior.likelihoods import Likelihood

@@ -21,6 +21,7 @@ from fathomless.estimators.options import (
     NaturalLawOptions,
     options_of,
 )
+from fathomless.estimators.values import Restarts
 from fathomless.families import registry
 from fathomless.inference.out_of_fold.heads import as_points
 from fathomless.inference.runs.run import structure_parameters

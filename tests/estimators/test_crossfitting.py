@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless import Folds, Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.values import ELBO
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 def test_every_row_has_a_fold_and_a_score() -> None:
     X, y = problem(61)
-    fitted = regressor(repeats=2).fit(X, y)
+    fitted = regressor(cv=Folds(n_splits=4, n_repeats=2)).fit(X, y)
     assert fitted.fold_ is not None
     assert fitted.fold_.shape == (2, 61)
     assert set(fitted.fold_.ravel()) == {0, 1, 2, 3}
@@ -174,13 +174,15 @@ def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest
     assert np.array_equal(again.predict(X), rest.predict(X))
 
 
-@pytest.mark.parametrize("options", [{}, {"repeats": 2}, {"depth_law": "stick_breaking"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"cv": Folds(n_splits=2, n_repeats=2)}, {"depth_law": "stick_breaking"}], ids=str
+)
 def test_several_networks_may_share_a_law_that_the_bound_finds(options: dict[str, Any]) -> None:
     X, y = problem(40)
-    fitted = regressor(structure_from="elbo", epochs=5, cv=2, **options).fit(X, y)
+    fitted = regressor(**{"structure_from": "elbo", "epochs": 5, "cv": 2, **options}).fit(X, y)
     assert isinstance(fitted.model_, Ensemble)
     first, *rest = [dict(member.state_dict()) for member in fitted.model_.members]
-    assert len(rest) == 2 * options.get("repeats", 1) - 1
+    assert len(rest) == (4 if "cv" in options else 2) - 1
     for other in rest:
         assert all(torch.equal(first[name], other[name]) for name in first if name.startswith("law"))
     assert np.isfinite(fitted.predict(X)).all()
@@ -193,13 +195,13 @@ def test_groups_and_given_folds_are_used() -> None:
     assert folds is not None
     assert all(len(set(folds[0, groups == name])) == 1 for name in np.unique(groups))
     own = np.arange(60) % 3
-    given = regressor(folds=own).fit(X, y).fold_
+    given = regressor(cv=own).fit(X, y).fold_
     assert given is not None
     assert (given[0] == own).all()
-    some = regressor(folds=own).fit(X, y, sample_weight=(np.arange(60) >= 10) * 1.0).fold_
+    some = regressor(cv=own).fit(X, y, sample_weight=(np.arange(60) >= 10) * 1.0).fold_
     assert some is not None
     assert (some[0] == np.where(np.arange(60) >= 10, own, -1)).all()
-    blocks = regressor(folds="blocks").fit(X, y).fold_
+    blocks = regressor(cv=Folds(n_splits=4, order="blocks")).fit(X, y).fold_
     assert blocks is not None
     assert (np.diff(blocks[0]) >= 0).all()
 

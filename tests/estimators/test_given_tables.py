@@ -90,8 +90,8 @@ def test_hidden_targets_labels_weights_and_groups_are_refused() -> None:
     for groups in (hiding(np.arange(20)), hiding(np.array(["a", "b"] * 10))):
         with pytest.raises(DataError, match=f"groups are missing .None or NaN. {rows}"):
             regressor(cv=2).fit(X, y, groups=groups)
-    with pytest.raises(DataError, match="folds of shape"):
-        regressor(cv=2, folds=hiding(np.arange(20) % 2)).fit(X, y)
+    with pytest.raises(DataError, match="cv of shape"):
+        regressor(cv=hiding(np.arange(20) % 2)).fit(X, y)
     with pytest.raises(DataError, match="Labels are missing"):
         classifier().partial_fit(X, ["a", "b"] * 10, classes=ma(["a", "b", "c"], [False, False, True]))
 
@@ -167,7 +167,7 @@ def test_intervals_of_eight_rows_hold_more_than_those_of_a_network_that_saw_them
         X, new = r.normal(size=(8, 2)), r.normal(size=(200, 2))
         y, truth = X[:, 0] + 0.3 * r.normal(size=8), new[:, 0] + 0.3 * r.normal(size=200)
         for members, shares in held.items():
-            low, high = UnboundedDepthRegressor(members=members, random_state=seed).fit(X, y).predict_interval(new)
+            low, high = UnboundedDepthRegressor(cv=members, random_state=seed).fit(X, y).predict_interval(new)
             shares.append(float(((low <= truth) & (truth <= high)).mean()))
     assert np.mean(held["auto"]) > max(0.6, np.mean(held[1]) + 0.1)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless import Folds, Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.data import streams
 from fathomless.families.depth import deploy
 from fathomless.families.depth.model import UnboundedDepth
@@ -110,20 +110,20 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "one network": ("one", {}),
     "the posterior's mean": ("one", {"head": "bayes"}),
     "cross-fitted": ("one", {"cv": 3, "head": "bayes"}),
-    "twice": ("one", {"cv": 3, "repeats": 2}),
+    "twice": ("one", {"cv": Folds(n_splits=3, n_repeats=2)}),
     "kinds": ("one", {"cv": 3, "vary": {"activation": ["relu", "tanh"]}}),
-    "best of two": ("one", {"members": "auto", "n_restarts": 2}),
-    "average of two": ("one", {"members": "auto", "n_restarts": Restarts(count=2, keep="average")}),
+    "best of two": ("one", {"cv": "auto", "n_restarts": 2}),
+    "average of two": ("one", {"cv": "auto", "n_restarts": Restarts(count=2, keep="average")}),
     "several targets": ("two", {"head": "bayes"}),
     "input": ("two", {"noise": "input", "head": "bayes"}),
     "student": ("one", {"likelihood": "student_t", "head": "bayes"}),
     "free noise": ("one", {"likelihood": "auto", "cv": 3}),
     "laplace noise": ("one", {"likelihood": "laplace"}),
     "known noise": ("one", {"noise": 0.3, "calibrate": False}),
-    "by the bound": ("one", {"structure_from": "elbo", "members": "auto"}),
+    "by the bound": ("one", {"structure_from": "elbo", "cv": "auto"}),
     "average by the bound": (
         "one",
-        {"structure_from": "elbo", "members": "auto", "n_restarts": Restarts(count=2, keep="average")},
+        {"structure_from": "elbo", "cv": "auto", "n_restarts": Restarts(count=2, keep="average")},
     ),
     "depth given": ("one", {"depth_law": 2}),
     "nothing held out": ("one", {"validation_fraction": 0.0}),
@@ -186,7 +186,7 @@ def test_streams_have_heads_too() -> None:
 
 def test_a_warm_start_goes_on_from_the_means() -> None:
     X, y = problem(90)
-    fitted = regressor(warm_start=True, members="auto").fit(X, y)
+    fitted = regressor(warm_start=True, cv="auto").fit(X, y)
     before = fitted.model_
     fitted.fit(X, y)
     assert fitted.model_ is not before

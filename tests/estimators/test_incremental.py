@@ -124,6 +124,6 @@ def test_only_families_of_one_trained_network_have_it() -> None:
             assert hasattr(estimator_class(place), "partial_fit") == (family.name in ABLE), family.name
     X, y = problem(40)
     several = UnboundedDepthRegressor(epochs=2, cv=2, width=4, random_state=0).fit(X, y)
-    several.set_params(members="auto", learning_rate=1e-9).partial_fit(X, y)  # goes on from the first of them
+    several.set_params(cv="auto", learning_rate=1e-9).partial_fit(X, y)  # goes on from the first of them
     assert len(members_of(several.model_)) == 1
     assert several.fold_ is None

@@ -155,8 +155,8 @@ def test_averages_of_what_posteriors_rest_on() -> None:
         ({"vary": {"activation": ()}}, "at least one"),
         ({"vary": {"activation": ("relu", "relu")}}, "different"),
         ({"vary": {"activation": "relu"}}, "a list of different names"),
-        ({"vary": BOTH, "cv": 1}, "set members above 1"),
-        ({"vary": BOTH, "members": "auto", "structure_from": "elbo"}, "set members above 1"),
+        ({"vary": BOTH, "cv": 1}, "set cv above 1"),
+        ({"vary": BOTH, "cv": "auto", "structure_from": "elbo"}, "set cv above 1"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(options: dict[str, Any], message: str) -> None:

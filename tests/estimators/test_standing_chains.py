@@ -56,7 +56,7 @@ def test_sampled_weights_that_stand_still(
     monkeypatch.setattr(NetworkSampler, "sweep_all", lambda self, states, done, generators: list(states))
     monkeypatch.setattr(NetworkSampler, "follow", lambda self, state: {"log_likelihood": 0.0, "acceptance": 0.0})
     with pytest.warns(ConvergenceWarning, match=words):
-        fitted = UnboundedDepthRegressor(**SAMPLED, members=members, random_state=0).fit(X, Y)
+        fitted = UnboundedDepthRegressor(**SAMPLED, cv=members, random_state=0).fit(X, Y)
     kept(fitted, tmp_path / "m", "Chains have not mixed")
     assert np.isfinite(fitted.predict(X)).all()
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor
+from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor, Restarts
 from fathomless.data import streams
 from fathomless.data.frames import encode
 from fathomless.estimators.values import ELBO
@@ -238,7 +238,7 @@ def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
     """Of one network, and of several at once: what is told is what the law says where it ended."""
     X, y = problem()
     options = {**QUICK, "horizon": "random", "horizons": 2, "steps": 4, "structure_from": ELBO(rate=3.0)}
-    more: dict[str, Any] = {"n_restarts": restarts, "restarts": "average"} if restarts > 1 else {}
+    more: dict[str, Any] = {"n_restarts": Restarts(count=restarts, keep="average")} if restarts > 1 else {}
     own = ContinuousDepthRegressor(**{**options, **more, "learning_rate": 0.05})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

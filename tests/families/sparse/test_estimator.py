@@ -12,7 +12,7 @@ from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from fathomless import SparseBayesClassifier, SparseBayesRegressor
+from fathomless import Restarts, SparseBayesClassifier, SparseBayesRegressor
 from fathomless.app import cli
 from fathomless.data.frames import encode
 from fathomless.families.registry import families, load

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fathomless
-from fathomless import SparseBayesClassifier, SparseBayesRegressor
+from fathomless import Restarts, SparseBayesClassifier, SparseBayesRegressor
 from fathomless.data import streams
 from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES, temperatures

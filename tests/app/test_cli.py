@@ -199,6 +199,12 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
             "--structure continuous has not; it is for",
         ),
         (["--weights", "hmc", "--chains", "3", "--hmc.chains", "3"], "leave it out"),
+        (["--cv", "0"], "--cv 0 was given; at least 1 is needed"),
+        (["--members", "3", "--cv", "4"], "--members 3 was given with --cv 4"),
+        (["--folds.n-repeats", "0"], "--folds.n-repeats 0 was given; at least 1 is needed"),
+        (["--n-restarts", "0"], "--n-restarts 0 was given; at least 1 is needed"),
+        (["--structure", "sparse", "--folds.order", "blocks"], "--structure sparse has not; it is for"),
+        (["--structure", "graph", "--restarts.keep", "best"], "--structure graph has not; it is for"),
     ],
 )
 def test_options_of_values_are_refused_and_leave_no_run(call: Call, words: list[str], flag: str) -> None:
@@ -224,6 +230,15 @@ def test_old_flags_are_taken_with_a_note(call: Call) -> None:
     assert before is not None
     assert after is not None
     assert before.options == after.options
+    folds = {
+        "before": ["--members", "2", "--repeats", "2", "--folds", "blocks"],
+        "after": ["--cv", "2", "--folds.n-repeats", "2", "--folds.order", "blocks"],
+    }
+    for name, words in folds.items():
+        said = call("fit", "houses.csv", "--target", "price", "--out", name, *quick, *words)
+        assert said.code == 0
+        assert ("note: --members is deprecated; use --cv" in said.err) is (name == "before")
+    assert next(Path("before").glob("tensors-*")).read_bytes() == next(Path("after").glob("tensors-*")).read_bytes()
     said = call("fit", "houses.csv", "--target", "price", "--out", "idle", *quick, "--leapfrogs", "3")
     assert said.code == 0
     assert "note: --leapfrogs is deprecated, and has no effect without --weights hmc; use --hmc.leapfrogs" in said.err

@@ -219,9 +219,14 @@ def split_folds(splitter: Any, x: Array, y: Array, groups: Array | None = None) 
         raise DataError(f"cv={splitter.__name__} was given, which is a class; use cv={splitter.__name__}()")
     name, rows = f"cv={splitter!r}", len(x)
     try:
-        splits = [(_marked(train, rows), _marked(test, rows)) for train, test in splitter.split(x, y, groups)]
+        with warnings.catch_warnings():  # whether groups stay together is checked by keep_groups
+            warnings.filterwarnings("ignore", "The groups parameter is ignored", UserWarning)
+            splits = [(_marked(train, rows), _marked(test, rows)) for train, test in splitter.split(x, y, groups)]
     except (IndexError, TypeError, ValueError) as error:
-        raise DataError(f"{name} was given, which cannot split these {rows} rows: {error}; {_ALLOWED}") from error
+        reason = str(error).rstrip(".")
+        raise DataError(
+            f"{name} was given, which cannot split these {rows} rows ({reason}); use another splitter"
+        ) from error
     partitions, fold, count = [], np.full(rows, -1, dtype=np.int64), 0
     for train, test in splits:
         if (train == test).any():

@@ -122,7 +122,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     warm_start = False  # an option of some
     callbacks: Sequence[Callable[[Any], None]] | None = None  # an option of most
+    cv: Any = None  # an option of some
     goes_on_ = False
+    _split_by: tuple[Any, Any] = (None, None)  # a splitter, and the folds that it made
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
 
@@ -219,14 +221,17 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     # ---- preparation
 
     def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
-        """Encode and split a table; only the names of the columns are set here."""
+        """Encode and split a table; only the names of the columns are set here, and the folds of a splitter."""
         self._check_options()
         seed, before, dtype = self._seed(), self._encodings(), self.model_.dtype if self._continued() else None
         self._require_target(y)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
         plan = self._split_plan(table.count, table.inputs, groups is not None)
-        return prepare(table, plan, seed, self.precision, self._device(), dtype)
+        prepared = prepare(table, plan, seed, self.precision, self._device(), dtype)
+        made = prepared.fold_of_row
+        self._split_by = self.cv, None if made is None else made[: len(made) // plan.copies]
+        return prepared
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
         """Encode a part of the rows; later parts keep the encodings, seed and type of the first one."""
@@ -485,6 +490,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
         given = {**given, "callbacks": None, "checkpoint": None}
+        if "cv" in given:
+            given["cv"] = saving.folds(given["cv"], self._split_by)
         if not isinstance(given["random_state"], int | np.integer):
             given["random_state"] = None
         return {name: saving.encoded(given[name], self._saved_values()) for name in sorted(given)}

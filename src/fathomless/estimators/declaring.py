@@ -29,11 +29,14 @@ __all__ = [
     "option_value",
     "plain_name",
     "replaced",
+    "shortened",
     "simplest",
     "value_of",
 ]
 
 Kind = TypeVar("Kind", bound=type)
+
+_LONGEST = 60  # characters of a value in a message
 
 
 def option(
@@ -275,8 +278,8 @@ def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> Op
         ]
         remedy = f"it needs {', or '.join(allowed)}: set that first, or at once" if having else "leave it out"
         raise DataError(
-            f"{option_name}__{first}={entries[first]!r} was given with {option_name}={given!r}, which has no such "
-            f"option; {remedy}"
+            f"{option_name}__{first}={entries[first]!r} was given with {option_name}={shortened(given)}, which has no "
+            f"such option; {remedy}"
         )
     allowed = list(nested_fields(declared, type(before)))
     for name, value in entries.items():
@@ -286,6 +289,23 @@ def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> Op
                 f"{', '.join(allowed)}"
             )
     return cast(OptionValue, replace(cast(Any, before), **entries))
+
+
+def shortened(value: Any) -> str:
+    """Return the text of a value for messages, at most 60 characters of one line.
+
+    Parameters
+    ----------
+    value : object
+        Value of an option.
+
+    Examples
+    --------
+    >>> shortened("auto"), shortened(tuple(range(100)))
+    ("'auto'", '(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1...')
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, str]]:

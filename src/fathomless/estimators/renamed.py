@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from fathomless.estimators.declaring import OptionValue, nested_fields, plain_name, replaced, simplest, value_of
+from fathomless.estimators.declaring import (
+    OptionValue,
+    nested_fields,
+    plain_name,
+    replaced,
+    shortened,
+    simplest,
+    value_of,
+)
 from fathomless.estimators.values import Folds
 from fathomless.system.errors import DataError
 
@@ -67,33 +75,24 @@ def _is_array(folds: Any) -> bool:
     return not isinstance(folds, str)
 
 
-_CV = {
-    "members": Moved("cv", "folds", "n_splits"),
-    "repeats": Moved("cv", "folds", "n_repeats"),
-    "folds": Moved("cv", "folds", "order", whole=_is_array),
-}
-_RESTARTS = {"restarts": Moved("n_restarts", "restarts", "keep")}
-
 #: Class of the options of a family -> name in the version before -> new place.
 MOVED: Mapping[str, Mapping[str, Moved]] = {
+    "VariationalOptions": {"restarts": Moved("n_restarts", "restarts", "keep")},
+    "CrossFitOptions": {
+        "members": Moved("cv", "folds", "n_splits"),
+        "repeats": Moved("cv", "folds", "n_repeats"),
+        "folds": Moved("cv", "folds", "order", whole=_is_array),
+    },
     "DepthOptions": {
-        **_CV,
-        **_RESTARTS,
         **{name: Moved("weights", "hmc", name) for name in _HMC},
         **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in (_ELBO | _OF_DEPTH).items()},
     },
-    "ContinuousOptions": {
-        **_CV,
-        **_RESTARTS,
-        **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
-    },
-    "CrossFitOptions": {**_CV, **_RESTARTS},
-    "VariationalOptions": _RESTARTS,
+    "ContinuousOptions": {old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
 }
 
 
 def moved(kind: type) -> Mapping[str, Moved]:
-    """Return name in the version before -> new place, for a class of options or an estimator.
+    """Return name in the version before -> new place, for a class of options or an estimator, with those of its bases.
 
     Examples
     --------
@@ -101,7 +100,7 @@ def moved(kind: type) -> Mapping[str, Moved]:
     >>> sorted(moved(ContinuousOptions))
     ['folds', 'members', 'repeats', 'restarts', 'structure_delay', 'structure_rate']
     """
-    return next((MOVED[base.__name__] for base in kind.__mro__ if base.__name__ in MOVED), {})
+    return {old: place for base in reversed(kind.__mro__) for old, place in MOVED.get(base.__name__, {}).items()}
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,8 @@ def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | N
             _take_whole(found, old, place, given[old], value)
             continue
         if value is None or place.name not in nested_fields(declared, type(value)):
-            if not isinstance(now, str) or now != "auto" or not place.implied({**(before or {}), **options}):
+            automatic = isinstance(now, str) and now == "auto"
+            if not automatic or not place.implied({**(before or {}), **options}):
                 found.idle[old] = place
                 continue
             options[place.option] = place.choice
@@ -171,8 +171,8 @@ def _refuse_both(old: str, place: Moved, given: Mapping[str, Any], declared: Fie
     if place.nested in given or isinstance(whole, OptionValue) or (plain and place.option in given):
         new = place.nested if place.nested in given else place.option
         raise DataError(
-            f"{old}={given[old]!r} was given with {new}={given[new]!r}; {old} is the old name of {place.nested}: "
-            "leave it out"
+            f"{old}={shortened(given[old])} was given with {new}={shortened(given[new])}; {old} is the old name of "
+            f"{place.nested}: leave it out"
         )
 
 
@@ -224,14 +224,14 @@ def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int 
     for names, idle in ((found.effective, False), (found.idle, True)):
         for option in dict.fromkeys(place.option for place in names.values()):
             own = {old: place for old, place in names.items() if place.option == option}
-            choice = next(iter(own.values())).choice
-            class_ = _declared(kind)[option].metadata["values"][choice].__name__
-            old = " and ".join(own)
-            new = f"{option}={class_}({', '.join(f'{place.name}={given[name]!r}' for name, place in own.items())})"
-            if not idle and plain_name(_declared(kind)[option]):
-                new = f"{option}={_values(kind, found)[option]!r:.80}"
+            declared, choice = _declared(kind)[option], next(iter(own.values())).choice
+            class_ = declared.metadata["values"][choice].__name__
+            remedy = f"use {option}={class_}({', '.join(f'{p.name}={given[old]!r}' for old, p in own.items())})"
             without = f", and has no effect unless {option} is {choice!r}" if idle else ""
-            text = f"{old} will be removed in the next version{without}; use {new}"
+            if plain_name(declared):
+                remedy = "leave it out" if idle else f"use {option}={shortened(_values(kind, found)[option])}"
+                without = ", and has no effect here" if idle else ""
+            text = f"{' and '.join(own)} will be removed in the next version{without}; {remedy}"
             warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
 
 
@@ -290,7 +290,7 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
         old = ", ".join(effective)
         names = dict.fromkeys(name for place in effective.values() for name in (place.nested, place.option))
         new = {**before.options, **now.options, **before.nested, **now.nested}
-        listed = ", ".join(f"{name}={new[name]!r:.80}" for name in names if name in new)
+        listed = ", ".join(f"{name}={shortened(new[name])}" for name in names if name in new)
         text = f"a saved model has options with old names ({old}), now {listed}; save it again for the next version"
         warnings.warn(text, FutureWarning, stacklevel=4)
     options, later = _values(kind, before), _values(kind, now)

@@ -6,11 +6,9 @@ They turn options into values: a :class:`~fathomless.estimators.problem.Problem`
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, cast
-
-import numpy as np
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
@@ -22,7 +20,7 @@ from fathomless.estimators.options import CrossFitOptions, VariationalOptions, o
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
 from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
-from fathomless.estimators.values import FoldArray, Folds, Splitter
+from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
@@ -30,7 +28,6 @@ from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
-from fathomless.system.masked import unmasked
 from fathomless.system.rng import fold_in
 from fathomless.system.surroundings import recording
 
@@ -100,9 +97,19 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             return f"{several} was given; streams train one network: set it to 1, or to 'auto'"
         return ""
 
+    def _folds(self) -> Folds | None:
+        """Return the plan of the folds; None if an array or a splitter has them. Without `cv` there is one network."""
+        declared = next((option for option in options_of(type(self)) if option.name == "cv"), None)
+        value = Folds(n_splits=1) if declared is None else value_of(declared, self.cv)
+        return value if isinstance(value, Folds) else None
+
     def _cross_fitted(self) -> str:
         """Return the option `cv` as messages name it if it asks for several networks; "" if it does not."""
-        return ""
+        folds = self._folds()
+        if folds is None:
+            return f"cv={self.cv!r}" if isinstance(self.cv, Splitter) else "an array as cv"
+        several = not isinstance(folds.n_splits, str) and folds.n_splits > 1
+        return f"cv={folds.n_splits}" if several else ""
 
     def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
         folds = self._fold_plan(count, inputs)
@@ -145,28 +152,6 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         those among them that were kept from a network that diverged and was left out. A row that counts several times
         may be divided among folds (see :mod:`fathomless.data.repeats`); this is the fold of its first part.
     """
-
-    _split_by: tuple[Any, Any] | None = None  # a splitter, and the folds that it made
-
-    def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
-        """Encode and split a table; keep the folds of a splitter, which are saved in its place."""
-        prepared = super()._prepare(X, y, sample_weight, groups)
-        if isinstance(self.cv, Splitter):
-            self._split_by = self.cv, prepared.fold_of_row
-        return prepared
-
-    def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options as plain JSON; a splitter is an array of its folds, for the rows of the table."""
-        cv = given["cv"]
-        if isinstance(cv, Splitter):
-            if self._split_by is None or self._split_by[0] is not cv:
-                raise DataError(
-                    f"cv={cv!r} was set after the fit; of a splitter the folds are saved: fit again, or set another cv"
-                )
-            cv = self._split_by[1]
-        elif isinstance(cv, FoldArray):
-            cv = np.asarray(unmasked(cv))
-        return super()._plain({**given, "cv": cv})
 
     @abstractmethod
     def _search(self) -> StructureSearch:
@@ -219,19 +204,6 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             optional=folds is not None and folds.n_splits == "auto",
             share=self._share_held_out(count),
         )
-
-    def _folds(self) -> Folds | None:
-        """Return the plan of the folds; None if an array or a splitter has them."""
-        declared = next(option for option in options_of(type(self)) if option.name == "cv")
-        value = value_of(declared, self.cv)
-        return value if isinstance(value, Folds) else None
-
-    def _cross_fitted(self) -> str:
-        folds = self._folds()
-        if folds is None:
-            return f"cv={self.cv!r}" if isinstance(self.cv, Splitter) else "an array as cv"
-        several = not isinstance(folds.n_splits, str) and folds.n_splits > 1
-        return f"cv={folds.n_splits}" if several else ""
 
     def _members(self, count: float, inputs: int) -> int:
         """Return how many networks are cross-fitted to so many rows; 2 stands for those of an array or a splitter."""

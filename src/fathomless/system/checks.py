@@ -127,6 +127,8 @@ def option(
     plain += [_Written(f"{class_.__name__}(...)") for class_ in values.values()]
     match kind:
         case "whole":
+            if isinstance(value, bool):
+                raise DataError(f"{name}={value!r} was given; a whole number is allowed")
             limits = {"least": 1 if least is None else int(least), "most": _MOST if most is None else int(most)}
             whole(name, value, *plain, **limits)
         case "real":

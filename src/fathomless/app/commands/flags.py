@@ -41,6 +41,7 @@ def spoken(message: str) -> str:
         return message
     every = ((family, task) for family in found.values() for task in family.tasks)
     known = {name for family, task in every for name in options(family, task)} | {"methods", *_nested_flags()}
+    known |= {old for family in found.values() for old in moved(family.options)}
     speakers = {f"{name}: " for family in found.values() for name in family.estimators}
     message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
 

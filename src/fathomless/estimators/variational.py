@@ -207,12 +207,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
 
     def _members(self, count: float, inputs: int) -> int:
         """Return how many networks are cross-fitted to so many rows; 2 stands for those of an array or a splitter."""
-        alone = {
-            "validation_fraction": not isinstance(self.validation_fraction, str),
-            "n_restarts": self._restarts().count > 1,
-            "warm_start": bool(self.warm_start),
-        }
-        asked = [f"{name}={getattr(self, name)}" for name, given in alone.items() if given]
+        starts = self._restarts().count
+        asked = [] if isinstance(self.validation_fraction, str) else [f"validation_fraction={self.validation_fraction}"]
+        asked += [f"n_restarts={starts}"] if starts > 1 else []
+        asked += [f"warm_start={self.warm_start}"] if self.warm_start else []
         if asked and (several := self._cross_fitted()):
             raise DataError(
                 f"{several} was given with {' and '.join(asked)}, which ask for one network; leave one of them out"

@@ -214,6 +214,9 @@ def test_old_options_of_folds_are_put_together(old: dict[str, Any], cv: Any, by:
             )
         found = made.cv
     assert type(found) is type(cv) or isinstance(cv, np.ndarray)
+    several = UnboundedDepthRegressor(cv=Folds(n_splits=5, n_repeats=2))
+    with pytest.warns(FutureWarning, match=r"use cv=Folds\(n_splits=3, n_repeats=2\)"):
+        assert several.set_params(members=3).cv == Folds(n_splits=3, n_repeats=2)
     assert np.array_equal(found, cv)
 
 

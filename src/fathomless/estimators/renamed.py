@@ -115,12 +115,15 @@ class Renaming:
         Nested name, such as ``weights__chains`` -> value.
     effective, idle : dict
         Old name -> new place, of options with an effect and without.
+    before : mapping
+        Options that they change, by name.
     """
 
     options: dict[str, Any]
     nested: dict[str, Any]
     effective: dict[str, Moved]
     idle: dict[str, Moved]
+    before: Mapping[str, Any]
 
 
 def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Renaming:
@@ -142,7 +145,7 @@ def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | N
     """
     places = {name: place for name, place in moved(kind).items() if name in given}
     options = {name: value for name, value in given.items() if name not in places}
-    found = Renaming(options, {}, {}, {})
+    found = Renaming(options, {}, {}, {}, before or {})
     for old, place in places.items():
         declared = _declared(kind)[place.option]
         _refuse_both(old, place, given, declared)
@@ -203,7 +206,8 @@ def _values(kind: type, found: Renaming) -> dict[str, Any]:
         own = {place.name: found.nested[place.nested] for place in places if place.nested in found.nested}
         if own:
             one = declared[name]
-            options[name] = simplest(one, replaced(one, options.get(name, one.default), own))
+            now = options.get(name, found.before.get(name, one.default))
+            options[name] = simplest(one, replaced(one, now, own))
     return options
 
 

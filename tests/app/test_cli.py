@@ -433,7 +433,7 @@ def test_progress_is_shown_on_a_terminal_alone(
 
 PROGRAM = [sys.executable, "-m", "fathomless.app.cli"]
 LONG = ["fit", "houses.csv", "--target", "price", "--epochs", "400", "--width", "4", "--depth-law", "1"]
-LONG += ["--patience", "none"]
+LONG += ["--patience", "none", "--cv", "3"]
 
 
 def process(*words: str, **how: Any) -> "subprocess.Popen[bytes]":

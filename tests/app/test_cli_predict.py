@@ -106,7 +106,7 @@ def test_empty_standard_input_is_refused(call: Call, monkeypatch: pytest.MonkeyP
 def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
     fitted(call)
     table = houses()
-    python = UnboundedDepthRegressor(epochs=4, width=8, random_state=0)
+    python = UnboundedDepthRegressor(epochs=4, width=8, cv=3, random_state=0)
     python.fit(features(tables.read("houses.csv").frame), column(table, "price"))
     new = write("new.csv", houses(seed=1))
     found = predicted(call, data=new)
@@ -126,7 +126,7 @@ def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
 def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
     fitted(call, target)
     table = tables.read("houses.csv").frame
-    python = UnboundedDepthClassifier(epochs=4, width=8, random_state=0)
+    python = UnboundedDepthClassifier(epochs=4, width=8, cv=3, random_state=0)
     python.fit(features(table), np.array(table[target].to_pylist()))
     found = predicted(call)
     assert found["class"].type == table[target].type
@@ -145,7 +145,7 @@ def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str
 def test_several_targets_are_predicted_together(call: Call) -> None:
     fit(call, "price", "--target", "rent")
     table = tables.read("houses.csv").frame
-    python = UnboundedDepthRegressor(epochs=4, width=8, random_state=0)
+    python = UnboundedDepthRegressor(epochs=4, width=8, cv=3, random_state=0)
     y = np.column_stack([column(table, "price"), column(table, "rent")])
     mean = python.fit(features(table), y).predict(features(table))
     found = predicted(call)
@@ -335,7 +335,7 @@ def test_predictions_do_not_depend_on_the_pieces(call: Call, monkeypatch: pytest
 
 
 def test_drawn_weights_are_the_same_in_every_piece(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit(call, "price", "--weights", "meanfield", "--weight-draws", "3")
+    fit(call, "price", "--weights", "meanfield", "--weight-draws", "3", "--cv", "auto")
     whole = predicted(call)
     assert (column(whole, "variance_weights") > 0).all()
     monkeypatch.setattr(tables, "batches", functools.partial(tables.batches, rows=40))
@@ -433,7 +433,7 @@ def test_names_of_files_need_not_be_text(call: Call) -> None:
 def saved() -> UnboundedDepthRegressor:
     table = tables.read("houses.csv").frame
     y = np.column_stack([column(table, "price"), column(table, "rent")])
-    python = UnboundedDepthRegressor(epochs=2, width=4, random_state=0).fit(features(table), y)
+    python = UnboundedDepthRegressor(epochs=2, width=4, cv=3, random_state=0).fit(features(table), y)
     python.save("saved")
     return python
 
@@ -458,7 +458,7 @@ def test_an_estimator_that_python_saved_is_not_evaluated(call: Call, saved: Unbo
 
 def test_an_estimator_of_an_array_takes_columns_by_position(call: Call) -> None:
     X = np.random.default_rng(0).normal(size=(N, 2))
-    python = UnboundedDepthRegressor(epochs=2, width=4, random_state=0).fit(X, X[:, 0])
+    python = UnboundedDepthRegressor(epochs=2, width=4, cv=3, random_state=0).fit(X, X[:, 0])
     python.save("saved")
     write("new.csv", pa.table({"any": X[:, 0], "name": X[:, 1]}))
     np.testing.assert_array_equal(column(predicted(call, run="saved", data="new.csv"), "mean"), python.predict(X))

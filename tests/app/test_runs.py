@@ -67,7 +67,7 @@ def test_a_finished_run_is_an_estimator_that_python_loads(call: Call) -> None:
     call(*FIT)
     loaded = UnboundedDepthRegressor.load("run")
     table = tables.read("data.csv").frame
-    fitted = UnboundedDepthRegressor(epochs=24, width=4, random_state=0)
+    fitted = UnboundedDepthRegressor(epochs=24, width=4, cv=3, random_state=0)
     fitted.fit(table.drop_columns("price"), table["price"].to_numpy())
     np.testing.assert_array_equal(
         loaded.predict(table.drop_columns("price")), fitted.predict(table.drop_columns("price"))

@@ -3,6 +3,7 @@
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
@@ -75,11 +76,9 @@ class Incremental(VariationalEstimator, ABC):
         and temperature are not calibrated; `epochs`, `schedule`, `warm_up`, the delay of `structure_from`, `patience`,
         `validation_fraction` and `checkpoint` are for :meth:`fit`.
         """
-        self._fit(
-            lambda: self._prepare_part(X, y, sample_weight, classes),
-            lambda part: self._pass(part, total_rows),
+        return self._fit(
+            partial(self._prepare_part, X, y, sample_weight, classes), partial(self._pass, total_rows=total_rows)
         )
-        return self
 
     def _pass(self, prepared: Prepared, total_rows: float | None) -> Fitted:
         """Train for one epoch; keep where the training stands."""

@@ -36,10 +36,6 @@ class Networks(TableOptions, ABC):
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         """Refuse options and a blueprint that would build another network than the saved one."""
 
-    @abstractmethod
-    def _set_predictions(self, model: Model) -> None:
-        """Apply options of predictions to a fitted model."""
-
     def _options_given(self, deep: bool = False) -> dict[str, Any]:
         """Return the options as they are now; with `deep` also those of values, and of the evidence bound anyway."""
         found = {option.name: getattr(self, option.name) for option in options_of(type(self))}

@@ -20,7 +20,23 @@ from fathomless.estimators.declaring import (
 from fathomless.estimators.values import Folds
 from fathomless.system.errors import DataError
 
-__all__ = ["MOVED", "Moved", "Renaming", "accepted", "from_saved", "moved", "renaming", "warn"]
+__all__ = ["MOVED", "Moved", "Renaming", "accepted", "check_methods", "from_saved", "moved", "renaming", "warn"]
+
+_STRATEGY = "return a strategy from _strategy, a value with infer(problem, table, session)"
+_PLAN = "return the split of rows, and refuse streams, in _split_plan"
+_CHAINS = "return MarkovChains of a SampledPosterior from _strategy"
+_REMOVED = {  # methods of families of earlier versions, and what is to be done in their place
+    "_infer": _STRATEGY,
+    "_warn": "put warnings into the Fitted of the strategy, or of a step after it",
+    "_share_held_out": _PLAN,
+    "_against_streams": _PLAN,
+    "_fold_plan": _PLAN,
+    "_set_predictions": "apply options of predictions in _build_model",
+    "_sampler": _CHAINS,
+    "_log_density": _CHAINS,
+    "_model_of": _CHAINS,
+    "_noise_of": _CHAINS,
+}
 
 
 def _never(options: Any) -> bool:
@@ -299,3 +315,19 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
         warnings.warn(text, FutureWarning, stacklevel=4)
     options, later = _values(kind, before), _values(kind, now)
     return options, {name: value for name, value in later.items() if name not in options or value != options[name]}
+
+
+def check_methods(kind: type) -> None:
+    """Refuse an estimator that defines methods of earlier versions, which nothing calls any more.
+
+    Raises
+    ------
+    DataError
+        With what to define in their place.
+    """
+    for name, instead in _REMOVED.items():
+        if name in vars(kind):
+            raise DataError(
+                f"{kind.__name__} defines {name}, which only earlier versions of fathomless call; {instead}: see "
+                "'Your own family' in the documentation"
+            )

@@ -179,8 +179,6 @@ class StructureSearch:
         Fits a named law; the posterior is categorical by default.
     cross_fit : bool
         True if networks are cross-fitted, and rows decide about structure, unless options say otherwise.
-    multiplications : callable
-        Multiplications of one network for a row, about, by the number of encoded columns.
     looking : mapping
         Options of :class:`~fathomless.inference.out_of_fold.looks.Looks`.
     unused : tuple of str
@@ -190,7 +188,6 @@ class StructureSearch:
     free: bool
     law: Law | None
     cross_fit: bool
-    multiplications: Callable[[int], float]
     looking: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
 

@@ -22,6 +22,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DataError, DataWarning
+from quick_fits import checked
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -268,4 +269,4 @@ def test_data_that_are_read_in_parts_are_learned() -> None:
     ]
 )
 def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, epochs=4)

@@ -19,6 +19,7 @@ from fathomless.families.registry import families, load
 from fathomless.families.sparse.plain import load_sparse
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.system.errors import ConvergenceWarning, DataError
+from quick_fits import checked
 
 # most trainings here are too short for the structure to move
 pytestmark = pytest.mark.filterwarnings("ignore:inclusion logits start:fathomless.system.errors.ConvergenceWarning")
@@ -43,7 +44,7 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, epochs=4)
 
 
 def test_a_linear_model_selects_the_columns_that_matter() -> None:

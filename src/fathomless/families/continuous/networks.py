@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,10 +15,8 @@ from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
 from fathomless.families.continuous.solve import PathOptions
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
-from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import fold_in
@@ -102,8 +100,3 @@ class ContinuousNetworks(ContinuousOptions, Networks):
                 raise DataError(f"its layout is {sorted(own)}, not that of a network of continuous depth")
             if self.horizon != "random" and (own["support"] != [self.horizons - 1] or "masses" in own):
                 raise DataError(f"its horizons are {own['support']}, and horizon={self.horizon}")
-
-    def _set_predictions(self, model: Model) -> None:
-        for network in cast(list[ContinuousDepth], members_of(model)):
-            if network.times is None:  # those of a saved one win
-                network.predict_by(steps=self.predict_steps)

@@ -40,8 +40,7 @@ from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import nested_draws
-from fathomless.nn.stacked import stacked, unstacked
-from fathomless.nn.stacked_linear import alike_linear
+from fathomless.nn.stacked import alike_linear, stacked, unstacked
 from fathomless.posterior.capabilities import (
     Growing,
     HasLogJoint,

@@ -31,7 +31,6 @@ from fathomless.posterior.laws import (
     UniformPrior,
 )
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
 from fathomless.system import checks, memory
 from fathomless.system.checks import positive, real
 from fathomless.system.errors import ConvergenceWarning, DataError
@@ -154,9 +153,6 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
             raise DataError(f"its layout names {blueprint['layers']} layers, and it holds {len(layers)}")
         if layers and not callable(self.architecture) and self._hidden() not in sizes:
             raise DataError(f"its width is {self._hidden()}, and no weights have this size")
-
-    def _set_predictions(self, model: Model) -> None:
-        """Options of these families have no effect on fitted networks."""
 
 
 class DepthNetworks(DepthOptions, LayeredNetworks):

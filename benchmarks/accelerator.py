@@ -39,7 +39,7 @@ Array = npt.NDArray[Any]
 
 SECONDS = 360.0
 SHORT = {"epochs": 4, "weight_draws": 4, "candidate_steps": 20, "decoder_steps": 20, "latent_steps": 20}
-MEMBERS = {"members": 2, "validation_fraction": "auto"}
+MEMBERS = {"cv": 2, "validation_fraction": "auto"}
 CHAINS = {**MEMBERS, "weights": HMC(chains=2, sweeps=16, states=4, leapfrogs=3)}
 #: Modes that the battery has no case of: family, task, name, options.
 MORE: list[tuple[str, str, str, dict[str, Any]]] = [

@@ -1,6 +1,6 @@
 """Which settings networks of continuous depth should have: every one on the same tables, and a rule that chooses.
 
-    python benchmarks/continuous_settings.py --data FOLDER --out FILE [--tables yacht,boston] [--splits 0] [--members 5]
+    python benchmarks/continuous_settings.py --data FOLDER --out FILE [--tables yacht,boston] [--splits 0]
     python benchmarks/continuous_settings.py --summary FILE
 
 Compared are point estimates and Gaussians at depth 0, drifts, temperatures and rates. The rule: the best mean rank of

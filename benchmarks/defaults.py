@@ -45,7 +45,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("UnboundedDepth", {}),
     "elbo": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian"}),
     "restarts": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian", "n_restarts": 5}),
-    "one": ("UnboundedDepth", {"members": 1}),
+    "one": ("UnboundedDepth", {"cv": 1}),
     "hmc": ("UnboundedDepth", {"weights": "hmc"}),
     "laplace": ("UnboundedDepth", {"head": "laplace"}),
     "continuous": ("ContinuousDepth", {}),

@@ -26,13 +26,13 @@ import torch
 from sklearn import datasets
 
 import fathomless
-from fathomless.estimators.values import ELBO, Adam, CheckpointOptions
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, Restarts
 
 EPOCHS = 25
 MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
     "UnboundedDepth": [
         {"n_restarts": 3},
-        {"n_restarts": 2, "restarts": "average"},
+        {"n_restarts": Restarts(count=2, keep="average")},
         {"weights": "meanfield", "weight_draws": 4},
         {"weights": "sparse", "weight_draws": 4},
         {"structure_from": ELBO(optimizer="natural"), "depth_law": "stick_breaking"},
@@ -43,7 +43,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
         {"posterior": "slab"},
         {"posterior": "mnf"},
         {"posterior": "relaxed", "predict_by": "median"},
-        {"n_restarts": 2, "restarts": "average", "validation_fraction": 0.2},
+        {"n_restarts": Restarts(count=2, keep="average"), "validation_fraction": 0.2},
         {"prior_inclusion": "learned", "weight_prior": "learned", "architecture": "skip"},
     ],
 }

@@ -23,9 +23,9 @@ from fathomless.system.parts import run_parts
 __all__ = ["KINDS", "MULTIPLES", "convolutions", "figure", "run"]
 
 _TRAIN = 1257
-_ONE: Mapping[str, Any] = {"members": 1, "epochs": 40, "batch_size": 128}
+_ONE: Mapping[str, Any] = {"cv": 1, "epochs": 40, "batch_size": 128}
 _SHORT: Mapping[str, Any] = {
-    "members": 1,
+    "cv": 1,
     "epochs": 6,
     "batch_size": 32,
     "training_draws": 1,

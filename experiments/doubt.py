@@ -54,7 +54,7 @@ def run(request: Request) -> Result:
     own: dict[str, Any] = {"repetitions": 3, "width": 32, "hidden": 64, "rate": 0.02, "steps": 5, "options": {}}
     own |= {"rank": 24, "epochs": 3000, "chains": 4, "warm_up": 1500, "kept": 3000, "leapfrogs": 40}
     if not full:
-        own |= {"repetitions": 1, "width": 6, "hidden": 8, "options": {"members": 2, "epochs": 60}, "epochs": 60}
+        own |= {"repetitions": 1, "width": 6, "hidden": 8, "options": {"cv": 2, "epochs": 60}, "epochs": 60}
         own |= {"chains": 2, "warm_up": 60, "kept": 60, "leapfrogs": 10, "rank": 6}
     settings = {"seed": request.seed, "preset": request.preset, **own}
     parts = {
@@ -117,12 +117,12 @@ def _in_units(draws: Draws, likelihood: Likelihood, estimator: ContinuousDepthRe
 
 
 def _one(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
-    return _fitted({**settings, "options": {**settings["options"], "members": 1}}, toy, X, y, seed)
+    return _fitted({**settings, "options": {**settings["options"], "cv": 1}}, toy, X, y, seed)
 
 
 def _lowrank(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
     """Start low rank from a point fit, with the linearised posterior, and train on."""
-    one = {**settings["options"], "members": 1, "weight_prior": 1.0, "path__rate": settings["rate"]}
+    one = {**settings["options"], "cv": 1, "weight_prior": 1.0, "path__rate": settings["rate"]}
     noise = toy.noise / float(y.std())
     estimator = _network({**settings, "options": one}, seed, noise=noise, likelihood="gaussian").fit(X, y)
     point, rows = each(estimator.model_)[0], rows_of(estimator, X, y)
@@ -185,7 +185,7 @@ def prior_output(model: ContinuousDepth, start: Tensor, steps: list[Tensor], x: 
 def _hamiltonian(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
     """Sample initial weights and steps of the path, all of them standard normal before the data."""
     noise = toy.noise / float(y.std())
-    few = {**settings["options"], "members": settings["chains"], "weight_prior": 1.0, "path__rate": settings["rate"]}
+    few = {**settings["options"], "cv": settings["chains"], "weight_prior": 1.0, "path__rate": settings["rate"]}
     estimator = _network({**settings, "options": few}, seed, noise=noise, likelihood="gaussian").fit(X, y)
     networks, rows = each(estimator.model_), rows_of(estimator, X, y)
     model, n = networks[0], settings["steps"]

@@ -114,7 +114,7 @@ def run(request: Request) -> Result:
     }
     own |= {"steps": 100, "units": 64, "draws": 10, "epochs": 3000}
     if not full:
-        short = {"members": 2, "epochs": 45, "learning_rate": 0.02}
+        short = {"cv": 2, "epochs": 45, "learning_rate": 0.02}
         own |= {"repetitions": 1, "options": short, "bimodal_steps": 60, "bimodal_paths": 64, "bimodal_draws": 2}
         own |= {"steps": 20, "units": 16, "draws": 2, "epochs": 60}
     settings = {"seed": request.seed, "preset": request.preset, **own}

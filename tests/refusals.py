@@ -1,5 +1,8 @@
 """Quick estimators, data for them, and what a refusal must leave as it was."""
 
+import copy
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,11 @@ def frame(n: int = 20) -> pd.DataFrame:
     return pd.DataFrame({"size": numbers(n)[:, 0], "colour": [("red", "blue")[i % 2] for i in range(n)]})
 
 
+@cache
+def _fitted(make: Callable[..., Any]) -> Any:
+    return make().fit(numbers(), ["a", "b"] * 10 if make is classifier else numbers()[:, 0])
+
+
 def refused(
     message: str, X: Any, y: Any, weight: Any = None, kind: Any = (FathomlessError, ValueError), **options: Any
 ) -> None:
@@ -39,8 +47,7 @@ def refused(
     with pytest.raises(kind, match=message):
         before.fit(X, y, sample_weight=weight)
     assert vars(before) == vars(make(**options))
-    target = ["a", "b"] * 10 if make is classifier else numbers()[:, 0]
-    fitted = make().fit(numbers(), target)
+    fitted = copy.deepcopy(_fitted(make))
     state, expected = set(vars(fitted)), np.array(fitted.predict(numbers()))
     with pytest.raises(kind, match=message):
         fitted.set_params(**options).fit(X, y, sample_weight=weight)

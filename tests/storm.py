@@ -44,9 +44,9 @@ EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate
 HUNG = 120  # seconds
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NET = ["--width", "4", "--batch-size", "32", "--epochs", "8"]
-SHORT = [*NET, "--members", "2"]
+SHORT = [*NET, "--cv", "2"]
 CHAINS = ["--structure", "graph", "--sweeps", "24", "--states", "4", "--networks", "4", "--chains", "2"]
-HMC = ["--epochs", "3", "--members", "2", "--weights", "hmc", "--hmc.sweeps", "16"]
+HMC = ["--epochs", "3", "--cv", "2", "--weights", "hmc", "--hmc.sweeps", "16"]
 HMC += ["--hmc.states", "4", "--hmc.chains", "2", "--hmc.leapfrogs", "3"]
 DENSITY = ["--task", "density", "--drop", "x1", "--drop", "kind", "--drop", "side"]
 STAGES = ["--candidates", "6", "--candidate-steps", "20", "--latent-dim", "2", "--decoder-width", "4"]
@@ -158,7 +158,7 @@ def table(path: Path) -> None:
 def vary() -> int:
     """Fit kinds of network, which the command line does not offer."""
     x = np.random.default_rng(0).normal(size=(64, 2))
-    options = {"width": 4, "epochs": 8, "batch_size": 32, "members": 2, "random_state": 0}
+    options = {"width": 4, "epochs": 8, "batch_size": 32, "cv": 2, "random_state": 0}
     kinds = {"activation": ["relu", "tanh"]}
     UnboundedDepthClassifier(vary=kinds, checkpoint=CheckpointOptions("run/checkpoint", seconds=0), **options).fit(
         x, x[:, 0] > 0

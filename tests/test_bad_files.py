@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return regressor(members=1).fit(frame(), numbers()[:, 0]).save(tmp_path / "model")
+    return regressor(cv=1).fit(frame(), numbers()[:, 0]).save(tmp_path / "model")
 
 
 def load(folder: Path) -> Any:

@@ -64,7 +64,8 @@ def runs(prepared: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
 
 
 def fit(table: Path, out: Path, *words: str) -> list[str]:
-    return ["fit", str(table), "--target", "side", "--drop", "height", "--out", str(out), "--epochs", "4", *words]
+    roles = ["--target", "side", "--drop", "height", "--out", str(out)]
+    return ["fit", str(table), *roles, "--epochs", "4", "--cv", "3", *words]
 
 
 def test_a_disk_that_fills_up_costs_neither_the_old_model_nor_the_checkpoint(
@@ -96,21 +97,29 @@ def test_predictions_that_do_not_fit_leave_nothing_behind(disk: Path, table: Pat
     assert (disk / "p.csv").read_text() == "old"
 
 
+RUN = ["fit", "../table.csv", "--out", "run", "--target", "side", "--depth-law", "poisson", "--epochs", "30"]
+RUN += ["--structure-from", "elbo", "--elbo.rate", "1", "--width", "6", "--batch-size", "32", "--patience", "none"]
+RUN += ["--resume", "--checkpoint.seconds", "0", "--log-json"]
+
+
 def start(home: Path) -> "subprocess.Popen[str]":
     """Start a fit of a table in the folder above, which tells its epochs."""
     home.mkdir(parents=True, exist_ok=True)
-    words = ["fit", "../table.csv", "--out", "run", "--target", "side", "--depth-law", "poisson", "--epochs", "30"]
-    words += ["--structure-from", "elbo", "--elbo.rate", "1"]
-    words += ["--width", "6", "--batch-size", "32", "--patience", "none", "--resume"]
-    command = [sys.executable, "-m", "fathomless.app.cli", *words, "--checkpoint.seconds", "0", "--log-json"]
-    return subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "fathomless.app.cli", *RUN]
+    one = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, cwd=home, env=one, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(home: Path) -> list[int]:
-    """Let the fit run to its end; return the epochs it did."""
-    child = start(home)
-    out, err = child.communicate()
-    assert child.returncode == 0, err
+def finish(home: Path, capsys: pytest.CaptureFixture[str]) -> list[int]:
+    """Let the fit run to its end, in this process; return the epochs it did."""
+    home.mkdir(parents=True, exist_ok=True)
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setattr("fathomless.app.page.report.render", lambda page: "page")
+        code = main(RUN)
+    out, err = capsys.readouterr()
+    assert code == 0, err
     events = [json.loads(line) for line in out.splitlines()]
     return [event["epoch"] for event in events if event["event"] == "epoch"]
 
@@ -121,10 +130,12 @@ def contents(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
-def test_a_folder_that_turns_read_only_in_mid_run_stops_it_and_it_resumes(disk: Path, tmp_path: Path) -> None:
+def test_a_folder_that_turns_read_only_in_mid_run_stops_it_and_it_resumes(
+    disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     storm.table(tmp_path / "table.csv")
     shutil.copy(tmp_path / "table.csv", disk)
-    finish(tmp_path / "whole")
+    finish(tmp_path / "whole", capsys)
     child = start(disk / "home")
     assert child.stdout is not None
     for _ in zip(range(3), child.stdout, strict=False):
@@ -139,7 +150,7 @@ def test_a_folder_that_turns_read_only_in_mid_run_stops_it_and_it_resumes(disk: 
     assert child.returncode == 2, err
     assert len(said) == 1
     assert "read-only" in said[0]
-    assert finish(disk / "home")[0] >= 3
+    assert finish(disk / "home", capsys)[0] >= 3
     assert contents(disk / "home" / "run") == contents(tmp_path / "whole" / "run")
 
 

@@ -333,3 +333,11 @@ def test_two_packages_cannot_bring_one_name(tmp_path: Path, toy: Path, monkeypat
     monkeypatch.syspath_prepend(str(installed(tmp_path, name="other", second="toy_family:FAMILY")))
     with pytest.raises(DataError, match=r"under another name than .*toy"):
         registry.families()
+
+
+@pytest.mark.parametrize("name", ["_infer", "_warn", "_share_held_out", "_set_predictions", "_sampler"])
+def test_a_family_with_methods_of_earlier_versions_is_told_what_to_do(name: str) -> None:
+    with pytest.raises(
+        DataError, match=f"Before defines {name}, .*earlier versions.*(_strategy|Fitted|_split_plan|_build)"
+    ):
+        type("Before", (ToyRegressor,), {name: lambda self: None})

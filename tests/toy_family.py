@@ -30,12 +30,11 @@ from fathomless.estimators.strategies import Strategy
 from fathomless.estimators.tasks import Classifier, PredictedDensity, Regressor
 from fathomless.estimators.variational import OneNetwork
 from fathomless.families.family import Family
-from fathomless.inference.runs.run import Fitted
 from fathomless.nn.layers import gaussian_divergence
 from fathomless.plots.page import Group, StructureSection, TextTable, percent
 from fathomless.posterior.capabilities import HasStructureLaw
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.citations import Reference
 from fathomless.system.errors import DataError
@@ -161,14 +160,8 @@ class _Polynomial(ToyOptions, OneNetwork, ABC):
     def _strategy(self, prepared: Prepared) -> Strategy:
         return self._svi()
 
-    def _set_predictions(self, model: Model) -> None:
-        """No option changes a fitted model."""
-
     def _describe(self) -> None:
         self.structure_ = self.model_.structure()
-
-    def _warn(self, fitted: Fitted) -> None:
-        """Nothing can go wrong that a finding does not tell."""
 
 
 @documented

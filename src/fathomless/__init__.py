@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.estimators.values import HMC as HMC
     from fathomless.estimators.values import Adam as Adam
     from fathomless.estimators.values import CheckpointOptions as CheckpointOptions
+    from fathomless.estimators.values import Folds as Folds
+    from fathomless.estimators.values import Restarts as Restarts
     from fathomless.families.baselines.estimator import (
         DeepEnsembleClassifier as DeepEnsembleClassifier,
     )
@@ -92,7 +94,10 @@ def _places() -> dict[str, str]:
     from fathomless.families.registry import BUILT_IN
 
     places = {name: place for family in BUILT_IN for name, place in family.estimators.items()}
-    values = {name: f"fathomless.estimators.values:{name}" for name in ("ELBO", "HMC", "Adam", "CheckpointOptions")}
+    values = {
+        name: f"fathomless.estimators.values:{name}"
+        for name in ("ELBO", "HMC", "Adam", "CheckpointOptions", "Folds", "Restarts")
+    }
     own = {"fathomless.families.continuous.options": ("Euler", "Heun", "PathOptions", "RandomHorizon")}
     values |= {name: f"{module}:{name}" for module, names in own.items() for name in names}
     return {**places, **values, "load": "fathomless.families.registry:load"}

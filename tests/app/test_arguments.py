@@ -36,7 +36,12 @@ PARSER = parser({name: lambda given: 0 for name in COMMANDS})
 FIT = ["fit", "data.csv", "--target", "price"]
 KINDS = (UnboundedDepthClassifier, UnboundedDepthRegressor)
 BOTH = {option.name: option for kind in KINDS for option in options_of(kind)}
-NESTED = {name: copy.copy(inner) for kind in KINDS for name, _, _, inner in nested_options(options_of(kind))}
+NESTED = {
+    name: copy.copy(inner)
+    for kind in KINDS
+    for name, option, key, inner in nested_options(options_of(kind))
+    if inner.name != option.metadata["values"][key].plain  # which is the flag of the option itself
+}
 for nested, inner in NESTED.items():  # as the others, by the names of set_params
     inner.name = nested
 OPTIONS = [option for option in (BOTH | NESTED).values() if option.metadata["kind"] != "object"]

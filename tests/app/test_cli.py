@@ -73,7 +73,7 @@ FITTING: dict[str, tuple[list[str], str]] = {
     "no such groups": (["houses.csv", "--target", "price", "--groups", "w"], "there is no column 'w'. The columns are"),
     "target is groups": (["houses.csv", "--target", "price", "--groups", "price"], "'price' was given two roles"),
     "groups of one network": (
-        ["houses.csv", "--target", "price", "--groups", "colour", "--members", "1", "--validation-fraction", "0"],
+        ["houses.csv", "--target", "price", "--groups", "colour", "--cv", "1", "--validation-fraction", "0"],
         "groups were given, and this UnboundedDepthRegressor trains one network",
     ),
     "long delimiter": (["houses.csv", "--target", "price", "--delimiter", "ab"], "delimiter is 'ab'; allowed are"),
@@ -218,6 +218,12 @@ PATHS = ["--structure", "continuous", "--hidden", "4", "--epochs", "2"]
             "--structure continuous has not; it is for",
         ),
         (["--weights", "hmc", "--chains", "3", "--hmc.chains", "3"], "leave it out"),
+        (["--cv", "0"], "--cv 0 was given; at least 1 is needed"),
+        (["--members", "3", "--cv", "4"], "--members 3 was given with --cv 4"),
+        (["--folds.n-repeats", "0"], "--folds.n-repeats 0 was given; at least 1 is needed"),
+        (["--n-restarts", "0"], "--n-restarts 0 was given; at least 1 is needed"),
+        (["--structure", "sparse", "--folds.order", "blocks"], "--structure sparse has not; it is for"),
+        (["--structure", "graph", "--restarts.keep", "best"], "--structure graph has not; it is for"),
     ],
 )
 def test_options_of_values_are_refused_and_leave_no_run(call: Call, words: list[str], flag: str) -> None:
@@ -228,7 +234,7 @@ def test_options_of_values_are_refused_and_leave_no_run(call: Call, words: list[
 
 
 def test_old_flags_of_continuous_depth_are_taken_with_a_note(call: Call) -> None:
-    quick = [*PATHS, "--width", "4", "--members", "1", "--quiet", "--horizon", "random", "--solver", "euler"]
+    quick = [*PATHS, "--width", "4", "--cv", "1", "--quiet", "--horizon", "random", "--solver", "euler"]
     quick += ["--structure-from", "elbo"]
     old = ["--steps", "3", "--prior", "brownian", "--rate", "0.2", "--horizons", "3", "--schedule", "constant"]
     new = ["--solver.steps", "3", "--path.prior", "brownian", "--path.rate", "0.2", "--horizon.count", "3"]
@@ -265,6 +271,15 @@ def test_old_flags_are_taken_with_a_note(call: Call) -> None:
     assert before is not None
     assert after is not None
     assert before.options == after.options
+    folds = {
+        "before": ["--members", "2", "--repeats", "2", "--folds", "blocks"],
+        "after": ["--cv", "2", "--folds.n-repeats", "2", "--folds.order", "blocks"],
+    }
+    for name, words in folds.items():
+        said = call("fit", "houses.csv", "--target", "price", "--out", name, *quick, *words)
+        assert said.code == 0
+        assert ("note: --members is deprecated; use --cv" in said.err) is (name == "before")
+    assert next(Path("before").glob("tensors-*")).read_bytes() == next(Path("after").glob("tensors-*")).read_bytes()
     said = call("fit", "houses.csv", "--target", "price", "--out", "idle", *quick, "--leapfrogs", "3")
     assert said.code == 0
     assert "note: --leapfrogs is deprecated, and has no effect without --weights hmc; use --hmc.leapfrogs" in said.err
@@ -459,7 +474,7 @@ def test_progress_is_shown_on_a_terminal_alone(
 
 PROGRAM = [sys.executable, "-m", "fathomless.app.cli"]
 LONG = ["fit", "houses.csv", "--target", "price", "--epochs", "400", "--width", "4", "--depth-law", "1"]
-LONG += ["--patience", "none"]
+LONG += ["--patience", "none", "--cv", "3"]
 
 
 def process(*words: str, **how: Any) -> "subprocess.Popen[bytes]":

@@ -102,14 +102,14 @@ def test_default_fits_of_well_known_data_have_no_problem(estimator: Any, load: A
 
 @pytest.mark.slow
 def test_a_default_fit_of_a_sine_is_healthy() -> None:
-    findings = looked_over(UnboundedDepthRegressor(random_state=0), *sine(300))
+    findings = looked_over(UnboundedDepthRegressor(random_state=0), *sine(150))
     assert not findings
 
 
 @pytest.mark.slow
 def test_a_default_fit_of_a_table_of_categories_is_healthy(data_folder: Path) -> None:
     table = readers.read_table(data_folder / "tabular" / "adult.csv.xz")
-    some = np.random.default_rng(0).permutation(len(table["income"]))[:2000]
+    some = np.random.default_rng(0).permutation(len(table["income"]))[:600]
     X = frame({name: values[some] for name, values in table.items() if name not in ("income", "split")})
     assert not problems(looked_over(UnboundedDepthClassifier(random_state=0), X, table["income"][some]))
 
@@ -237,7 +237,7 @@ def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
     ("lead", "warned"), [(Score(-0.3, 0.1), True), (Score(-0.3, 0.2), False), (Score(0.3, 0.1), False)]
 )
 def test_a_linear_model_that_predicts_better_is_warned_of(lead: Score, warned: bool) -> None:
-    found = examine(regressor(epochs=5, members=1).fit(*line(60)), [], rows=60, linear=lead)
+    found = examine(regressor(epochs=5, cv=1).fit(*line(60)), [], rows=60, linear=lead)
     assert ("A linear model predicts better" in {finding.title for finding in found}) == warned
 
 

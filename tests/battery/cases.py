@@ -14,6 +14,7 @@ import toy_family
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.tasks import BaseRegressor, Classifier
+from fathomless.estimators.values import Restarts
 from fathomless.families.family import Family
 from fathomless.families.registry import estimator_class, families, options
 from fathomless.posterior.likelihoods import Likelihood
@@ -24,7 +25,7 @@ Array = npt.NDArray[Any]
 ROWS = 84  # enough for rows to be held out, and three steps in an epoch
 #: Short, narrow, and with rows held out; a family takes those that it has. The history gets rows at epochs 3, 6 and 9.
 TINY = {"epochs": 9, "width": 6, "batch_size": 24, "weight_draws": 8, "validation_fraction": 0.2, "patience": None}
-AVERAGE = {"n_restarts": 2, "restarts": "average"}
+AVERAGE = {"n_restarts": Restarts(count=2, keep="average")}
 #: Fast, in double, and with weights that move.
 PATHS = {"hidden": 6, "solver__steps": 3, "path__rate": 0.5, "precision": "auto", "optimizer__warm_up": 0.0}
 #: Three stages that are short.
@@ -35,7 +36,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "depth": {
         "": ({}, {"weights"}),
         "elbo": ({"structure_from": "elbo"}, {"weights"}),
-        "cross-fitted": ({"members": 3, "validation_fraction": "auto"}, set()),
+        "cross-fitted": ({"cv": 3, "validation_fraction": "auto"}, set()),
         "heads": ({"head": "laplace"}, set()),
         "meanfield": ({"weights": "meanfield"}, set()),
         "sparse": ({"weights": "sparse"}, set()),
@@ -51,7 +52,7 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     },
     "continuous": {
         "": (PATHS, {"structure"}),
-        "cross-fitted": ({**PATHS, "members": 3, "validation_fraction": "auto"}, {"structure"}),
+        "cross-fitted": ({**PATHS, "cv": 3, "validation_fraction": "auto"}, {"structure"}),
         "random": ({**PATHS, "horizon": "random", "horizon__count": 2}, set()),
         "random-elbo": ({**PATHS, "horizon": "random", "horizon__count": 2, "structure_from": "elbo"}, set()),
         "gaussian": ({**PATHS, "path__initial": "gaussian"}, {"structure"}),

@@ -18,6 +18,8 @@ RESUMED += ("ensemble-classification", "finite-regression")
 #: Like others that run, and slow on this device; the script for real ones runs them.
 SLOW = ("subspace-regression", "depth-natural-regression", "graph-classification", "depth-sparse-average-regression")
 SLOW += ("continuous-average-classification", "continuous-learned-classification", "depth-hmc-student-regression")
+SLOW += ("continuous-lowrank-classification", "continuous-random-elbo-classification", "depth-hmc-classification")
+SLOW += ("manifold-dimensions-regression",)
 MODULES = ("depth-hmc-regression", "finite-regression")
 
 
@@ -40,6 +42,8 @@ def _quicker(case: Case) -> Case:
     least: dict[str, Any] = {"epochs": 4, "weight_draws": 2 + 2 * (case.family.name != "continuous")}
     if case.name not in RESUMED:  # a pause is where the history gets a row, which needs some steps
         least["batch_size"] = 48
+        if case.family.name != "depth":  # whose evaluations choose layers between epochs
+            least["epochs"] = 2
     if case.family.name == "sparse" and (not case.plain or case.task == "regression"):
         least["temperature"] = 0.5  # not chosen among candidates
     known = options(case.family, case.task)

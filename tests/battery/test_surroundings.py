@@ -56,7 +56,7 @@ def test_predictions_in_threads_are_those_of_one_thread(case: Case, tmp_path: Pa
     expected = as_bytes(estimator, X)
     estimator.save(tmp_path / "before")
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: as_bytes(estimator, X), range(8)))
+        found = list(pool.map(lambda _: as_bytes(estimator, X), range(4)))
     assert all(one == expected for one in found)
     estimator.save(tmp_path / "after")
     assert contents(tmp_path / "after") == contents(tmp_path / "before")
@@ -105,6 +105,6 @@ def test_bytes_of_a_fit_are_those_of_any_mode(
 @pytest.mark.parametrize(**named([case for case in CASES if case.plain and case.task != "classification"]))
 def test_fits_in_threads_are_those_of_one_thread(case: Case) -> None:
     X, y = case.table()
-    with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda _: as_bytes(case.estimator().fit(X, y), X), range(3)))
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: as_bytes(case.estimator().fit(X, y), X), range(2)))
     assert all(one == as_bytes(fitted(case), X) for one in found)

@@ -23,7 +23,7 @@ from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import SmoothTruncation, TruncatedPoisson, UniformPrior
 from fathomless.system.errors import ConvergenceWarning
-from quick_fits import FRAMES, Array, classes, classifier, problem, regressor, table
+from quick_fits import FRAMES, Array, checked, classes, classifier, problem, regressor, table
 
 # fits are short on purpose
 pytestmark = [
@@ -39,11 +39,11 @@ pytestmark = [
 @parametrize_with_checks(
     [
         UnboundedDepthClassifier(epochs=20, learning_rate=0.02, width=16),
-        UnboundedDepthRegressor(members=1, epochs=60, learning_rate=0.02, width=16),
+        UnboundedDepthRegressor(cv=1, epochs=60, learning_rate=0.02, width=16),
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, epochs=4)
 
 
 def test_pipelines_searches_and_cross_validation_work() -> None:

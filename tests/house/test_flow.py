@@ -3,8 +3,11 @@
 import ast
 import inspect
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import FrozenInstanceError, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -12,17 +15,18 @@ import pytest
 
 import fathomless
 from fathomless.estimators.base import Estimator
+from fathomless.estimators.problem import Problem
+from fathomless.estimators.strategies import SVI, Then
 
 ROOT = Path(fathomless.__file__).parent
 ESTIMATORS = sorted((ROOT / "estimators").glob("*.py"))
-HOOKS = {  # abstract methods of estimators, by module: what a family, a task or an inference must say
-    "base": {"_split_plan", "_share_held_out", "_against_streams", "_infer", "_task", "_describe", "_warn"},
-    "networks": {"_build_model", "_check_saved", "_set_predictions"},
-    "variational": {"_strategy", "_fold_plan", "_search"},
-    "chains": {"_sampler", "_log_density", "_model_of", "_noise_of", "_support", "_unit"},
+HOOKS = {  # abstract methods of estimators, by module: what a family or a task must say
+    "base": {"_split_plan", "_strategy", "_task", "_describe"},
+    "networks": {"_build_model", "_check_saved"},
     "tasks": {"score_samples", "sample"},
 }
-LONGEST = 31  # classes in a method resolution order, those of scikit-learn included
+STEPS = {"__call__"}  # steps after an inference: values that a family hands down
+LONGEST = 29  # classes in a method resolution order, those of scikit-learn included
 MODEL = {"draw", "structure", "stochastic", "listed", "network"}  # capabilities of a model
 
 
@@ -56,6 +60,52 @@ def test_the_method_resolution_order_is_not_longer(name: str) -> None:
         assert len(kind.__mro__) <= LONGEST
 
 
+FITS = {
+    "UnboundedDepthRegressor": {"epochs": 3, "width": 4},
+    "SparseBayesRegressor": {"epochs": 3, "width": 4},
+    "ContinuousDepthRegressor": {"epochs": 3, "width": 4},
+    "IndianChefsRegressor": {"chains": 2, "sweeps": 8, "states": 2, "engine": "numpy"},
+    "ProjectedBayesRegressor": {"candidates": 10, "latent_dim": 1},
+    "LaplaceNetworkRegressor": {"epochs": 3, "width": 4},
+    "SWAGNetworkRegressor": {"epochs": 3, "width": 4},
+    "SubspaceNetworkRegressor": {"epochs": 3, "width": 4},
+    "DeepEnsembleRegressor": {"epochs": 3, "width": 4},
+}
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """Return a strategy and all values that it holds, but the networks of a problem."""
+    yield value
+    if isinstance(value, partial):
+        held = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, MethodType):
+        held = [value.__self__]
+    elif isinstance(value, FunctionType):
+        held = [cell.cell_contents for cell in value.__closure__ or ()]
+    elif isinstance(value, Mapping):
+        held = list(value.values())
+    elif isinstance(value, list | tuple):
+        held = list(value)
+    elif is_dataclass(value) and not isinstance(value, type | Estimator | Problem):
+        held = [getattr(value, one.name) for one in fields(value)]
+    else:
+        held = []
+    for one in held:
+        yield from parts(one)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_strategy_holds_values_and_no_estimator(name: str) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(70, 2)), rng.normal(size=70)
+    estimator = getattr(fathomless, name)(**FITS[name], random_state=0)
+    strategy = estimator._strategy(estimator._prepare(X, y, None))
+    assert not [one for one in parts(strategy) if isinstance(one, Estimator)]
+    assert isinstance(strategy, SVI | Then) or "infer" in vars(type(strategy))
+    with pytest.raises(FrozenInstanceError):
+        strategy.other = 1
+
+
 def upward(work: Any) -> set[tuple[str, str]]:
     """Return the calls from estimators into families while something is done, as (module, function)."""
     found: set[tuple[str, str]] = set()
@@ -87,6 +137,6 @@ def test_a_fit_calls_up_by_hooks_and_models_alone() -> None:
     X = rng.normal(size=(60, 2))
     y = X[:, 0] + rng.normal(size=60)
     calls = upward(lambda: fathomless.UnboundedDepthRegressor(epochs=3, width=4, random_state=0).fit(X, y))
-    allowed = set().union(*HOOKS.values()) | MODEL | {"<lambda>"}  # a lambda is a value of a search
+    allowed = set().union(*HOOKS.values()) | MODEL | STEPS | {"_multiplications"}  # a function that is handed down
     assert {function for _, function in calls} <= allowed
     assert len(calls) <= 12

@@ -61,7 +61,7 @@ PATHS: dict[str, dict[str, Any]] = {  # 103 rows in 4 batches of 25 or 26: two r
     "few": {"training": {"structure_rate": 30.0, "batch_size": 1, "epochs": 4}, "rows": 7},
 }
 
-DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "members": 1, "random_state": 0, "head": "laplace"}
+DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "cv": 1, "random_state": 0, "head": "laplace"}
 
 # ------------------------------------------------------------------------------- what a process does
 
@@ -169,7 +169,7 @@ def wish(home: Path) -> None:
     run = train(PATHS["adam"], callbacks=[enough])
     X = np.random.default_rng(0).normal(size=(90, 2))
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # short on purpose
-        estimator = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0])
+        estimator = UnboundedDepthRegressor(width=6, epochs=3, cv=1, random_state=0).fit(X, X[:, 0])
         doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0])
     estimator.save(home / f"estimator-{rank}")
     doubtful.save(home / f"doubtful-{rank}")
@@ -341,7 +341,7 @@ def test_one_rank_s_wish_counts_for_all_and_estimators_agree(tmp_path: Path) -> 
     assert first.meta["epoch"] == second.meta["epoch"] == 4
     assert not torch.equal(first.tensors["dropped"], second.tensors["dropped"])
     X = np.random.default_rng(0).normal(size=(90, 2))
-    alone = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0]).predict(X)
+    alone = UnboundedDepthRegressor(width=6, epochs=3, cv=1, random_state=0).fit(X, X[:, 0]).predict(X)
     doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0]).predict(X, return_std=True)
     for rank in range(COUNT):
         fitted = UnboundedDepthRegressor.load(tmp_path / f"estimator-{rank}")

@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fathomless.nn.architectures import MLP, TabularTransformer
-from fathomless.nn.flat import FlatNetworks, flattened
+from fathomless.nn.flat import FlatNetworks, flattened, unflattened
 from fathomless.system.errors import DataError
 
 BETWEEN = [nn.Tanh(), nn.ReLU(), nn.SiLU(), nn.GELU(), nn.LeakyReLU(), nn.ELU(), nn.Identity()]
+
+
+class Scaled(nn.Module):
+    """A linear map times a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor, self.map = nn.Parameter(torch.tensor(2.0)), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * self.map(x)
 
 
 def network(architecture, depth: int) -> nn.Module:
@@ -85,3 +96,27 @@ def test_shared_weights_are_refused() -> None:
     twice = nn.Linear(3, 3)
     with pytest.raises(DataError, match="shares weights"):
         FlatNetworks(nn.Sequential(twice, nn.Tanh(), twice), 2)
+
+
+@pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
+def test_flat_weights_are_views_of_every_parameter(lead: tuple[int, ...]) -> None:
+    module = Scaled()
+    weights = torch.randn(*lead, len(flattened(module)))
+    parts = unflattened(module, weights)
+    assert {name: part.shape for name, part in parts.items()} == {
+        name: (*lead, *p.shape) for name, p in module.named_parameters()
+    }
+    joined = torch.cat([part.reshape(*lead, -1) for part in parts.values()], -1)
+    assert torch.equal(joined, weights)
+    parts["map.weight"].zero_()
+    assert (weights == 0.0).sum() == parts["map.weight"].numel()  # the memory is shared
+
+
+def test_weights_that_are_flattened_and_split_are_the_parameters() -> None:
+    module = Scaled()
+    parts = unflattened(module, flattened(module))
+    assert all(torch.equal(parts[name], p) for name, p in module.named_parameters())
+
+
+def test_flat_weights_of_numbers_are_those_of_the_modules() -> None:
+    compared(lambda: _fresh(Scaled()), rows=4, columns=3)

@@ -51,8 +51,10 @@ from fathomless.estimators.preparation import (
     prepare_stream,
     read,
 )
-from fathomless.estimators.problem import Session
-from fathomless.estimators.renamed import moved, renaming, warn
+from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.renamed import check_methods, moved, renaming, warn
+from fathomless.estimators.strategies import Strategy
+from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import called
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
@@ -61,8 +63,8 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
-from fathomless.system import io, measures, memory
-from fathomless.system.errors import DataError
+from fathomless.system import checks, io, measures, memory
+from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_seed, building
 from fathomless.system.surroundings import recording
@@ -122,9 +124,16 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     warm_start = False  # an option of some
     callbacks: Sequence[Callable[[Any], None]] | None = None  # an option of most
+    cv: Any = None  # an option of some
     goes_on_ = False
+    _split_by: tuple[Any, Any] = (None, None)  # a splitter, and the folds that it made
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse methods that only earlier versions call."""
+        super().__init_subclass__(**options)
+        check_methods(cls)
 
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
@@ -186,10 +195,6 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _describe(self) -> None:
         """Set the attributes that show the posterior over structure."""
 
-    @abstractmethod
-    def _warn(self, fitted: Fitted) -> None:
-        """Warn of goals that an inference did not reach."""
-
     def _predictors(self, schema: Schema, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""
         return self._task().predictors(schema, X)
@@ -197,20 +202,33 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     # ---- inference
 
     @abstractmethod
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
-        """Return the split of rows, by their number, their encoded columns, and whether they have groups."""
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        """Return the split of rows, by their number, their encoded columns, and whether they have groups.
+
+        The columns of a stream are not known yet, and its plan is a share. A DataError says why streams cannot be used.
+        """
 
     @abstractmethod
-    def _share_held_out(self, count: float) -> float:
-        """Return the share of so many rows that is held out of one network."""
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        """Return the strategy that the options ask for."""
 
-    @abstractmethod
-    def _against_streams(self) -> str:
-        """Return the reason why streams cannot be used, and the remedy; "" if they can."""
-
-    @abstractmethod
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Find the posterior."""
+        """Find the posterior by the strategy."""
+        return self._strategy(prepared).infer(self._problem(), prepared, self._session())
+
+    def _problem(self) -> Problem:
+        """Return the networks that the options build, or the fitted one that a fit continues from."""
+        fitted = None
+        if self._continued():
+            self._require_as_fitted()
+            fitted = self.model_, self.likelihood_
+        return Problem(self, self._task(), self._head(), fitted)
+
+    def _head(self) -> str:
+        """Return the posterior of the heads."""
+        head: str = self._options_given().get("head", "point")
+        checks.choice("head", head, ("auto", "point", *HEADS))
+        return "point" if head == "auto" else head
 
     def _continued(self) -> bool:
         """Return True if a fit continues from the fitted network, with its encodings."""
@@ -219,14 +237,17 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     # ---- preparation
 
     def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
-        """Encode and split a table; only the names of the columns are set here."""
+        """Encode and split a table; only the names of the columns are set here, and the folds of a splitter."""
         self._check_options()
         seed, before, dtype = self._seed(), self._encodings(), self.model_.dtype if self._continued() else None
         self._require_target(y)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
-        plan = self._split_plan(table.count, table.inputs, groups is not None)
-        return prepare(table, plan, seed, self.precision, self._device(), dtype)
+        plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
+        prepared = prepare(table, plan, seed, self.precision, self._device(), dtype)
+        made = prepared.fold_of_row
+        self._split_by = self.cv, None if made is None else made[: len(made) // plan.copies]
+        return prepared
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
         """Encode a part of the rows; later parts keep the encodings, seed and type of the first one."""
@@ -249,8 +270,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _prepare_stream(self, source: streams.Source) -> Prepared:
         """Learn how a stream is encoded, and read the rows that are held out."""
         self._check_options()
-        if reason := self._against_streams():
-            raise DataError(reason)
+        plan = self._split_plan(source.rows, 0, stream=True)
         task, columns = self._task(), self._column_options()
         if isinstance(task, ClassTask) and task.class_weight is not None:
             raise DataError(
@@ -262,7 +282,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
         return prepare_stream(
             source,
-            self._share_held_out(source.rows),
+            plan.share,
             task=task,
             encodings=encodings,
             seed=seed,
@@ -311,8 +331,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)
-        if infer is None:  # and not a step on the way
-            self._warn(fitted)
+        for text in fitted.warnings:
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return self
 
     def _session(self) -> Session:
@@ -340,12 +360,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _without_nested(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return options with names in place of values with options that only say how a posterior is found."""
-        found = {}
-        for option in options_of(type(self)):
-            value = value_of(option, given[option.name])
-            of_network = value is not None and value.of_network
-            found[option.name] = value if of_network else chosen(option, given[option.name])
-        return found
+        declared = {option.name: option for option in options_of(type(self))}
+        values = {name: value_of(option, given[name]) for name, option in declared.items()}
+        kept = {name: value for name, value in values.items() if value is not None and value.of_network}
+        return {name: kept.get(name, chosen(option, given[name])) for name, option in declared.items()}
 
     def _lasting(self) -> dict[str, Any]:
         """Return the options that a fit depends on, as plain JSON."""
@@ -491,6 +509,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
         given = {**given, "callbacks": None, "checkpoint": None}
+        if "cv" in given:
+            given["cv"] = saving.folds(given["cv"], self._split_by)
         if not isinstance(given["random_state"], int | np.integer):
             given["random_state"] = None
         return {name: saving.encoded(given[name], self._saved_values()) for name in sorted(given)}
@@ -565,7 +585,7 @@ def require_fitted(estimator: Estimator) -> None:
 
 
 #: What a fit that finds no memory can do.
-_SMALLER = "lower batch_size, width, members or weight_draws, or set device='cpu' if an accelerator is full"
+_SMALLER = "lower batch_size, width, cv or weight_draws, or set device='cpu' if an accelerator is full"
 
 
 @contextlib.contextmanager

@@ -1,15 +1,14 @@
-"""Estimators whose posterior is sampled by Markov chains.
+"""Markov chains as a strategy of inference, and the estimators whose posterior they sample.
 
 Chains are weighed by how well each predicts, since on hard tables they find different modes and seldom change:
 "selected" takes those near the best one. That is a device, not a part of the model, and both figures are told.
 """
 
 import math
-import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any, cast
+from abc import ABC
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from fathomless.estimators.base import Estimator
 from fathomless.estimators.options import ChainOptions
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
+from fathomless.estimators.problem import Problem, Session
 from fathomless.inference.mcmc.chains import Chain, Chains, Plan, Sampler, run_chains
 from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
 from fathomless.inference.out_of_fold import stacking
@@ -31,18 +31,159 @@ from fathomless.inference.variational.svi import parts_of
 from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
-from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.rng import fold_in
+from fathomless.system.errors import DataError
+from fathomless.system.rng import building, fold_in
 
-__all__ = ["APART", "ChainEstimator", "chain_weights", "convergence", "modes_apart"]
+__all__ = ["APART", "ChainEstimator", "MarkovChains", "SampledPosterior", "chain_weights", "convergence", "modes_apart"]
 
 APART = 0.08  #: nats per row: chains that differ by more are in different modes; half of it per column beyond two
 _JUDGED = 2000  # rows by which chains are compared
 _RHAT, _ESS = 1.1, 100.0  # beyond which a warning is due
 
 
+class SampledPosterior(Protocol):
+    """Posterior of a table that chains sample."""
+
+    @property
+    def support(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Lower ends and lengths of the support of the columns of a density, T each; empty for other targets."""
+
+    def sampler(self, x: Array, y: Array, plan: Plan) -> Sampler[Any]:
+        """Return the sampler of rows x (N, D) and encoded targets y, of which it uses more and more by a plan."""
+
+    def log_density(self, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
+        """Return the log density of rows under the states that a chain kept, (N,)."""
+
+    def model(self, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> Model:
+        """Return the model of the states that chains kept, given the weights of the chains."""
+
+
+@dataclass(frozen=True)
+class MarkovChains:
+    """Markov chains of a posterior, weighted by their fit to the rows.
+
+    Attributes
+    ----------
+    posterior : callable
+        Returns the posterior that is sampled, for a problem, a table and the likelihood.
+    chains, sweeps, burn_in, states, chains_by, n_jobs
+        As the options of estimators.
+    unit : str
+        Unit of the progress.
+    """
+
+    posterior: Callable[[Problem, Prepared, Likelihood], SampledPosterior]
+    chains: int
+    sweeps: int
+    burn_in: float
+    states: int | str
+    chains_by: str
+    n_jobs: int = 1
+    unit: str = "sweep"
+
+    def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
+        """Run the chains, weight them, and build a model of their states."""
+        assert isinstance(table.train, Rows)
+        if ranks().count > 1:
+            raise DataError(f"{ranks().count} processes were started; chains of one fit run in one process: set n_jobs")
+        if table.device.type != "cpu":
+            raise DataError(
+                f"device={str(table.device)!r} was given; chains run on the processor: 'cpu' and 'auto' are allowed"
+            )
+        with building(table.seed):
+            likelihood = problem.task.likelihood(table.target)
+        posterior = self.posterior(problem, table, likelihood)
+        plan = self._plan(self.sweeps)
+        x, y = _counted(table.train, fold_in(table.seed, "order"))
+
+        def fingerprint() -> str:
+            rows, facts = (table.train, table.valid), {**session.lasting, "seed": table.seed}
+            alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
+            return saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
+
+        callbacks, resume = session.with_checkpoint(table, fingerprint)
+        planned = [self.sweeps] if resume is None else resume[1]["planned"]
+        sampler = posterior.sampler(x, y, self._plan(planned[0]))
+        seed, display = fold_in(table.seed, "chains"), session.display(self.unit)
+        run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
+        return self._weighed(posterior, likelihood, table, x, y, run)
+
+    def _plan(self, sweeps: int) -> Plan:
+        return Plan.of(self.chains, sweeps, self.burn_in, self.states, usual=250, jobs=self.n_jobs)
+
+    def _weighed(
+        self, posterior: SampledPosterior, likelihood: Likelihood, table: Prepared, x: Array, y: Array, run: Chains[Any]
+    ) -> Fitted:
+        """Weight the chains, and build a model of them."""
+        chains = [chain for chain in run.chains if chain.kept]
+        if not chains:
+            raise DataError(f"no chain came as far as its first state; the first stopped: {run.chains[0].error}")
+        some = np.arange(0, len(x), math.ceil(len(x) / _JUDGED))
+        given = torch.from_numpy(x[some]), torch.from_numpy(y[some])
+        fits = [float(posterior.log_density(chain, *given).mean()) for chain in chains]
+        held, counts, outside = _held_out(posterior, table, chains)
+        apart = modes_apart(table.target)
+        weights = chain_weights(self.chains_by, fits, held, counts, apart=apart)
+        score = None if held is None or not len(held) else self._score_of(fits, weights, held, counts)
+        used = [chain.number for chain, weight in zip(chains, weights, strict=True) if weight > 0.0]
+        records: list[dict[str, Any]] = [{"chain": c.number, "error": c.error, "states": 0} for c in run.chains]
+        for chain, fit, weight in zip(chains, fits, weights, strict=True):
+            records[chain.number] |= {"states": len(chain.kept), "log_likelihood": fit, "weight": weight}
+        low, span = posterior.support
+        diagnostics = ChainDiagnostics(
+            apart=apart,
+            outside=outside,
+            chains=tuple(records),
+            diagnostics=_diagnosed(run, used),
+            diagnostics_of_all=_diagnosed(run, [chain.number for chain in chains]),
+            traces=_traces(run),
+            low=low,
+            span=span,
+        )
+        return Fitted(
+            model=posterior.model(chains, weights),
+            likelihood=likelihood,
+            history=run.history,
+            n_iter=run.epoch,
+            score=score,
+            seed=table.seed,
+            goes_on=True,
+            diagnostics=diagnostics,
+            warnings=tuple(convergence(diagnostics, self.chains_by)),
+        )
+
+    def _score_of(self, fits: Sequence[float], weights: Sequence[float], held: Tensor, counts: Tensor) -> float:
+        """Mean log density of held-out rows (N, C); weights that they choose are fitted without the row's part."""
+        part, summed = parts_of(len(held)), 0.0
+        for k in part.unique().tolist():
+            own, rest = part == k, part != k
+            if self.chains_by == "stacked" and bool(rest.any()):
+                weights = chain_weights(self.chains_by, fits, held[rest], counts[rest])
+            mixture = torch.logsumexp(held[own] + torch.tensor(weights, dtype=held.dtype).log(), 1)
+            summed += float((counts[own] * mixture).sum())
+        return summed / float(counts.sum())
+
+
+def _held_out(
+    posterior: SampledPosterior, table: Prepared, chains: Sequence[Chain[Any]]
+) -> tuple[Tensor | None, Tensor, int]:
+    """Return log densities (N, C) of held-out rows under chains, how often rows count (N,), and how many have none.
+
+    Rows outside the support of every chain are left out: they say nothing of one against another.
+    """
+    rows = table.valid
+    if rows is None:
+        return None, torch.zeros(0), 0
+    assert isinstance(rows, Rows)
+    x, y = rows.x.cpu().double(), rows.y.cpu()
+    found = torch.stack([posterior.log_density(chain, x, y) for chain in chains], 1)
+    counts = found.new_ones(len(x)) if rows.weight is None else rows.weight.cpu().to(found)
+    inside = (found > -math.inf).any(1)
+    return found[inside], counts[inside], int((~inside).sum())
+
+
 class ChainEstimator(ChainOptions, Estimator, ABC):
-    """How a posterior is sampled: chains, how they are weighed, and what they say of their convergence.
+    """Estimators whose posterior is sampled by chains.
 
     Attributes
     ----------
@@ -73,133 +214,24 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
     def _of_chains(self) -> ChainDiagnostics:
         return cast(ChainDiagnostics, self.fit_diagnostics_)
 
-    @abstractmethod
-    def _sampler(self, prepared: Prepared, x: Array, y: Array, plan: Plan) -> Sampler[Any]:
-        """Return what chains do on rows x (N, D) and encoded targets y, of which they use more and more by a plan."""
-
-    @abstractmethod
-    def _log_density(self, prepared: Prepared, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
-        """Return the log density of rows under the states that one chain kept, (N,)."""
-
-    @abstractmethod
-    def _model_of(self, prepared: Prepared, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> Model:
-        """Put what chains kept into a model."""
-
-    @abstractmethod
-    def _noise_of(self, prepared: Prepared) -> Likelihood:
-        """Return p(y | f) of that model."""
-
-    @abstractmethod
-    def _support(self, prepared: Prepared) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return lower ends and lengths of the support of the columns of a density, T each; none of other targets."""
-
-    @abstractmethod
-    def _unit(self) -> str:
-        """Return what a progress bar counts."""
-
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Run the chains; weigh them."""
-        assert isinstance(prepared.train, Rows)
-        if ranks().count > 1:
-            raise DataError(f"{ranks().count} processes were started; chains of one fit run in one process: set n_jobs")
-        if self.device not in ("auto", "cpu"):
-            raise DataError(
-                f"device={self.device!r} was given; chains run on the processor: 'cpu' and 'auto' are allowed"
-            )
-        plan, session = self._plan(self.sweeps), self._session()
-        x, y = _counted(prepared.train, fold_in(prepared.seed, "order"))
-
-        def fingerprint() -> str:
-            rows, facts = (prepared.train, prepared.valid), {**session.lasting, "seed": prepared.seed}
-            alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
-            return saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
-
-        callbacks, resume = session.with_checkpoint(prepared, fingerprint)
-        planned = [self.sweeps] if resume is None else resume[1]["planned"]
-        sampler = self._sampler(prepared, x, y, self._plan(planned[0]))
-        seed, display = fold_in(prepared.seed, "chains"), session.display(self._unit())
-        run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
-        return self._weighed(prepared, x, y, run)
-
-    def _plan(self, sweeps: int) -> Plan:
-        return Plan.of(self.chains, sweeps, self.burn_in, self.states, usual=250, jobs=self.n_jobs)
-
-    def _weighed(self, prepared: Prepared, x: Array, y: Array, run: Chains[Any]) -> Fitted:
-        """Weigh chains, and make a model of them."""
-        chains = [chain for chain in run.chains if chain.kept]
-        if not chains:
-            raise DataError(f"no chain came as far as its first state; the first stopped: {run.chains[0].error}")
-        some = np.arange(0, len(x), math.ceil(len(x) / _JUDGED))
-        given = torch.from_numpy(x[some]), torch.from_numpy(y[some])
-        fits = [float(self._log_density(prepared, chain, *given).mean()) for chain in chains]
-        held, counts, outside = self._held_out(prepared, chains)
-        apart = modes_apart(prepared.target)
-        weights = chain_weights(self.chains_by, fits, held, counts, apart=apart)
-        score = None if held is None or not len(held) else self._score_of(fits, weights, held, counts)
-        used = [chain.number for chain, weight in zip(chains, weights, strict=True) if weight > 0.0]
-        records: list[dict[str, Any]] = [{"chain": c.number, "error": c.error, "states": 0} for c in run.chains]
-        for chain, fit, weight in zip(chains, fits, weights, strict=True):
-            records[chain.number] |= {"states": len(chain.kept), "log_likelihood": fit, "weight": weight}
-        low, span = self._support(prepared)
-        diagnostics = ChainDiagnostics(
-            apart=apart,
-            outside=outside,
-            chains=tuple(records),
-            diagnostics=_diagnosed(run, used),
-            diagnostics_of_all=_diagnosed(run, [chain.number for chain in chains]),
-            traces=_traces(run),
-            low=low,
-            span=span,
-        )
-        return Fitted(
-            model=self._model_of(prepared, chains, weights),
-            likelihood=self._noise_of(prepared),
-            history=run.history,
-            n_iter=run.epoch,
-            score=score,
-            seed=prepared.seed,
-            goes_on=True,
-            diagnostics=diagnostics,
+    def _chains(
+        self, posterior: Callable[[Problem, Prepared, Likelihood], SampledPosterior], unit: str
+    ) -> MarkovChains:
+        """Return the chains that the options ask for, with the unit of their progress."""
+        return MarkovChains(
+            posterior,
+            self.chains,
+            self.sweeps,
+            self.burn_in,
+            self.states,
+            self.chains_by,
+            n_jobs=self.n_jobs,
+            unit=unit,
         )
 
-    def _score_of(self, fits: Sequence[float], weights: Sequence[float], held: Tensor, counts: Tensor) -> float:
-        """Mean log density of held-out rows (N, C); weights that they choose are fitted without the row's part."""
-        part, summed = parts_of(len(held)), 0.0
-        for k in part.unique().tolist():
-            own, rest = part == k, part != k
-            if self.chains_by == "stacked" and bool(rest.any()):
-                weights = chain_weights(self.chains_by, fits, held[rest], counts[rest])
-            mixture = torch.logsumexp(held[own] + torch.tensor(weights, dtype=held.dtype).log(), 1)
-            summed += float((counts[own] * mixture).sum())
-        return summed / float(counts.sum())
-
-    def _held_out(self, prepared: Prepared, chains: Sequence[Chain[Any]]) -> tuple[Tensor | None, Tensor, int]:
-        """Return log densities (N, C) of held-out rows under chains, how often rows count (N,), and how many have none.
-
-        Rows outside the support of every chain are left out: they say nothing of one against another.
-        """
-        rows = prepared.valid
-        if rows is None:
-            return None, torch.zeros(0), 0
-        assert isinstance(rows, Rows)
-        x, y = rows.x.cpu().double(), rows.y.cpu()
-        found = torch.stack([self._log_density(prepared, chain, x, y) for chain in chains], 1)
-        counts = found.new_ones(len(x)) if rows.weight is None else rows.weight.cpu().to(found)
-        inside = (found > -math.inf).any(1)
-        return found[inside], counts[inside], int((~inside).sum())
-
-    def _warn(self, fitted: Fitted) -> None:
-        """Warn of chains that are in different modes, failed, or have not converged."""
-        for text in convergence(cast(ChainDiagnostics, fitted.diagnostics), self.chains_by):
-            warnings.warn(text, ConvergenceWarning, stacklevel=4)
-
-    def _against_streams(self) -> str:
-        return "a stream was given; chains need all rows in every sweep: give fit a table"
-
-    def _share_held_out(self, count: float) -> float:
-        return self.validation_fraction
-
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        if stream:
+            raise DataError("a stream was given; chains need all rows in every sweep: give fit a table")
         if grouped and self.validation_fraction == 0.0:
             raise DataError(
                 f"groups were given, and {type(self).__name__} holds out no rows; leave them out, or set "

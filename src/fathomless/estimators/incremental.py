@@ -3,6 +3,7 @@
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self, cast
 
 import torch
@@ -75,11 +76,9 @@ class Incremental(VariationalEstimator, ABC):
         and temperature are not calibrated; `epochs`, `optimizer`, the delay of `structure_from`, `patience`,
         `validation_fraction` and `checkpoint` are for :meth:`fit`.
         """
-        self._fit(
-            lambda: self._prepare_part(X, y, sample_weight, classes),
-            lambda part: self._pass(part, total_rows),
+        return self._fit(
+            partial(self._prepare_part, X, y, sample_weight, classes), partial(self._pass, total_rows=total_rows)
         )
-        return self
 
     def _pass(self, prepared: Prepared, total_rows: float | None) -> Fitted:
         """Train for one epoch; keep where the training stands."""
@@ -129,14 +128,13 @@ class Incremental(VariationalEstimator, ABC):
 
     def _refuse_several(self) -> None:
         """Refuse options that are not of one network that is trained."""
-        asked = {"n_restarts": self.n_restarts != 1, "class_weight": getattr(self, "class_weight", None) is not None}
         given = self._options_given()
-        members = given.get("members", "auto")
-        asked["members"] = not isinstance(members, str) and members > 1
+        asked = {"n_restarts": self._restarts().count != 1, "class_weight": given.get("class_weight") is not None}
         asked["vary"] = given.get("vary") is not None
         asked["weights"] = self._choice("weights") == "hmc"
         asked["head"] = self._head() != "point"
-        if found := [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]:
+        found = [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]
+        if found := [*filter(None, [self._cross_fitted()]), *found]:
             raise DataError(
                 f"{' and '.join(found)} was given; partial_fit trains one network and counts rows as they come: leave "
                 "that out, or call fit"

@@ -9,7 +9,7 @@ import torch
 
 from fathomless.estimators.declaring import chosen, nested_of, value_of
 from fathomless.estimators.options import DrawnWeightsOptions, TableOptions, options_of
-from fathomless.estimators.values import ELBO, CheckpointOptions
+from fathomless.estimators.values import ELBO, CheckpointOptions, Restarts
 from fathomless.inference.runs.distributed import local_device
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
@@ -35,10 +35,6 @@ class Networks(TableOptions, ABC):
     @abstractmethod
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         """Refuse options and a blueprint that would build another network than the saved one."""
-
-    @abstractmethod
-    def _set_predictions(self, model: Model) -> None:
-        """Apply options of predictions to a fitted model."""
 
     def _options_given(self, deep: bool = False) -> dict[str, Any]:
         """Return the options as they are now; with `deep` also those of values, and of the evidence bound anyway."""
@@ -66,6 +62,12 @@ class Networks(TableOptions, ABC):
         """Return the options of the evidence bound; the defaults where "auto" ends in it."""
         given = self._options_given().get("structure_from")
         return given if isinstance(given, ELBO) else ELBO()
+
+    def _restarts(self) -> Restarts:
+        """Return the number of starts and the choice among them; one start in families without such an option."""
+        declared = next((option for option in options_of(type(self)) if option.name == "n_restarts"), None)
+        value = None if declared is None else value_of(declared, self._options_given()["n_restarts"])
+        return value if isinstance(value, Restarts) else Restarts()
 
     @classmethod
     def _saved_values(cls) -> dict[str, type]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from fathomless.estimators.declaring import documentation, option
 from fathomless.estimators.renamed import accepted, moved
-from fathomless.estimators.values import ELBO, Adam, CheckpointOptions
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, FoldArray, Folds, Restarts, Splitter
 
 if TYPE_CHECKING:
     from fathomless.inference.runs.run import Run
@@ -73,7 +73,7 @@ class TableOptions:
     device: str = option("auto", "text")
     precision: str = option("auto", "choice", names=("auto", "float32", "float64", "bfloat16"))
     checkpoint: "str | PathLike[str] | CheckpointOptions | None" = option(
-        None, "object", str, PathLike, values={None: CheckpointOptions}
+        None, "object", None, str, PathLike, values={"checkpoint": CheckpointOptions}
     )
     verbose: int = option(0, "object")
     random_state: Any = option(None, "object")
@@ -105,11 +105,9 @@ class VariationalOptions:
     validation_fraction : float or "auto"
         Share of the rows that is held out of one network to choose the best epoch; 0 trains on all. "auto" is 0.1 from
         60 rows on, else 0.
-    n_restarts : int
-        Networks trained from different initial weights, side by side; many of them cost less than as many fits.
-    restarts : {"best", "average"}
-        Keep the one with the best validation score (without held-out rows, the best bound), or average the predictions
-        of all.
+    n_restarts : int or Restarts
+        Networks trained from different initial weights, side by side, of which the best one is kept; or their number
+        and choice, as a :class:`~fathomless.estimators.values.Restarts`.
     calibrate : bool
         At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
     callbacks : sequence of callables, optional
@@ -126,8 +124,7 @@ class VariationalOptions:
     optimizer: "str | Adam" = option("adam", "choice", names=("adam",), values={"adam": Adam})
     patience: "int | str | None" = option("auto", "whole", "auto", None, least=1)
     validation_fraction: "float | str" = option("auto", "real", "auto")
-    n_restarts: int = option(1, "whole", least=1, most=10_000)
-    restarts: str = option("best", "choice", names=("best", "average"))
+    n_restarts: "int | Restarts" = option(1, "whole", least=1, most=10_000, values={"restarts": Restarts})
     calibrate: bool = option(True, "flag")
     callbacks: "Sequence[Callable[[Run], None]] | None" = option(None, "object")
     warm_start: bool = option(False, "object")
@@ -178,15 +175,12 @@ class CrossFitOptions:
         the gradient of the evidence bound ("elbo", as in the papers), whose options are those of
         :class:`~fathomless.estimators.values.ELBO`. "auto" is the former for point estimates of weights where rows are
         held out or folded.
-    members : int or "auto"
-        Networks side by side, each fitted to all folds of the rows but one. "auto" is 10 up to 5,000 rows, 5 up to
-        50,000 and else 1; fewer below 30 rows, and 1 below 4, for more than a million weights, and where
-        `validation_fraction`, `n_restarts` or `warm_start` ask for one network.
-    repeats : int
-        Partitions into folds; `members` networks for each.
-    folds : {"random", "blocks"} or array of int, shape (N,)
-        How rows are folded: at random, in blocks of consecutive rows (for the order of time; networks still see rows
-        after their fold), or as given.
+    cv : int, "auto", Folds, splitter or array of int, shape (N,) or (R, N)
+        Cross-fitted networks, each fitted to all folds of the rows but one; 1 trains one network, and "auto" chooses
+        by the number of rows. A :class:`~fathomless.estimators.values.Folds` also has the number of partitions and the
+        order of the rows. An array has the fold of each row, in one partition or in R. A splitter of scikit-learn, such
+        as ``GroupKFold(5)`` or ``RepeatedKFold()``, gets the encoded rows whose weight is not zero, and must test every
+        row once in each repetition; one that shuffles needs a `random_state` of its own.
     vary : dict of str to list, optional
         Kinds of network: each combination of the values given for "architecture", "activation" and "weight_prior" is
         cross-fitted by itself, on the same folds, and all are weighed by rows that their networks have not seen (below
@@ -194,9 +188,9 @@ class CrossFitOptions:
     """
 
     structure_from: "str | ELBO" = option("auto", "choice", names=("auto", "held_out", "elbo"), values={"elbo": ELBO})
-    members: "int | str" = option("auto", "whole", "auto", least=1, most=10_000)
-    repeats: int = option(1, "whole", least=1, most=10_000)
-    folds: Any = option("random", "choice", object, names=("random", "blocks"))
+    cv: "int | str | Folds | Any" = option(
+        "auto", "whole", "auto", list, tuple, FoldArray, Splitter, least=1, most=10_000, values={"folds": Folds}
+    )
     vary: "Mapping[str, Sequence[Any]] | None" = option(None, "object")
 
 

@@ -263,7 +263,6 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
         module.load_state_dict(state)
         module.eval()
-    networks._set_predictions(model)
     return Restored(
         Predictor(
             name=name,

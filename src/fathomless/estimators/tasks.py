@@ -4,6 +4,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -64,7 +65,7 @@ class Supervised(PredictiveEstimator, ABC):
         DivergenceError
             If the training produced a value that is not finite.
         """
-        return self._fit(lambda: self._prepare(X, y, sample_weight, groups))
+        return self._fit(partial(self._prepare, X, y, sample_weight, groups))
 
     def fit_stream(self, source: Source) -> Self:
         """Fit the posterior to data that are larger than the memory, read chunk by chunk.
@@ -89,7 +90,7 @@ class Supervised(PredictiveEstimator, ABC):
         FileError
             If a file cannot be read.
         """
-        return self._fit(lambda: self._prepare_stream(source))
+        return self._fit(partial(self._prepare_stream, source))
 
     def to_module(self, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> nn.Module:
         """Return the fitted estimator as one plain module of PyTorch, which needs nothing of this library.
@@ -317,7 +318,7 @@ class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
             For a table or option that cannot be used; the message says what to do.
         """
         _check_numbers(X)
-        return self._fit(lambda: self._prepare(X, X, sample_weight))
+        return self._fit(partial(self._prepare, X, X, sample_weight))
 
     def score(self, X: Any, y: None = None) -> float:
         """Return the mean log density of the rows, in nats."""

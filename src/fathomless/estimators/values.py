@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fathomless.estimators.declaring import OptionValue, option, option_value
 from fathomless.system import checks
 
-__all__ = ["ELBO", "HMC", "Adam", "CheckpointOptions"]
+__all__ = ["ELBO", "HMC", "Adam", "CheckpointOptions", "FoldArray", "Folds", "Restarts", "Splitter"]
 
 
 @option_value
@@ -102,6 +102,100 @@ class ELBO(OptionValue):
 
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
+class Folds(OptionValue):
+    """Folds of the rows, one network for each: ``cv=Folds(...)``, or ``cv=5`` for a number of folds with the defaults.
+
+    Parameters
+    ----------
+    n_splits : int or "auto"
+        Cross-fitted networks of a partition, each fitted to all folds of the rows but one; 1 trains one network. "auto"
+        is 10 up to 5,000 rows, 5 up to 50,000 and else 1; fewer below 30 rows, and 1 below 4, for more than a million
+        weights, and where `validation_fraction`, `n_restarts` or `warm_start` ask for one network.
+    n_repeats : int
+        Partitions into folds; `n_splits` networks for each.
+    order : {"random", "blocks"}
+        Folds at random, or blocks of consecutive rows, for rows in the order of time; networks still see rows after
+        their fold.
+
+    Examples
+    --------
+    >>> Folds(n_splits=5, n_repeats=2)
+    Folds(n_splits=5, n_repeats=2)
+    >>> from fathomless import UnboundedDepthRegressor
+    >>> UnboundedDepthRegressor(cv=5).set_params(cv__n_repeats=2)
+    UnboundedDepthRegressor(cv=Folds(n_splits=5, n_repeats=2))
+    """
+
+    plain: ClassVar[str] = "n_splits"
+
+    n_splits: "int | str" = option("auto", "whole", "auto", least=1, most=10_000)
+    n_repeats: int = option(1, "whole", least=1, most=10_000)
+    order: str = option("random", "choice", names=("random", "blocks"))
+
+
+@option_value
+@dataclass(kw_only=True, frozen=True, repr=False)
+class Restarts(OptionValue):
+    """Trainings from different initial weights: ``n_restarts=Restarts(...)``, or a number for the best of so many.
+
+    Parameters
+    ----------
+    count : int
+        Networks trained from different initial weights, side by side; many of them cost less than as many fits.
+    keep : {"best", "average"}
+        Keep the network with the best validation score (without held-out rows, the best bound), or average the
+        predictions of all.
+
+    Examples
+    --------
+    >>> Restarts(count=5, keep="average")
+    Restarts(count=5, keep='average')
+    """
+
+    plain: ClassVar[str] = "count"
+
+    count: int = option(1, "whole", least=1, most=10_000)
+    keep: str = option("best", "choice", names=("best", "average"))
+
+
+@runtime_checkable
+class Splitter(Protocol):
+    """A splitter of scikit-learn, such as ``GroupKFold``."""
+
+    def split(self, X: Any, y: Any = None, groups: Any = None) -> Any:
+        """Yield (rows to train on, rows to test on).
+
+        Parameters
+        ----------
+        X : array, shape (N, D)
+            Rows.
+        y : array, shape (N,) or (N, T), optional
+            Targets.
+        groups : array, shape (N,), optional
+            Groups of the rows.
+        """
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Return the number of splits.
+
+        Parameters
+        ----------
+        X, y, groups
+            As in :meth:`split`.
+        """
+
+
+@runtime_checkable
+class FoldArray(Protocol):
+    """An array or a series with the fold of each row."""
+
+    def __len__(self) -> int: ...
+
+    def __array__(self, *given: Any, **options: Any) -> Any: ...
+
+
+@option_value
+@dataclass(kw_only=True, frozen=True, repr=False)
 class Adam(OptionValue):
     """Steps of the weights by Adam: ``optimizer=Adam(...)``, or ``optimizer="adam"`` with the defaults.
 
@@ -171,7 +265,7 @@ class CheckpointOptions(OptionValue):
     CheckpointOptions(folder='run', seconds=60.0)
     """
 
-    plain: ClassVar[tuple[type, ...]] = (str, PathLike)
+    plain: ClassVar[str] = "folder"
 
-    folder: "str | PathLike[str] | None" = option(None, "object")
+    folder: "str | PathLike[str] | None" = option(None, "text", None)
     seconds: float = option(30.0, "real", least=0)

@@ -4,28 +4,23 @@ They turn options into values: a :class:`~fathomless.estimators.problem.Problem`
 (:mod:`fathomless.estimators.strategies`), which finds the posterior.
 """
 
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import replace
+from abc import ABC
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members
-from fathomless.estimators.declaring import nested_options
+from fathomless.estimators.declaring import nested_options, value_of
 from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.estimators.problem import Problem
-from fathomless.estimators.strategies import SVI, CrossFit, Strategy, StructureSearch, TrainingPlan
-from fathomless.inference.out_of_fold.heads import HEADS
+from fathomless.estimators.strategies import SVI, CrossFit, StructureSearch, Then, TrainingPlan
+from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.runs.distributed import ranks
-from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
-from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.rng import fold_in
 from fathomless.system.surroundings import recording
@@ -44,25 +39,9 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     clip_norm_auto: ClassVar[float | None] = None  # what "auto" of these options of Adam stands for
     warm_up_auto: ClassVar[float] = 0.0
 
-    @abstractmethod
-    def _strategy(self, prepared: Prepared) -> Strategy:
-        """Return the strategy that the options ask for."""
-
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Find the posterior by the strategy."""
-        return self._strategy(prepared).infer(self._problem(), prepared, self._session())
-
-    def _problem(self) -> Problem:
-        """Return the networks that the options build, or the fitted one that a fit continues from."""
-        fitted = None
-        if self._continued():
-            self._require_as_fitted()
-            fitted = self.model_, self.likelihood_
-        return Problem(self, self._task(), self._head(), fitted)
-
     def _svi(self) -> SVI:
         """Return the training by the evidence bound."""
-        return SVI(self._training_plan(), self.n_restarts, self.restarts)
+        return SVI(self._training_plan(), self._restarts())
 
     def _training_plan(self) -> TrainingPlan:
         given = self._options_given()
@@ -83,49 +62,43 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             law=law or None,
         )
 
-    def _head(self) -> str:
-        """Return the posterior of the heads."""
-        head: str = self._options_given().get("head", "point")
-        checks.choice("head", head, ("auto", "point", *HEADS))
-        return "point" if head == "auto" else head
-
-    def _against_streams(self) -> str:
-        if self.n_restarts != 1:
-            return f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1"
-        members = self._options_given().get("members", "auto")
-        if not isinstance(members, str) and members > 1:
-            return f"members={members} was given; streams train one network: set it to 1, or to 'auto'"
-        return ""
-
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
-        folds = self._fold_plan(count, inputs)
-        if folds.members > 1:
-            return folds
-        chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
-        if grouped and self._share_held_out(math.inf) == 0.0 and not chosen:
-            raise DataError(
-                f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
-                "them out, set validation_fraction, or set members above 1 where there is such an option"
-            )
-        return replace(folds, share=self._share_held_out(count))
-
-    @abstractmethod
-    def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
-        """Return the folds of so many rows of so many encoded columns; a plan of one network if there are none."""
-
-    def _share_held_out(self, count: float) -> float:
+    def _share(self, count: float, *, grouped: bool = False, stream: bool = False) -> float:
+        """Return the share of so many rows that is held out of one network; the rest as in :meth:`_split_plan`."""
+        starts = self._restarts().count
+        if stream and starts != 1:
+            raise DataError(f"n_restarts={starts} was given; streams are fitted once: set it to 1")
         automatic = isinstance(self.validation_fraction, str)
         fraction = _SHARE if automatic else float(self.validation_fraction)
         if not 0.0 <= fraction < 1.0:
             raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
+        chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
+        if grouped and fraction == 0.0 and not chosen:
+            raise DataError(
+                f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
+                "them out, set validation_fraction, or set cv above 1 where there is such an option"
+            )
         return 0.0 if count < _FEW else fraction
+
+    def _folds(self) -> Folds | None:
+        """Return the plan of the folds; None if an array or a splitter has them. Without `cv` there is one network."""
+        declared = next((option for option in options_of(type(self)) if option.name == "cv"), None)
+        value = Folds(n_splits=1) if declared is None else value_of(declared, self.cv)
+        return value if isinstance(value, Folds) else None
+
+    def _cross_fitted(self) -> str:
+        """Return the option `cv` as messages name it if it asks for several networks; "" if it does not."""
+        folds = self._folds()
+        if folds is None:
+            return f"cv={self.cv!r}" if isinstance(self.cv, Splitter) else "an array as cv"
+        several = not isinstance(folds.n_splits, str) and folds.n_splits > 1
+        return f"cv={folds.n_splits}" if several else ""
 
 
 class OneNetwork(VariationalEstimator, ABC):
     """Estimators of one network, or of restarts, of which no rows are folded."""
 
-    def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
-        return SplitPlan()
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        return SplitPlan(share=self._share(count, grouped=grouped, stream=stream))
 
 
 class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
@@ -139,13 +112,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         may be divided among folds (see :mod:`fathomless.data.repeats`); this is the fold of its first part.
     """
 
-    @abstractmethod
-    def _search(self) -> StructureSearch:
-        """Return the search for a posterior over structure."""
-
-    def _by_rows_or_bound(self, prepared: Prepared) -> SVI | CrossFit:
+    def _by_rows_or_bound(self, search: StructureSearch, prepared: Prepared) -> SVI | CrossFit:
         """Return cross-fitting if out-of-fold rows judge the networks, and else the evidence bound."""
-        search = self._search()
         if not self._judged_by_rows(prepared, search):
             return self._svi()
         declared = {name: inner.default for name, _, _, inner in nested_options(options_of(type(self)))}
@@ -173,49 +141,67 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         drawn = by == "auto" and not search.cross_fit
         return held and by != "elbo" and not drawn and search.free
 
-    def _fold_plan(self, count: float, inputs: int) -> SplitPlan:
-        """Return the folds of so many rows of so many encoded columns."""
-        members, copies = self._members(count, inputs), len(kinds(self.vary))
+    def _plan_of(
+        self,
+        search: StructureSearch,
+        multiplications: Callable[[int], float],
+        count: float,
+        inputs: int,
+        *,
+        grouped: bool = False,
+        stream: bool = False,
+    ) -> SplitPlan:
+        """Return the split of rows for a search and networks of so many multiplications for a row, by their columns."""
+        if stream:
+            return self._plan_of_stream(count)
+        members, copies = self._members(search, multiplications, count, inputs), len(kinds(self.vary))
         if copies > 1 and members == 1:
             raise DataError(
                 f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
-                "they have not seen: set members above 1, or leave vary out"
+                "they have not seen: set cv above 1, or leave vary out"
             )
+        folds = self._folds()
         if members == 1:
-            return SplitPlan(folds=self.folds)
-        if isinstance(self.folds, str):
-            checks.choice("folds", self.folds, ("random", "blocks"))
+            order = "random" if folds is None else folds.order
+            return SplitPlan(folds=order, share=self._share(count, grouped=grouped))
         return SplitPlan(
             members=members,
-            repeats=self.repeats,
+            repeats=1 if folds is None else folds.n_repeats,
             copies=copies,
-            folds=self.folds,
-            optional=self.members == "auto",
-            share=self._share_held_out(count),
+            folds=self.cv if folds is None else folds.order,
+            optional=folds is not None and folds.n_splits == "auto",
+            share=self._share(count),
         )
 
-    def _members(self, count: float, inputs: int) -> int:
-        """Return how many networks are cross-fitted to so many rows."""
-        alone = {
-            "validation_fraction": not isinstance(self.validation_fraction, str),
-            "n_restarts": self.n_restarts > 1,
-            "warm_start": bool(self.warm_start),
-        }
-        asked = [f"{name}={getattr(self, name)}" for name, given in alone.items() if given]
-        if not isinstance(self.members, str):
-            if self.members > 1 and asked:
-                raise DataError(
-                    f"members={self.members} was given with {' and '.join(asked)}, which ask for one network; leave "
-                    "one of them out"
-                )
-            if self.members > max(count, 1.0):
-                raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
-            return self.members
-        search = self._search()
+    def _plan_of_stream(self, count: float) -> SplitPlan:
+        share = self._share(count, stream=True)
+        if several := self._cross_fitted():
+            raise DataError(f"{several} was given; streams train one network: set it to 1, or to 'auto'")
+        return SplitPlan(share=share)
+
+    def _members(
+        self, search: StructureSearch, multiplications: Callable[[int], float], count: float, inputs: int
+    ) -> int:
+        """Return how many networks are cross-fitted to so many rows; 2 stands for those of an array or a splitter."""
+        starts = self._restarts().count
+        asked = [] if isinstance(self.validation_fraction, str) else [f"validation_fraction={self.validation_fraction}"]
+        asked += [f"n_restarts={starts}"] if starts > 1 else []
+        asked += [f"warm_start={self.warm_start}"] if self.warm_start else []
+        if asked and (several := self._cross_fitted()):
+            raise DataError(
+                f"{several} was given with {' and '.join(asked)}, which ask for one network; leave one of them out"
+            )
+        folds = self._folds()
+        if folds is None:
+            return 2
+        if not isinstance(folds.n_splits, str):
+            if folds.n_splits > max(count, 1.0):
+                raise DataError(f"cv={folds.n_splits} was given for {count:g} rows; at most as many are allowed")
+            return folds.n_splits
         if asked or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
             return 1
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
-        return automatic_members(count, search.multiplications(inputs), passes)
+        return automatic_members(count, multiplications(inputs), passes)
 
 
 @recording()
@@ -242,10 +228,12 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
         raise DataError(f"{len(estimators)} estimators and {len(tables)} tables were given; one for each is needed")
     prepared = [estimator._prepare(X, y, None) for estimator, (X, y) in zip(estimators, tables, strict=True)]
     for estimator, one in zip(estimators, prepared, strict=True):
-        if isinstance(estimator, CrossFitEstimator) and isinstance(estimator._by_rows_or_bound(one), CrossFit):
+        strategy = estimator._strategy(one)
+        inference = strategy.strategy if isinstance(strategy, Then) else strategy
+        if isinstance(estimator, CrossFitEstimator) and not isinstance(inference, SVI):
             raise DataError(
-                f"structure_from={estimator.structure_from!r} and members={estimator.members!r} were given; estimators "
-                "that are fitted together have structure_from='elbo'"
+                f"structure_from={estimator.structure_from!r} and cv={estimator.cv!r} were given; estimators "
+                "that are fitted together have structure_from='elbo', and weights that are not sampled"
             )
     problems = [estimator._problem() for estimator in estimators]
     starts = [problem.start(one, one.seed) for problem, one in zip(problems, prepared, strict=True)]

@@ -65,8 +65,8 @@ class Family:
         if self.fitted is not None:
             raise DataError(
                 f"the family {self.name!r} has fitted={self.fitted!r}, which version 0.1.0 used; name a class of "
-                "fathomless.estimators.networks.Networks as networks, and give its estimator _strategy (and _search, "
-                "if it is cross-fitted) in place of the hooks that inference used"
+                "fathomless.estimators.networks.Networks as networks, and give its estimator _strategy "
+                "(and _split_plan, if it is cross-fitted) in place of the hooks that inference used"
             )
         names = {f.name for f in fields(self.options)}
         flat = sorted(name for name in names if name.startswith("structure_") and name != "structure_from")

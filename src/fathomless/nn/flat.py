@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fathomless.nn.stacked import Apart, stacked
 from fathomless.system.errors import DataError
 
-__all__ = ["FlatNetworks", "flattened"]
+__all__ = ["FlatNetworks", "flattened", "refuse", "unflattened"]
 
 aten = torch.ops.aten
 
@@ -81,6 +81,19 @@ class FlatNetworks:
 def flattened(network: nn.Module) -> Tensor:
     """Return the parameters of one network as a row, (P,)."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
+
+
+def unflattened(network: nn.Module, weights: Tensor) -> dict[str, Tensor]:
+    """Return weights (…, P) as parameters of a network by name, (…, *shape) each: views of the weights.
+
+    Examples
+    --------
+    >>> {name: part.shape for name, part in unflattened(nn.Linear(3, 2), torch.zeros(5, 8)).items()}
+    {'weight': torch.Size([5, 2, 3]), 'bias': torch.Size([5, 2])}
+    """
+    named = dict(network.named_parameters())
+    parts = weights.split([p.numel() for p in named.values()], -1)
+    return {name: part.view(part.shape[:-1] + p.shape) for (name, p), part in zip(named.items(), parts, strict=True)}
 
 
 def refuse(network: nn.Module) -> None:
@@ -214,14 +227,11 @@ class _Module:
         self.apart = any(isinstance(part, Apart) for part in parts)
         self.rows = self.apart or any(isinstance(part, nn.Flatten) for part in parts)  # need blocks of rows
         self.module = (Apart([copy.deepcopy(network) for _ in range(count)]) if self.apart else module).eval()
-        begin = 0
-        for name, parameter in network.named_parameters():
-            own = weights[:, begin : begin + parameter.numel()]
-            begin += parameter.numel()
+        for name, own in unflattened(network, weights).items():
             if not self.apart:
-                _bind(self.module, name, own.view(count, *parameter.shape))
+                _bind(self.module, name, own)
             for number in range(count if self.apart else 0):
-                _bind(self.module, f"members.{number}.{name}", own[number].view(parameter.shape))
+                _bind(self.module, f"members.{number}.{name}", own[number])
         self.parameters, self.count = list(self.module.parameters()), count
 
     def outputs(self, x: Tensor) -> Tensor:

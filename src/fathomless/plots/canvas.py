@@ -9,8 +9,10 @@ matplotlib's settings or its backend.
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from fathomless.system.errors import DataError
@@ -20,6 +22,7 @@ try:
     from matplotlib import pyplot as plt
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.dates import ConciseDateFormatter
     from matplotlib.figure import Figure
     from matplotlib.textpath import TextPath
@@ -145,8 +148,9 @@ def svg(picture: Axes | Figure, prefix: str = "plot") -> str:
             if spec is not None and ax.get_in_layout():
                 ax.set_subplotspec(spec)
     buffer, nothing = StringIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with mpl.rc_context({"svg.hashsalt": "fathomless", "svg.fonttype": "path", "savefig.bbox": None}):
-        whole.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    settings = mpl.rc_context({"svg.hashsalt": "fathomless", "svg.fonttype": "path"})
+    with settings, _transparent(whole), _on_canvas_of_svg(whole) as canvas:
+        canvas.print_svg(buffer, metadata=nothing)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     # a style sheet inside would hold for the whole page, comments repeat the text, metadata say nothing
@@ -161,6 +165,33 @@ def svg(picture: Axes | Figure, prefix: str = "plot") -> str:
     label = quoteattr(next((ax.get_title(loc="left") for ax in whole.axes), ""))
     head = f'<svg role="img" aria-label={label} stroke-linejoin="round" stroke-linecap="butt"'
     return re.sub(r"\s*\n\s*", "\n", head + text.removeprefix("<svg")).strip()
+
+
+@contextmanager
+def _transparent(whole: Figure) -> Iterator[None]:
+    """Make the backgrounds of a figure and of its parts transparent, and restore them."""
+    parts: list[Any] = [whole, *whole.axes]
+    for part in parts:
+        parts += getattr(part, "subfigs", []) + getattr(part, "child_axes", [])
+    colours = [(part.patch, part.patch.get_facecolor(), part.patch.get_edgecolor()) for part in parts]
+    for patch, _, _ in colours:
+        patch.set(facecolor="none", edgecolor="none")
+    try:
+        yield
+    finally:
+        for patch, face, edge in colours:
+            patch.set(facecolor=face, edgecolor=edge)
+
+
+@contextmanager
+def _on_canvas_of_svg(whole: Figure) -> Iterator[FigureCanvasSVG]:
+    """Give a figure a canvas of SVG, which draws once; ``savefig`` draws twice, to lay out for all kinds of files."""
+    before, dpi = whole.canvas, whole.dpi
+    try:
+        yield FigureCanvasSVG(whole)
+    finally:
+        whole.set_canvas(before)
+        whole.dpi = dpi
 
 
 def start(ax: Axes | None, title: str, x: str, y: str, *, height: float = _HEIGHT) -> Axes:

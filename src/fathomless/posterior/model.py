@@ -8,6 +8,7 @@ in :mod:`fathomless.posterior.capabilities`.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import final
 
 import torch
@@ -110,4 +111,4 @@ class Model(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """Device of the parameters."""
-        return next((t.device for t in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+        return next((t.device for t in chain(self.parameters(), self.buffers())), torch.device("cpu"))

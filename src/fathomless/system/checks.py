@@ -113,20 +113,23 @@ def option(
         If it is not allowed, or an option of a value with options is not.
     """
     plain = [one for one in special if not isinstance(one, type)]
-    other = any(isinstance(value, one) if isinstance(one, type) else value is one for one in special)
     if isinstance(value, tuple(values.values())):
         _nested(name, value, without)
         return
-    if values and (kind == "object" or (kind == "choice" and not isinstance(value, str))) and not other:
-        _require_value(name, value, names, values)
+    other = any(isinstance(value, one) if isinstance(one, type) else value is one for one in special)
+    if values and not other and (kind == "object" or (kind == "choice" and not isinstance(value, str))):
+        _require_value(name, value, special, names, values)
     if kind == "choice" and isinstance(value, str):  # others than texts are checked by whoever knows what they are
         choice(name, value, names)
     if other:
         return
     if isinstance(value, str) and value in plain:
         return
+    plain += [_Written(f"{class_.__name__}(...)") for class_ in values.values()]
     match kind:
         case "whole":
+            if isinstance(value, bool):
+                raise DataError(f"{name}={value!r} was given; a whole number is allowed")
             limits = {"least": 1 if least is None else int(least), "most": _MOST if most is None else int(most)}
             whole(name, value, *plain, **limits)
         case "real":
@@ -139,13 +142,26 @@ def option(
             flag(name, value)
 
 
-def _require_value(name: str, value: Any, names: Sequence[str], values: Mapping[Any, type]) -> None:
+def _require_value(
+    name: str, value: Any, special: Sequence[Any], names: Sequence[str], values: Mapping[Any, type]
+) -> None:
     """Refuse what is neither a choice nor a value with options."""
     if value is None and None in values:
         return
     classes = [f"{kind.__name__}(...)" for kind in values.values()]
-    *others, last = [*map(repr, names), *(["None"] if None in values else []), *classes]
-    raise DataError(f"{name}={value!r} was given; allowed are {', '.join(others)} and {last}")
+    paths = ["a path"] if str in special else []
+    *others, last = [*map(repr, names), *(["None"] if None in (*special, *values) else []), *paths, *classes]
+    allowed = f"are {', '.join(others)} and {last}" if others else f"is {last}"
+    raise DataError(f"{name}={value!r} was given; allowed {allowed}")
+
+
+class _Written(str):
+    """Text that messages show without quotation marks."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def _nested(name: str, value: Any, without: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import predictive
 from fathomless.system import io
 from fathomless.system.errors import DataError
+from quick_fits import checked
 
 NET = MLP(inputs=2, outputs=3, width=6)
 BASELINES = {
@@ -370,7 +371,7 @@ CHECKED = [KINDS["dropout"][0], KINDS["meanfield"][1], KINDS["ensemble"][0], KIN
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks([kind(**QUICK) for kind in CHECKED])
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, epochs=4)
 
 
 def test_options_reach_the_network() -> None:

@@ -19,6 +19,7 @@ from fathomless import (
     Heun,
     PathOptions,
     RandomHorizon,
+    Restarts,
 )
 from fathomless.data import streams
 from fathomless.data.frames import encode
@@ -30,6 +31,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DataError, DataWarning
+from quick_fits import checked
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -42,14 +44,14 @@ QUICK: dict[str, Any] = {
     "weight_prior": 1.0,
     "path__rate": 0.5,
     "precision": "float64",
-    "members": 1,
+    "cv": 1,
     "weight_draws": 8,
     "random_state": 0,
 }
 
 
 CHECKED: dict[str, Any] = {
-    "members": 1,
+    "cv": 1,
     "width": 8,
     "hidden": 12,
     "weight_draws": 2,
@@ -97,7 +99,7 @@ def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -
     """Where nothing is to be learned, an early state is kept; its score is that of the noise that is fitted anew."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), rng.normal(size=60)
-    own = ContinuousDepthRegressor(epochs=150, members=3, width=8, hidden=12, weight_draws=4, random_state=0).fit(X, y)
+    own = ContinuousDepthRegressor(epochs=150, cv=3, width=8, hidden=12, weight_draws=4, random_state=0).fit(X, y)
     assert "mean_path" not in own.history_[0]  # a list of one has no mean
     scores = {row["epoch"]: row["validation_log_likelihood"] for row in own.history_}
     best = max(scores, key=lambda epoch: scores[epoch])
@@ -110,7 +112,7 @@ def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -
 
 
 def test_options_that_rows_leave_no_effect_are_told() -> None:
-    short = quick(epochs=2, members=2, optimizer=Adam(schedule="constant"))
+    short = quick(epochs=2, cv=2, optimizer=Adam(schedule="constant"))
     with pytest.warns(DataWarning, match="optimizer__schedule='constant' has no effect"):
         short.fit(*problem(30))
 
@@ -126,7 +128,7 @@ def test_few_paths_compare_epochs_if_they_start_at_one_point(
         return draw(self, x, n, generator)
 
     monkeypatch.setattr(ContinuousDepth, "draw", counted)
-    quick(epochs=2, members=2, path__initial=initial).fit(*problem(30))
+    quick(epochs=2, cv=2, path__initial=initial).fit(*problem(30))
     assert next(n for training, n in asked if not training and n > 1) == paths
 
 
@@ -165,7 +167,7 @@ def test_accuracy_of_random_horizons_takes_their_multiples() -> None:
         fitted().accuracy(problem()[0], steps=(0, 5))
 
 
-@pytest.mark.parametrize("options", [(), RANDOM, (("members", 2), ("epochs", 12))], ids=["fixed", "random", "two"])
+@pytest.mark.parametrize("options", [(), RANDOM, (("cv", 2), ("epochs", 12))], ids=["fixed", "random", "two"])
 def test_fixed_paths_predict_alone(options: tuple[tuple[str, Any], ...]) -> None:
     """Their mixture is a predictive mean of the estimator, up to the paths that were drawn."""
     own, (X, _) = fitted(*options), problem()
@@ -251,7 +253,7 @@ def test_networks_are_fitted_together() -> None:
 def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
     """Of one network, and of several at once: what is told is what the law says where it ended."""
     X, y = problem()
-    more: dict[str, Any] = {"n_restarts": restarts, "restarts": "average"} if restarts > 1 else {}
+    more: dict[str, Any] = {"n_restarts": Restarts(count=restarts, keep="average")} if restarts > 1 else {}
     horizon, bound = RandomHorizon(count=2), ELBO(rate=3.0)
     own = quick(horizon=horizon, solver=Heun(steps=4), structure_from=bound, **more, learning_rate=0.05)
     with warnings.catch_warnings():
@@ -281,4 +283,4 @@ def test_data_that_are_read_in_parts_are_learned() -> None:
     ]
 )
 def test_scikit_learn_accepts_the_estimators(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, epochs=4)

@@ -203,7 +203,7 @@ def test_hidden_states_that_overflow_end_the_training() -> None:
         predictive(draws, Gaussian(1))
 
 
-QUICK: dict[str, Any] = {"epochs": 1, "width": 4, "hidden": 4, "solver__steps": 2, "members": 1, "random_state": 0}
+QUICK: dict[str, Any] = {"epochs": 1, "width": 4, "hidden": 4, "solver__steps": 2, "cv": 1, "random_state": 0}
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ page = functools.cache(report.page)
 
 
 def fitted(**options: Any) -> ContinuousDepthRegressor:
-    small = {"epochs": 3, "width": 4, "hidden": 4, "members": 1, "weight_draws": 4, "random_state": 0}
+    small = {"epochs": 3, "width": 4, "hidden": 4, "cv": 1, "weight_draws": 4, "random_state": 0}
     return ContinuousDepthRegressor().set_params(**{**small, **options}).fit(X, Y)
 
 
@@ -37,12 +37,12 @@ def plain() -> ContinuousDepthRegressor:
 
 @pytest.fixture(scope="module")
 def several() -> ContinuousDepthRegressor:
-    return fitted(members=2)
+    return fitted(cv=2)
 
 
 @pytest.fixture(scope="module")
 def weighed() -> ContinuousDepthRegressor:
-    return fitted(horizon="random", members=2)
+    return fitted(horizon="random", cv=2)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_other_processes_and_networks_have_a_page(options: dict[str, Any]) -> No
 
 
 def test_classes_have_a_page() -> None:
-    clf = ContinuousDepthClassifier(epochs=2, width=4, hidden=4, members=1, random_state=0).fit(X, Y > 0)
+    clf = ContinuousDepthClassifier(epochs=2, width=4, hidden=4, cv=1, random_state=0).fit(X, Y > 0)
     assert len(page(clf).groups[0].figures) == 4
 
 

@@ -150,7 +150,7 @@ def test_relevance_needs_a_level_and_sampled_weights(regression) -> None:
     with pytest.raises(DataError, match=r"level=1.0"):
         regression.relevance(1.0)
     with pytest.raises(DataError, match="weights='map'"):
-        UnboundedDepthRegressor(epochs=2, members=1, depth_law=1).fit(X, Y).relevance()
+        UnboundedDepthRegressor(epochs=2, cv=1, depth_law=1).fit(X, Y).relevance()
 
 
 def test_relevance_finds_columns() -> None:
@@ -193,7 +193,7 @@ def test_doubt_grows_off_the_data(regression) -> None:
 
 def test_relevance_of_trained_networks_is_refused() -> None:
     with pytest.raises(DataError, match="weights='hmc'"):
-        UnboundedDepthRegressor(epochs=1, members=1).fit(X, Y).relevance()
+        UnboundedDepthRegressor(epochs=1, cv=1).fit(X, Y).relevance()
 
 
 def test_relevance_is_that_of_the_weights_which_leave_a_column(regression) -> None:

@@ -25,7 +25,7 @@ from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system import io
 from fathomless.system.errors import ConvergenceWarning, DataError, FileError, PausedError
-from quick_fits import Array, classes, problem
+from quick_fits import Array, checked, classes, problem
 
 # fits are short on purpose
 pytestmark = [
@@ -62,7 +62,7 @@ def said(estimator: Any, X: Array) -> Array:
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
 @parametrize_with_checks([kind(**CHECKED) for kind in KINDS])
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, candidate_steps=20, decoder_steps=10, latent_steps=10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

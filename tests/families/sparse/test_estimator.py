@@ -12,13 +12,14 @@ from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from fathomless import SparseBayesClassifier, SparseBayesRegressor
+from fathomless import Restarts, SparseBayesClassifier, SparseBayesRegressor
 from fathomless.app import cli
 from fathomless.data.frames import encode
 from fathomless.families.registry import families, load
 from fathomless.families.sparse.plain import load_sparse
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.system.errors import ConvergenceWarning, DataError
+from quick_fits import checked
 
 # most trainings here are too short for the structure to move
 pytestmark = pytest.mark.filterwarnings("ignore:inclusion logits start:fathomless.system.errors.ConvergenceWarning")
@@ -43,7 +44,7 @@ def table(n: int = 200, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     ]
 )
 def test_scikit_learn_finds_nothing_to_complain_about(estimator: Any, check: Any) -> None:
-    check(estimator)
+    checked(estimator, check, epochs=4)
 
 
 def test_a_linear_model_selects_the_columns_that_matter() -> None:
@@ -115,7 +116,7 @@ def test_restarts_are_trained_side_by_side() -> None:
     X, y = table(80)
     best = SparseBayesRegressor(n_restarts=2, **QUICK).fit(X, y)
     assert best.to_sparse().report.layers
-    average = SparseBayesRegressor(n_restarts=2, restarts="average", **QUICK).fit(X, y)
+    average = SparseBayesRegressor(n_restarts=Restarts(count=2, keep="average"), **QUICK).fit(X, y)
     assert len(average.model_.members) == 2
     with pytest.raises(DataError, match="an average of 2 networks"):
         average.to_sparse()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
 
-from fathomless.estimators.declaring import described, having_option, nested_options, value_of
+from fathomless.estimators.declaring import OptionValue, described, having_option, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
 from fathomless.estimators.renamed import moved, renaming
 from fathomless.families.family import Family
@@ -41,6 +41,7 @@ def spoken(message: str) -> str:
         return message
     every = ((family, task) for family in found.values() for task in family.tasks)
     known = {name for family, task in every for name in options(family, task)} | {"methods", *_nested_flags()}
+    known |= {old for family in found.values() for old in moved(family.options)}
     speakers = {f"{name}: " for family in found.values() for name in family.estimators}
     message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
 
@@ -68,6 +69,8 @@ def flag_of(name: str) -> str:
     --------
     >>> flag_of("batch_size"), flag_of("weights__structure_weights")
     ('--batch-size', '--hmc.structure-weights')
+    >>> flag_of("cv__n_splits"), flag_of("cv__n_repeats")
+    ('--cv', '--folds.n-repeats')
     """
     return _nested_flags().get(name) or f"--{name.replace('_', '-')}"
 
@@ -79,14 +82,18 @@ def _nested_flags() -> dict[str, str]:
 
 
 def _nested_flag(option: "Field[Any]", inner: "Field[Any]") -> str:
+    """Return the flag of an option of a value; that of the outer option gives the one that may be given alone."""
+    if inner.name in {class_.plain for class_ in having_option(option, inner.name).values()}:
+        return f"--{option.name.replace('_', '-')}"
     return f"--{_prefix(option, inner)}.{inner.name.replace('_', '-')}"
 
 
 def _prefix(option: "Field[Any]", inner: "Field[Any]") -> str:
-    """Return the choice that has an option alone, or the option itself where several choices have it, or numbers."""
-    choices = list(having_option(option, inner.name))
-    alone = len(choices) == 1 and option.metadata["kind"] == "choice"
-    return str(choices[0]) if alone else option.name
+    """Return the choice that has an option alone, or the option itself if it is one value, or several choices share."""
+    choices = having_option(option, inner.name)
+    (key, class_), *others = choices.items()
+    alone = not others and (bool(class_.plain) or option.metadata["kind"] == "choice")
+    return str(key) if alone else option.name
 
 
 def nested_arguments(group: Any) -> None:
@@ -101,14 +108,15 @@ def nested_arguments(group: Any) -> None:
     said: dict[str, tuple[str, str]] = {}  # prefix.nested name -> flag, text
     for structure, family in families().items():
         for name, option, key, inner in nested_options(options_of(family.options)):
-            if inner.metadata["kind"] == "object":  # only for Python
+            class_ = option.metadata["values"][key]
+            if inner.name == class_.plain or inner.metadata["kind"] == "object":  # the latter are for Python alone
                 continue
             dest = f"{_prefix(option, inner)}.{name}"
             declared.setdefault(dest, {})[structure] = inner
-            text = described(option.metadata["values"][key])[inner.name][1].rstrip(".")
+            text = described(class_)[inner.name][1].rstrip(".")
             choices = " or ".join(filter(None, having_option(option, inner.name)))
-            needed = f"; with {flag_of(option.name)} {choices}" if choices else ""
-            said[dest] = _nested_flag(option, inner), text + needed
+            needed = f"; with {flag_of(option.name)} {choices}" if choices and not class_.plain else ""
+            said[dest] = _nested_flag(option, inner), f"{text}{needed}"
     for name, found in declared.items():
         flag, text = said[name]
         add_option(group, flag, name, found, text)
@@ -187,6 +195,8 @@ def add_option(group: Any, flag: str, name: str, declared: Mapping[str, "Field[A
 
 
 def _worded(value: object) -> str:
+    if isinstance(value, OptionValue) and value.plain:
+        return _worded(getattr(value, value.plain))
     return (
         {None: "none", True: "yes", False: "no"}.get(value, str(value))
         if isinstance(value, bool | None)
@@ -254,9 +264,8 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
         prefix, _, nested = name.rpartition(".")
         outer, _, inner = nested.partition("__")
         given = found.options.get(outer, declared[outer].default) if prefix else None
-        value = value_of(declared[outer], given) if prefix else None
         choices = having_option(declared[outer], inner) if prefix else {}
-        if prefix and type(value) not in choices.values():
+        if prefix and type(value_of(declared[outer], given)) not in choices.values():
             needed = f"{flag_of(outer)} {' or '.join(map(str, choices))}"
             raise DataError(
                 f"{flag_of(nested)} was given with {flag_of(outer)} {_worded(given)}; it is an option of {needed}: add "

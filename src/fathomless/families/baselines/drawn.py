@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from fathomless.families.baselines.laplace import linearised
 from fathomless.nn.architectures import Architecture
-from fathomless.nn.flat import FlatNetworks, flattened
+from fathomless.nn.flat import FlatNetworks, flattened, unflattened
 from fathomless.nn.layers import WeightPrior, prior_scales
 from fathomless.nn.stateless import called
 from fathomless.posterior.capabilities import Resizable
@@ -112,11 +112,8 @@ class DrawnNetworks(Resizable):
         if self.linear:
             return linearised(self.network, x, self.apart, self.doubted)
         if torch.is_grad_enabled():  # the products of FlatNetworks take no part in it
-            named = dict(self.network.named_parameters())
-            each = torch.cat([p.reshape(-1) for p in named.values()]) + self.apart
-            parts = zip(named, each.split([p.numel() for p in named.values()], 1), strict=True)
-            weights = {name: part.unflatten(1, named[name].shape) for name, part in parts}
-            found: Tensor = vmap(lambda own: called(self.network, own, x))(weights)
+            each = torch.cat([p.reshape(-1) for p in self.network.parameters()]) + self.apart
+            found: Tensor = vmap(lambda own: called(self.network, own, x))(unflattened(self.network, each))
             return found
         flat = FlatNetworks(self.network, len(self.apart))
         flat.weights.copy_(flattened(self.network) + self.apart)

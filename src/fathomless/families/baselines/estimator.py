@@ -1,23 +1,13 @@
 """The estimators of the baselines: networks to compare with."""
 
-import copy
-import math
-from abc import ABC, abstractmethod
-from dataclasses import replace
-from typing import cast
+from abc import ABC
 
-import torch
-from torch import Tensor
-
-from fathomless.data.rows import Rows
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.strategies import Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import OneNetwork
-from fathomless.families.baselines.drawn import DrawnNetworks
-from fathomless.families.baselines.laplace import doubted, laplace_posterior
 from fathomless.families.baselines.networks import (
     DepthUncertaintyNetworks,
     DropoutNetworks,
@@ -28,20 +18,16 @@ from fathomless.families.baselines.networks import (
     MeanFieldNetworks,
     SubspaceNetworks,
     SWAGNetworks,
-    TrajectoryNetworks,
 )
-from fathomless.families.baselines.options import (
-    DrawnNetworksOptions,
+from fathomless.families.baselines.steps import (
+    AlongTrajectory,
+    DrawNetworks,
+    LaplaceDraws,
+    SubspaceDraws,
+    SWAGDraws,
 )
-from fathomless.families.baselines.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
+from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.inference.runs.run import Fitted
-from fathomless.inference.variational.svi import calibrate
-from fathomless.nn.flat import flattened
-from fathomless.posterior.ensemble import members_of
-from fathomless.posterior.likelihoods import Likelihood
-from fathomless.system.errors import DataError
-from fathomless.system.rng import fold_in
 
 __all__ = [
     "DeepEnsembleClassifier",
@@ -64,128 +50,49 @@ __all__ = [
     "SubspaceNetworkRegressor",
 ]
 
-_BATCH = 32  # rows of a step at a constant rate
-
 
 class _Trained(LayeredNetwork, OneNetwork, ABC):
     """Estimators of a network that is trained, and no more."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        return self._svi()
+        return Then(self._svi(), (DepthWarnings(),))
 
 
-class _FiniteNetwork(FiniteNetworks, _Trained):
-    """How it is trained."""
-
-
-class _DepthUncertaintyNetwork(DepthUncertaintyNetworks, Incremental, _Trained):
-    """How it is trained."""
-
-
-class _DropoutNetwork(DropoutNetworks, Incremental, _Trained):
-    """How it is trained."""
-
-
-class _MeanFieldNetwork(MeanFieldNetworks, Incremental, _Trained):
-    """How it is trained."""
-
-
-class _MatrixNormalNetwork(MatrixNormalNetworks, Incremental, _Trained):
-    """How it is trained."""
-
-
-class _DrawnAfterTraining(DrawnNetworksOptions, OneNetwork, ABC):
-    """Estimators whose posterior is drawn around a trained network."""
+class _LaplaceNetwork(LaplaceNetworks, LayeredNetwork, OneNetwork):
+    """Estimators of a network with Laplace's approximation."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        return Then(self._svi(), (self._draw,))
-
-    def _draw(self, fitted: Fitted, table: Prepared) -> Fitted:
-        """Draw networks; fit the noise anew, which held a part of the doubt about weights."""
-        if not isinstance(table.train, Rows):
-            raise DataError("a posterior around what is trained was asked for of a stream; it needs all rows at once")
-        for k, model in enumerate(members_of(fitted.model)):
-            self._take(cast(DrawnNetworks, model), fitted.likelihood, table.train, fold_in(table.seed, "drawn", k))
-        valid = table.valid
-        if valid is None or not len(valid):
-            return fitted
-        score = calibrate(fitted.model, fitted.likelihood, valid, 1, fitted.seed, move=self.calibrate)
-        return replace(fitted, score=score)
-
-    @abstractmethod
-    def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
-        """Find the posterior of a trained network, and draw from it."""
+        return Then(self._svi(), (DrawNetworks(LaplaceDraws(self.networks), self.calibrate),))
 
 
-class _LaplaceNetwork(LaplaceNetworks, _DrawnAfterTraining, LayeredNetwork):
-    """How the options of the family become a model."""
+class _SWAGNetwork(SWAGNetworks, LayeredNetwork, OneNetwork):
+    """Estimators of a network whose weights have the moments of a descent."""
 
-    def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
-        scale = model.prior_scale()
-        posterior = laplace_posterior(model.network, likelihood, rows, scale)
-        generator = torch.Generator().manual_seed(seed)
-        told = doubted(likelihood)
-        part = told if told < likelihood.outputs else None
-        model.take(posterior.deviations(self.networks, generator), posterior.precision, part)
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        posterior = AlongTrajectory(SWAGDraws(self.rank, self.networks), self.passes)
+        return Then(self._svi(), (DrawNetworks(posterior, self.calibrate),))
 
 
-class _AlongTrajectory(TrajectoryNetworks, _DrawnAfterTraining, LayeredNetwork, ABC):
-    """How iterates of descent at a constant rate become a model."""
+class _SubspaceNetwork(SubspaceNetworks, LayeredNetwork, OneNetwork):
+    """Estimators of a network whose weights are sampled in a plane."""
 
-    def _take(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
-        held, network, scale = copy.deepcopy(likelihood).requires_grad_(False), model.network, model.prior_scale()
-        batch = min(_BATCH, len(rows))
-        rate = constant_rate(network, held, rows, scale, batch, fold_in(seed, "rate"))
-        points = iterates(
-            network, held, rows, scale, rate=rate, batch=batch, passes=self.passes, seed=fold_in(seed, "batches")
-        )
-        generator = torch.Generator().manual_seed(fold_in(seed, "draws"))
-        apart, stretch = self._along(model, held, rows, points, generator)
-        model.take(apart - flattened(network), stretch=stretch)
-
-    @abstractmethod
-    def _along(
-        self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, int | None]:
-        """Draw weights (n, P), given iterates (T, P); return how many of them are of one chain, if chains drew them."""
-
-
-class _SWAGNetwork(SWAGNetworks, _AlongTrajectory):
-    """How the options of the family become a model."""
-
-    def _along(
-        self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, int | None]:
-        return swag_draws(points, self.rank, self.networks, generator), None
-
-
-class _SubspaceNetwork(SubspaceNetworks, _AlongTrajectory):
-    """How the options of the family become a model."""
-
-    def _along(
-        self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, int | None]:
-        scale, d = model.prior_scale(), self.subspace_dimension
-        drawn = subspace_draws(model.network, likelihood, rows, scale, points, d, self.networks, generator)
-        return drawn, math.ceil(self.networks / CHAINS)
-
-
-class _DeepEnsemble(EnsembleNetworks, _FiniteNetwork):
-    """A finite network, several times."""
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        posterior = AlongTrajectory(SubspaceDraws(self.subspace_dimension, self.networks), self.passes)
+        return Then(self._svi(), (DrawNetworks(posterior, self.calibrate),))
 
 
 @documented
-class FiniteNetworkClassifier(Incremental, _FiniteNetwork, Classifier):
+class FiniteNetworkClassifier(FiniteNetworks, Incremental, _Trained, Classifier):
     """Classifier by an ordinary network of one depth."""
 
 
 @documented
-class FiniteNetworkRegressor(Incremental, _FiniteNetwork, Regressor):
+class FiniteNetworkRegressor(FiniteNetworks, Incremental, _Trained, Regressor):
     """Regressor by an ordinary network of one depth."""
 
 
 @documented
-class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, Classifier):
+class DepthUncertaintyNetworkClassifier(DepthUncertaintyNetworks, Incremental, _Trained, Classifier):
     """Classifier by a network with a posterior over a given number of depths.
 
     References
@@ -195,12 +102,12 @@ class DepthUncertaintyNetworkClassifier(_DepthUncertaintyNetwork, Classifier):
 
 
 @documented
-class DepthUncertaintyNetworkRegressor(_DepthUncertaintyNetwork, Regressor):
+class DepthUncertaintyNetworkRegressor(DepthUncertaintyNetworks, Incremental, _Trained, Regressor):
     """Regressor by a network with a posterior over a given number of depths."""
 
 
 @documented
-class DropoutNetworkClassifier(_DropoutNetwork, Classifier):
+class DropoutNetworkClassifier(DropoutNetworks, Incremental, _Trained, Classifier):
     """Classifier by an ordinary network with Monte Carlo dropout.
 
     Notes
@@ -214,12 +121,12 @@ class DropoutNetworkClassifier(_DropoutNetwork, Classifier):
 
 
 @documented
-class DropoutNetworkRegressor(_DropoutNetwork, Regressor):
+class DropoutNetworkRegressor(DropoutNetworks, Incremental, _Trained, Regressor):
     """Regressor by an ordinary network with Monte Carlo dropout."""
 
 
 @documented
-class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
+class MeanFieldNetworkClassifier(MeanFieldNetworks, Incremental, _Trained, Classifier):
     """Classifier by a network with an independent Gaussian on every weight.
 
     References
@@ -229,7 +136,7 @@ class MeanFieldNetworkClassifier(_MeanFieldNetwork, Classifier):
 
 
 @documented
-class MeanFieldNetworkRegressor(_MeanFieldNetwork, Regressor):
+class MeanFieldNetworkRegressor(MeanFieldNetworks, Incremental, _Trained, Regressor):
     """Regressor by a network with an independent Gaussian on every weight."""
 
 
@@ -252,7 +159,7 @@ class LaplaceNetworkRegressor(_LaplaceNetwork, Regressor):
 
 
 @documented
-class MatrixNormalNetworkClassifier(_MatrixNormalNetwork, Classifier):
+class MatrixNormalNetworkClassifier(MatrixNormalNetworks, Incremental, _Trained, Classifier):
     """Classifier by a network with a matrix normal posterior of each layer.
 
     References
@@ -263,12 +170,12 @@ class MatrixNormalNetworkClassifier(_MatrixNormalNetwork, Classifier):
 
 
 @documented
-class MatrixNormalNetworkRegressor(_MatrixNormalNetwork, Regressor):
+class MatrixNormalNetworkRegressor(MatrixNormalNetworks, Incremental, _Trained, Regressor):
     """Regressor by a network with a matrix normal posterior of each layer."""
 
 
 @documented
-class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
+class DeepEnsembleClassifier(EnsembleNetworks, _Trained, Classifier):
     """Classifier by several ordinary networks, trained from different initial weights.
 
     References
@@ -279,7 +186,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, Classifier):
 
 
 @documented
-class DeepEnsembleRegressor(_DeepEnsemble, Regressor):
+class DeepEnsembleRegressor(EnsembleNetworks, _Trained, Regressor):
     """Regressor by several ordinary networks, trained from different initial weights."""
 
 

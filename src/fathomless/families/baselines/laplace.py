@@ -32,7 +32,7 @@ from torch.func import vjp, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.out_of_fold.heads import greatest_evidence, per_square
-from fathomless.nn.flat import refuse
+from fathomless.nn.flat import flattened, refuse
 from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
 from fathomless.system.draws import normal
@@ -139,7 +139,7 @@ def laplace_posterior(
         square, basis = torch.linalg.eigh(gram)
         point &= gram.diagonal() == 0.0
     square = square.clamp(min=0.0)
-    mode = torch.cat([p.reshape(-1) for p in network.parameters()]).double() / scale
+    mode = flattened(network).double() / scale
     fit = mode[~point].square().sum()  # weights that move only outputs without a posterior say nothing of α
 
     def evidence(log_alpha: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ from torch.func import grad, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.mcmc.elliptical import elliptical_slice
-from fathomless.nn.flat import FlatNetworks, flattened, refuse
+from fathomless.nn.flat import FlatNetworks, flattened, refuse, unflattened
 from fathomless.nn.stateless import called
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.draws import normal, permutation, uniform
@@ -55,12 +55,9 @@ Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def _objective(network: nn.Module, likelihood: Likelihood, scale: Tensor, count: float) -> Objective:
     """Return the mean of ℓ over rows as a function of weights (P,), inputs, targets, and how often each row counts."""
-    sizes = [p.numel() for p in network.parameters()]
-    shapes = [(name, p.shape) for name, p in network.named_parameters()]
 
     def mean(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        parts = {name: part.view(shape) for (name, shape), part in zip(shapes, theta.split(sizes), strict=True)}
-        log_p = likelihood.log_prob(called(network, parts, x)[None], y)[0]
+        log_p = likelihood.log_prob(called(network, unflattened(network, theta), x)[None], y)[0]
         value: Tensor = 0.5 * (theta / scale).square().sum() / count - (weight * log_p).sum() / weight.sum()
         return value
 

@@ -13,7 +13,7 @@ from fathomless.data.frames import take
 from fathomless.estimators.base import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
-from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.strategies import Strategy, StructureSearch, Then
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator
@@ -85,7 +85,6 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
 
     def _describe(self) -> None:
         first, *_ = networks = self._networks()
-        self._set_predictions(self.model_)
         structure = cast(ListedPosterior, self.model_.structure())
         parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
         found = self.fit_diagnostics_.structure
@@ -113,8 +112,11 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     clip_norm_auto: ClassVar[float | None] = 10.0
     warm_up_auto: ClassVar[float] = 0.5
 
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        return self._plan_of(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
+
     def _strategy(self, prepared: Prepared) -> Strategy:
-        return Then(self._by_rows_or_bound(prepared), (EffectiveDepth(self.weight_draws),))
+        return Then(self._by_rows_or_bound(self._search(), prepared), (EffectiveDepth(self.weight_draws),))
 
     def _search(self) -> StructureSearch:
         few = {"draws": _LOOKED} if self._value("path").initial == "point" else {}
@@ -123,7 +125,6 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
             free=True,  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
             law=None,
             cross_fit=True,
-            multiplications=self._multiplications,
             looking={"widened": self.calibrate, **few, **long},
             unused=("optimizer__schedule",),
         )
@@ -132,9 +133,6 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         weights = sum(weight.size for weight in self._dynamics(inputs, 1).moving)
         evaluations = 2 if self._choice("solver") == "heun" else 1
         return float(weights * self._value("solver").steps * evaluations * self.training_draws)
-
-    def _warn(self, fitted: Fitted) -> None:
-        """Nothing can go wrong that a finding does not tell."""
 
     def accuracy(
         self, X: Any, y: Any = None, *, steps: Sequence[int] = (5, 10, 20, 40), random_state: int = 0

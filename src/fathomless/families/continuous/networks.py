@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 
@@ -15,10 +15,8 @@ from fathomless.families.continuous.options import ContinuousOptions, PathOption
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
 from fathomless.families.continuous.solve import PathInference
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
-from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import fold_in
@@ -106,8 +104,3 @@ class ContinuousNetworks(ContinuousOptions, Networks):
                 raise DataError(f"its layout is {sorted(own)}, not that of a network of continuous depth")
             if self._value("horizon") is None and (len(own["support"]) != 1 or "masses" in own):
                 raise DataError(f"its horizons are {own['support']}, and horizon={self.horizon}")
-
-    def _set_predictions(self, model: Model) -> None:
-        for network in cast(list[ContinuousDepth], members_of(model)):
-            if network.times is None:  # those of a saved one win
-                network.predict_by(steps=self._value("solver").predict_steps)

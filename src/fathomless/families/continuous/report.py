@@ -349,7 +349,7 @@ def _certain(case: Case, model: ContinuousDepth, contraction: float) -> Iterator
             f"At the end of depth the weights have {contraction:.1%} of the prior's standard deviation: each network "
             "is an ordinary one, and its part of the uncertainty is no estimate of what it does not know.",
             f"Set {case.now('path__rate')} to a larger number{gaussian}, or let several networks disagree: "
-            f"{case.now('members')}.",
+            f"{case.now('cv')}.",
         )
 
 

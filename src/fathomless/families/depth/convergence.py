@@ -2,15 +2,18 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
+from fathomless.estimators.preparation import Prepared
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.training import adam_travel
 from fathomless.posterior.laws import DepthLaw, DepthPrior, QuantilePoisson, StickBreaking, TruncatedPoisson
 
-__all__ = ["Reach", "depth_drift", "reach"]
+__all__ = ["DepthWarnings", "Reach", "depth_drift", "reach"]
 
 _DEEPEST = 10_000  # offsets over which the mean of a prior is summed
 _SHALLOWEST = 0.05  # mean offset below which a law is as good as at its lower bound
@@ -98,3 +101,47 @@ def reach(
     assert start is not None
     assert back is not None
     return Reach(structure_rate * adam_travel(history, learning_rate), abs(start - back), mean)
+
+
+@dataclasses.dataclass(frozen=True)
+class DepthWarnings:
+    """Step that adds warnings of a law over depth that gradients have not brought to rest.
+
+    Attributes
+    ----------
+    rate : str
+        Name of the option that is the rate of the law.
+    start : str
+        Name of the option that says where the law starts; "" if there is none.
+    """
+
+    rate: str = "structure_rate"
+    start: str = ""
+
+    def __call__(self, fitted: Fitted, table: Prepared) -> Fitted:
+        """Add the warnings."""
+        return dataclasses.replace(fitted, warnings=(*fitted.warnings, *self._texts(fitted)))
+
+    def _texts(self, fitted: Fitted) -> Iterator[str]:
+        t = fitted.training
+        model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)
+        if t is None or model is None or fitted.found is not None or "mean_depth" not in fitted.history[-1]:
+            return
+        mean = fitted.history[-1]["mean_depth"]
+        remedy = f"Raise epochs (now {t.epochs}) or {self.rate} (now {t.structure_rate:.2g})"
+        drift = depth_drift(fitted.history)
+        if drift and not fitted.stopped:
+            yield (
+                f"the posterior over depth has not come to rest: its mean is {mean:.1f} and at the pace of the last "
+                f"half of the training it would go by {drift:+.1f} layers in another one. {remedy}"
+            )
+        rates = {"learning_rate": t.learning_rate, "structure_rate": t.structure_rate}
+        how_far = reach(model.law, model.prior, fitted.history, **rates) if t.structure_optimizer == "adam" else None
+        if how_far is not None and how_far.short(fitted.stopped):
+            mean = fitted.model.structure().statistics["mean_depth"]  # of the epoch that was kept
+            yield (
+                f"the posterior over depth could not have gone far from its start: its parameter could move by "
+                f"{how_far.travel:.2g}, and {how_far.distance:.2g} lead to the mean of the prior, so that the mean "
+                f"depth of {mean:.1f} says where it began. {remedy}"
+                + (f", or start nearer to the prior ({self.start})" if self.start else "")
+            )

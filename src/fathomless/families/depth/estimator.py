@@ -1,6 +1,5 @@
 """The estimators of networks of unbounded depth, and what they share with other networks of layers and heads."""
 
-import warnings
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,21 +12,19 @@ import torch
 from fathomless.estimators.base import require_fitted
 from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
-from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
-from fathomless.estimators.strategies import Strategy, StructureSearch
+from fathomless.estimators.strategies import Strategy, StructureSearch, Then
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.values import HMC
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
-from fathomless.families.depth.convergence import depth_drift, reach
+from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.fitting import fitting
-from fathomless.families.depth.hamiltonian import Hamiltonian, Sampled, unconverged
-from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.depth.hamiltonian import Hamiltonian, Sampled
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
 from fathomless.inference.out_of_fold.looks import FIRST, Law
-from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.laws import (
@@ -38,7 +35,7 @@ from fathomless.posterior.laws import (
 )
 from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.structure import ListedPosterior, with_errors
-from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.errors import DataError
 from fathomless.system.rng import building
 
 __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegressor"]
@@ -88,38 +85,6 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         if isinstance(self.model_, SampledDepth) and self.model_.reach.shape[1]:
             self.relevance_ = relevance(self.model_, self.schema_.encoded_names, 0.9)
 
-    def _warn(self, fitted: Fitted) -> None:
-        for text in unconverged(fitted.diagnostics):
-            warnings.warn(text, ConvergenceWarning, stacklevel=4)
-        t = fitted.training
-        model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)
-        if t is None or model is None or fitted.found is not None or "mean_depth" not in fitted.history[-1]:
-            return
-        mean = fitted.history[-1]["mean_depth"]
-        nested = "structure_from" in self._options_given()
-        rate, start = ("structure_from__rate", "structure_from__initial_depth") if nested else ("structure_rate", "")
-        remedy = f"Raise epochs (now {t.epochs}) or {rate} (now {t.structure_rate:.2g})"
-        drift = depth_drift(fitted.history)
-        if drift and not fitted.stopped:
-            warnings.warn(
-                f"the posterior over depth has not come to rest: its mean is {mean:.1f} and at the pace of the last "
-                f"half of the training it would go by {drift:+.1f} layers in another one. {remedy}",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        rates = {"learning_rate": t.learning_rate, "structure_rate": t.structure_rate}
-        how_far = reach(model.law, model.prior, fitted.history, **rates) if t.structure_optimizer == "adam" else None
-        if how_far is not None and how_far.short(fitted.stopped):
-            mean = fitted.model.structure().statistics["mean_depth"]  # of the epoch that was kept
-            warnings.warn(
-                f"the posterior over depth could not have gone far from its start: its parameter could move by "
-                f"{how_far.travel:.2g}, and {how_far.distance:.2g} lead to the mean of the prior, so that the mean "
-                f"depth of {mean:.1f} says where it began. {remedy}"
-                + (f", or start nearer to the prior ({start})" if start else ""),
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-
 
 class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetwork, ABC):
     """How the options of the family become a model.
@@ -164,9 +129,15 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             )
         return relevance(model, self.schema_.encoded_names, level)
 
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        return self._plan_of(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
+
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._sampled():
-            return self._by_rows_or_bound(prepared)
+            return Then(
+                self._by_rows_or_bound(self._search(), prepared),
+                (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),
+            )
         checkpoint = self._checkpoint()
         if checkpoint.folder is not None:
             checkpoint = replace(checkpoint, folder=Path(checkpoint.folder) / "networks")
@@ -174,7 +145,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": checkpoint}
         )
         return Hamiltonian(
-            start=start._by_rows_or_bound(prepared),
+            start=start._by_rows_or_bound(start._search(), prepared),
             start_problem=start._problem(),
             start_session=start._session(),
             assemble=_sampled_model,
@@ -184,15 +155,16 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         )
 
     def _search(self) -> StructureSearch:
-        width = self._hidden()
         free = not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool)
         return StructureSearch(
             free=free,
             law=self._named_law() if free and self._choice("structure_from") != "elbo" else None,
             cross_fit=self._choice("weights") in ("map", "hmc"),
-            multiplications=lambda inputs: float(inputs * width + FIRST * width**2),
             unused=("optimizer__schedule",),
         )
+
+    def _multiplications(self, inputs: int) -> float:
+        return float(inputs * self._hidden() + FIRST * self._hidden() ** 2)
 
     def _named_law(self) -> Law | None:
         """Return the fit of a law of the user's choice; None for categorical weights."""

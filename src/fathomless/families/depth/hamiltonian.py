@@ -152,6 +152,9 @@ class Hamiltonian:
         )
         told = {str(number): one.told for number, one in found.items()}
         prior_mass = prior_of(first, list(masses)).softmax(0).tolist()
+        diagnostics = CrossFitDiagnostics(
+            structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=told
+        )
         return Fitted(
             model=self.assemble(problem, table, masses, {number: found[number] for number in masses}),
             likelihood=self.state_noise(fitted.likelihood),
@@ -159,9 +162,8 @@ class Hamiltonian:
             n_iter=self.options.sweeps,
             score=float((count @ each) / count.sum()) if known else None,
             seed=table.seed,
-            diagnostics=CrossFitDiagnostics(
-                structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=told
-            ),
+            diagnostics=diagnostics,
+            warnings=tuple(unconverged(diagnostics)),
         )
 
     def _chains_of(

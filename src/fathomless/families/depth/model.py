@@ -40,8 +40,7 @@ from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import nested_draws
-from fathomless.nn.stacked import stacked, unstacked
-from fathomless.nn.stacked_linear import alike_linear
+from fathomless.nn.stacked import alike_linear, stacked, unstacked
 from fathomless.posterior.capabilities import (
     Growing,
     HasLogJoint,
@@ -343,7 +342,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
             raise DataError(
                 f"{len(models)} networks with weights={self.weights!r} and growth={self.growth!r} were asked to be "
                 "trained as one; allowed are point estimates (weights='map', and no drawn heads) and growth='default': "
-                "set members=1"
+                "set cv=1"
             )
 
         device = self._device()  # before parts that are shared with these networks are built into another one

@@ -31,7 +31,6 @@ from fathomless.posterior.laws import (
     UniformPrior,
 )
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
 from fathomless.system import checks, memory
 from fathomless.system.checks import positive, real
 from fathomless.system.errors import ConvergenceWarning, DataError
@@ -121,8 +120,10 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
         with building(0):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
+        starts = self._restarts().count
+
         def need(width: int) -> float:
-            return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
+            return float(4.0 * copies * starts * dtype.itemsize * np.polyval(polynomial, width))
 
         def fitting(share: float) -> str:
             width, most = 4 * int(math.sqrt(share) * units / 4), share * need(units)
@@ -152,9 +153,6 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
             raise DataError(f"its layout names {blueprint['layers']} layers, and it holds {len(layers)}")
         if layers and not callable(self.architecture) and self._hidden() not in sizes:
             raise DataError(f"its width is {self._hidden()}, and no weights have this size")
-
-    def _set_predictions(self, model: Model) -> None:
-        """Options of these families have no effect on fitted networks."""
 
 
 class DepthNetworks(DepthOptions, LayeredNetworks):

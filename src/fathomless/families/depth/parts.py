@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fathomless.nn.bayesian import WEIGHT_KINDS
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.nn.layers import BayesianLayer
-from fathomless.nn.stacked_linear import side_by_side
+from fathomless.nn.stacked import side_by_side
 from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError
 

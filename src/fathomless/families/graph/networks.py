@@ -10,7 +10,6 @@ from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.options import GraphOptions
 from fathomless.posterior.diagnostics import ChainDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
 
 __all__ = ["GraphNetworks"]
@@ -30,6 +29,3 @@ class GraphNetworks(GraphOptions, Networks):
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         if set(blueprint) != {"networks", "units", "links"}:
             raise DataError(f"its layout is {sorted(blueprint)}, not that of sampled graphs")
-
-    def _set_predictions(self, model: Model) -> None:
-        """Options of these families have no effect on fitted networks."""

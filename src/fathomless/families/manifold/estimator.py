@@ -1,54 +1,39 @@
 """Estimators whose networks lie on a manifold of weights."""
 
 import math
-import warnings
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fathomless.data.rows import Rows
-from fathomless.estimators import saving
 from fathomless.estimators.base import Estimator, require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.tasks import Classifier, Regressor
-from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
-from fathomless.families.manifold.dimensions import Dimensions
-from fathomless.families.manifold.fit import STEPS, Manifold, Recipe
+from fathomless.families.manifold.autoencoder import AutoencoderOptions
+from fathomless.families.manifold.fit import STEPS, Recipe
 from fathomless.families.manifold.latent import WEIGHTS
 from fathomless.families.manifold.model import ProjectedNetwork
-from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
-from fathomless.families.manifold.sampling import sample_latent, stands_still
-from fathomless.families.manifold.stages import Begin, StagedRun, run_stages
-from fathomless.inference.runs.distributed import ranks
-from fathomless.inference.runs.run import Fitted
-from fathomless.nn.flat import flattened
+from fathomless.families.manifold.strategy import ManifoldStages
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
 from fathomless.posterior.structure import LatentPosterior
-from fathomless.system import checks, memory
-from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.rng import building, fold_in
+from fathomless.system import checks
+from fathomless.system.errors import DataError
 
-__all__ = ["COLLAPSED", "ProjectedBayesClassifier", "ProjectedBayesRegressor"]
+__all__ = ["ProjectedBayesClassifier", "ProjectedBayesRegressor"]
 
-#: Reconstruction error beyond which the decoder has made one function of several.
-COLLAPSED = 0.3
 _FEW = 12  # rows below which every candidate sees all
 _ALONG, _FAR = 60, 2.0  # places along a column, and how many standard deviations from its average they reach
 
 
 class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
-    """How the options of the family become stages, and what they find a model.
+    """Estimators of weight manifolds.
 
     Attributes
     ----------
@@ -126,129 +111,15 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             )
         return each
 
-    def _start(self, inputs: int, outputs: int, count: int, seed: int) -> Tensor | None:
-        """Return where trajectories of networks of the user's own begin: as they were built."""
-        if not callable(self.architecture):
-            return None
-        found = []
-        for k in range(count):
-            with building(fold_in(seed, "network", k)):
-                found.append(flattened(self.architecture(inputs, outputs)))
-        return torch.stack(found)
-
-    def _infer(self, prepared: Prepared) -> Fitted:
-        """Run the stages."""
-        assert isinstance(prepared.train, Rows)
-        if ranks().count > 1:
-            raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one")
-        with building(prepared.seed):
-            likelihood = self._task().likelihood(prepared.target).to(prepared.device, prepared.dtype)
-            network, tried = self._network(prepared.inputs, likelihood.outputs), self._tried()
-        recipe = self._recipe(max(tried))
-        self._require_memory(network, recipe, prepared)
-        trajectories = math.ceil(recipe.candidates / recipe.snapshots)
-        start = self._start(prepared.inputs, likelihood.outputs, trajectories, prepared.seed)
-        rows, folds = prepared.train, prepared.folds
-
-        def manifold_of(used: Tensor, dimensions: int) -> Manifold:
-            return Manifold(
-                network,
-                likelihood,
-                rows if bool(used.all()) else rows.take(used),
-                folds if folds is None or bool(used.all()) else folds[:, used.to(folds.device)],
-                self._recipe(dimensions),
-                prepared.seed,
-                free_noise=getattr(self, "likelihood", "") == "auto",
-                start=start,
-            )
-
-        several = self._several(tried, folds, partial(Dimensions, manifold_of, rows, seed=prepared.seed))
-        only = manifold_of(torch.ones_like(rows.x[:, 0], dtype=torch.bool), tried[0])
-        run = self._run((several or only).plan(), recipe, prepared)
-        manifold = several.chosen(run.found) if several else only
-        found_score = float(run.found["decoder/score"])
-        score = None if math.isnan(found_score) else found_score
-        kept, gate = run.found["decoder/kept"].tolist(), vars(manifold.gate_of(run.found))
-        model, likelihood = manifold.model_of(run.found), manifold.likelihood_of(run.found)
-        diagnostics = ManifoldDiagnostics(
-            kept=tuple(kept), score=score, gate=gate, average=tuple(rows.average.tolist())
+    def _strategy(self, prepared: Prepared) -> ManifoldStages:
+        tried = self._tried()
+        return ManifoldStages(
+            self._recipe(max(tried)),
+            tried,
+            sampled=self.latent_posterior == "sampled",
+            free_noise=self._options_given().get("likelihood") == "auto",
+            architecture=self.architecture if callable(self.architecture) else None,
         )
-        if several:
-            tried_all = {str(number): vars(one) for number, one in several.told(run.found).items()}
-            diagnostics = replace(diagnostics, latent_dims=tried_all)
-        if self.latent_posterior == "sampled":
-            sampling = sample_latent(model, likelihood, rows, fold_in(prepared.seed, "chains"))
-            diagnostics = replace(diagnostics, sampling=sampling)
-        return Fitted(
-            model=model,
-            likelihood=likelihood,
-            history=run.history,
-            n_iter=run.epoch,
-            score=score,
-            seed=prepared.seed,
-            diagnostics=diagnostics,
-        )
-
-    def _run(self, plan: Mapping[str, Begin], recipe: Recipe, prepared: Prepared) -> StagedRun:
-        """Run stages, from their last checkpoint if there is one."""
-        session = self._session()
-
-        def fingerprint() -> str:
-            dealt = None if prepared.folds is None else prepared.folds.tolist()
-            facts = {**session.lasting, "seed": prepared.seed, "dealt": dealt}
-            return saving.fingerprint(prepared.train, None, (), recipe, facts)
-
-        callbacks, resume = session.with_checkpoint(prepared, fingerprint)
-        return run_stages(
-            plan,
-            fold_in(prepared.seed, "stages"),
-            device=prepared.device,
-            callbacks=callbacks,
-            progress=session.display("round"),
-            resume=resume,
-        )
-
-    @staticmethod
-    def _several(
-        tried: Sequence[int], folds: Tensor | None, plan: Callable[[Tensor, Sequence[int]], Dimensions]
-    ) -> Dimensions | None:
-        """Return the plan that tries several numbers of dimensions, if there are several."""
-        if len(tried) < 2:
-            return None
-        if folds is None:
-            raise DataError(
-                f"latent_dim={tuple(tried)} was given without rows that are held out; set holdout, or give one number"
-            )
-        return plan(folds[0] == 0, tried)
-
-    def _require_memory(self, network: Flat, recipe: Recipe, prepared: Prepared) -> None:
-        """Refuse a decoder, or candidates, that do not fit: weights, gradients and two moments of each."""
-        own = recipe.autoencoder
-        with building(0), torch.device("meta"):
-            decoder = Decoder(own.dimensions, own.hidden, network.size, own.last, network.blocks)
-        numbers = 4.0 * (network.size * recipe.candidates + sum(p.numel() for p in decoder.parameters()))
-        memory.require(
-            numbers * torch.empty((), dtype=prepared.dtype, device="cpu").element_size(),
-            f"a manifold of {network.size:,} weights, learned from {recipe.candidates} candidates",
-            lambda share: (
-                f"networks of about {int(share * network.size):,} weights fit: lower width, or use chunks (decoder_map)"
-            ),
-        )
-
-    def _warn(self, fitted: Fitted) -> None:
-        """Warn of a decoder that has collapsed."""
-        told = cast(ManifoldDiagnostics, fitted.diagnostics)
-        if text := stands_still(told.sampling):
-            warnings.warn(text, ConvergenceWarning, stacklevel=4)
-        error = told.gate["reconstruction"]
-        if error > COLLAPSED:
-            warnings.warn(
-                f"the decoder leaves {100.0 * error:.0f} % of the variance of the candidates' weights, and may have "
-                "made one function of several: what is not seen looks too sure. Raise latent_dim, decoder_width or "
-                "decoder_steps",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
 
     def modes(self, X: Any) -> Array:
         """Return what the centre of each law over the latent space says of rows: the modes of functions.
@@ -314,19 +185,15 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
 
     # ---- preparation
 
-    def _split_plan(self, count: float, inputs: int, grouped: bool) -> SplitPlan:
+    def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
+        if stream:
+            raise DataError("a stream was given; a weight manifold compares networks on all rows: give fit a table")
         if self.holdout and not 0.01 <= self.holdout <= 0.5:
             raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
         if not self.holdout or count < _FEW:
             return SplitPlan()
         folds = round(1.0 / self.holdout)
         return SplitPlan(members=folds, repeats=math.ceil(self.candidates / folds), optional=True)
-
-    def _share_held_out(self, count: float) -> float:
-        return 0.0  # candidates are kept from folds, the posterior sees all rows
-
-    def _against_streams(self) -> str:
-        return "a stream was given; a weight manifold compares networks on all rows: give fit a table"
 
 
 @documented

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fathomless.nn.flat import flattened, refuse
+from fathomless.nn.flat import flattened, refuse, unflattened
 from fathomless.nn.layers import WeightPrior, prior_scales
 from fathomless.nn.stateless import called
 from fathomless.system import checks
@@ -209,14 +209,10 @@ class FlatModule:
 
     def __call__(self, w: Tensor, x: Tensor) -> Tensor:
         """Evaluate networks; shapes as of :class:`FlatNetwork`."""
-        named = dict(self.module.named_parameters())
-        sizes = [p.numel() for p in named.values()]
-        found = []
-        for row, own in zip(w, x if x.ndim == 3 else [x] * len(w), strict=True):
-            parts = zip(named.items(), row.split(sizes), strict=True)
-            weights = {name: part.view(p.shape) for (name, p), part in parts}
-            found.append(called(self.module, weights, own))
-        return torch.stack(found)
+        rows = x if x.ndim == 3 else [x] * len(w)
+        return torch.stack(
+            [called(self.module, unflattened(self.module, own), part) for own, part in zip(w, rows, strict=True)]
+        )
 
     def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Evaluate networks with weights N(mean, variance), drawn once for all rows."""

@@ -16,7 +16,6 @@ from fathomless.families.manifold.options import ManifoldOptions
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.diagnostics import Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
@@ -105,9 +104,6 @@ class ManifoldNetworks(ManifoldOptions, Networks):
         if dimensions not in self._tried():
             raise DataError(f"its latent space has {dimensions} dimensions, and latent_dim={self.latent_dim}")
         self.latent_dim_ = dimensions
-
-    def _set_predictions(self, model: Model) -> None:
-        """Options of these families have no effect on fitted networks."""
 
 
 def _widths(name: str, given: Any, least: int) -> tuple[int, ...]:

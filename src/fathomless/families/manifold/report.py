@@ -9,13 +9,13 @@ import numpy as np
 from fathomless.estimators.findings import Case, Finding
 from fathomless.families.manifold import plots
 from fathomless.families.manifold.estimator import (
-    COLLAPSED,
     ProjectedBayesClassifier,
     ProjectedBayesRegressor,
 )
 from fathomless.families.manifold.fit import UNEXPLAINED
 from fathomless.families.manifold.networks import ManifoldDiagnostics
 from fathomless.families.manifold.sampling import stands_still
+from fathomless.families.manifold.strategy import COLLAPSED
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
 
 __all__ = ["findings", "page"]

@@ -1,8 +1,9 @@
 """The estimators of networks whose weights may be absent."""
 
-import warnings
+import copy
 from abc import ABC
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import torch
@@ -10,24 +11,71 @@ import torch
 from fathomless.estimators.base import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
+from fathomless.estimators.preparation import Prepared
+from fathomless.estimators.strategies import Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
+from fathomless.estimators.variational import OneNetwork
 from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetworks
+from fathomless.families.sparse.options import temperatures
 from fathomless.families.sparse.paths import active_paths, drawn_inputs
-from fathomless.families.sparse.temperature import TemperatureChoice
+from fathomless.families.sparse.temperature import AtChosenTemperature, Choice
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.training import adam_travel
 from fathomless.nn.spike_slab import SlabStart
 from fathomless.posterior.ensemble import Ensemble, members_of
-from fathomless.system.errors import ConvergenceWarning, DataError
+from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 
 
-class _SparseBayes(SparseNetworks, TemperatureChoice, ABC):
-    """How the options of the family become a model.
+@dataclass(frozen=True)
+class Unconverged:
+    """Step that adds warnings of weights whose inclusion the training did not settle.
+
+    Attributes
+    ----------
+    posterior : str
+        As the option of estimators.
+    """
+
+    posterior: str
+
+    def __call__(self, fitted: Fitted, table: Prepared) -> Fitted:
+        """Add the warnings."""
+        return replace(fitted, warnings=(*fitted.warnings, *self._texts(fitted)))
+
+    def _texts(self, fitted: Fitted) -> Iterator[str]:
+        if self.posterior in ("slab", "mnf"):
+            return
+        members = cast(list[SparseNetwork], members_of(fitted.model))
+        empty = [row.layer for member in members for row in inclusion_table(member) if row.kept == 0]
+        if empty:
+            told = fitted.diagnostics
+            chosen = isinstance(told, SparseDiagnostics) and told.choice is not None and told.choice.candidates
+            remedy = "lower temperature, raise prior_inclusion, or take a narrower network"
+            if chosen:
+                remedy = "at lower temperatures held-out rows are predicted no better, within one standard error"
+            yield (
+                f"the median probability model keeps no weight of layer {empty[0]!r}: it predicts a constant. The "
+                f"evidence for the weights does not outweigh their divergence: {remedy}"
+            )
+        t = fitted.training
+        if t is None:
+            return
+        start, travel = SlabStart().logit[1], t.structure_rate * adam_travel(fitted.history, t.learning_rate)
+        if travel < start:
+            yield (
+                f"inclusion logits start up to {start:g} above the edge between in and out and could move by about "
+                f"{travel:.2g}: how many weights are kept tells how long the training was. Raise epochs (now "
+                f"{t.epochs}) or structure_rate (now {t.structure_rate:.2g})"
+            )
+
+
+class _SparseBayes(SparseNetworks, OneNetwork, ABC):
+    """Estimators of networks whose weights may be absent.
 
     Attributes
     ----------
@@ -43,17 +91,39 @@ class _SparseBayes(SparseNetworks, TemperatureChoice, ABC):
     """
 
     fit_diagnostics_: SparseDiagnostics
+    temperature_: float
     inclusion_probability_: dict[str, Array]
     candidates_: list[dict[str, Any]]
 
     structure_every: ClassVar[int] = 1
+
+    def _strategy(self, prepared: Prepared) -> Strategy:
+        svi, candidates = self._svi(), temperatures(self.temperature)
+        inference: Strategy = svi
+        if candidates:
+            inference = AtChosenTemperature(
+                svi,
+                candidates,
+                self.weight_draws,
+                free_noise=self._options_given().get("likelihood") == "auto",
+                single=self.precision == "auto",
+                alone=callable(self.architecture),
+                before=self._choice_before() if self._continued() else None,
+            )
+        return Then(inference, (Unconverged(self.posterior),))
+
+    def _choice_before(self) -> Choice:
+        """Return the choice of the fit that is continued."""
+        choice = self.fit_diagnostics_.choice
+        before = [] if choice is None else [dict(one) for one in choice.candidates]
+        noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
+        return Choice(self.temperature_, "that of the network that was trained on", before, noise)
 
     def _members(self) -> list[SparseNetwork]:
         """Return the fitted network, or those of an ensemble of restarts."""
         return cast(list[SparseNetwork], members_of(self.model_))
 
     def _describe(self) -> None:
-        self._set_predictions(self.model_)
         self.structure_ = self.model_.structure()
         choice = self.fit_diagnostics_.choice
         self.temperature_ = float(cast(float, self.temperature) if choice is None else choice.temperature)
@@ -121,37 +191,10 @@ class _SparseBayes(SparseNetworks, TemperatureChoice, ABC):
         require_fitted(self)
         if isinstance(self.model_, Ensemble):
             raise DataError(
-                f"to_sparse was called on an average of {len(self.model_.members)} networks; set restarts='best', or "
+                f"to_sparse was called on an average of {len(self.model_.members)} networks; set n_restarts=1, or "
                 "export each of model_.members"
             )
         return to_sparse(self._members()[0].network, format=format)
-
-    def _warn(self, fitted: Fitted) -> None:
-        if self.posterior in ("slab", "mnf"):
-            return
-        empty = [row.layer for member in self._members() for row in inclusion_table(member) if row.kept == 0]
-        if empty:
-            remedy = "lower temperature, raise prior_inclusion, or take a narrower network"
-            if self.candidates_:
-                remedy = "at lower temperatures held-out rows are predicted no better, within one standard error"
-            warnings.warn(
-                f"the median probability model keeps no weight of layer {empty[0]!r}: it predicts a constant. The "
-                f"evidence for the weights does not outweigh their divergence: {remedy}",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        t = fitted.training
-        if t is None:
-            return
-        start, travel = SlabStart().logit[1], t.structure_rate * adam_travel(fitted.history, t.learning_rate)
-        if travel < start:
-            warnings.warn(
-                f"inclusion logits start up to {start:g} above the edge between in and out and could move by about "
-                f"{travel:.2g}: how many weights are kept tells how long the training was. Raise epochs (now "
-                f"{t.epochs}) or structure_rate (now {t.structure_rate:.2g})",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
 
 
 @documented

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,9 +17,7 @@ from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, Record
-from fathomless.posterior.ensemble import members_of
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.posterior.model import Model
 from fathomless.system import checks, memory
 from fathomless.system.checks import real
 from fathomless.system.errors import DataError
@@ -128,7 +126,7 @@ class SparseNetworks(SparseOptions, Networks):
         if callable(self.architecture):
             return
         skip = inputs if self.architecture == "skip" else 0
-        networks = max(self.n_restarts, len(temperatures(self.temperature)))  # at once
+        networks = max(self._restarts().count, len(temperatures(self.temperature)))  # at once
 
         def need(width: int) -> float:
             sizes = [inputs, *([width] * self.depth), outputs]
@@ -149,7 +147,3 @@ class SparseNetworks(SparseOptions, Networks):
         sizes = {size for shape in shapes.values() for size in shape}
         if self.depth and not callable(self.architecture) and self.width not in sizes:
             raise DataError(f"its width is {self.width}, and no weights have this size")
-
-    def _set_predictions(self, model: Model) -> None:
-        for member in cast(list[SparseNetwork], members_of(model)):
-            member.set_prediction(self.predict_by)

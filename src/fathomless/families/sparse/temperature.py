@@ -14,10 +14,8 @@ training rows takes the noise for too small, the more so the lower T is.
 
 import copy
 import math
-from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -29,10 +27,8 @@ from fathomless.data.rows import Rows
 from fathomless.estimators import saving
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.strategies import SVI, Strategy
-from fathomless.estimators.variational import OneNetwork
+from fathomless.estimators.strategies import SVI
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
-from fathomless.families.sparse.options import SparseOptions, temperatures
 from fathomless.inference.out_of_fold.crossfit import Held, held
 from fathomless.inference.out_of_fold.noise import KAPPA_ALONE, choose, density, fit_noise
 from fathomless.inference.runs.callbacks import open_checkpoint
@@ -49,7 +45,7 @@ from fathomless.system.errors import DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["FALLBACK", "Candidate", "Comparison", "TemperatureChoice", "compared"]
+__all__ = ["FALLBACK", "AtChosenTemperature", "Candidate", "Choice", "Comparison", "compared"]
 
 #: The temperature where none can be chosen.
 FALLBACK = 0.1
@@ -140,8 +136,22 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """A temperature, why it is this one, and what the rows that chose it say about noise."""
+class Choice:
+    """A temperature, the reason for it, and the noise by the rows that chose it.
+
+    Attributes
+    ----------
+    temperature : float
+        T.
+    note : str
+        Reason, in words.
+    candidates : list of dict
+        Candidates, as plain JSON.
+    likelihood : Likelihood, optional
+        p(y | f) with the noise that held-out rows chose.
+    score : float, optional
+        Mean log density of these rows, in nats.
+    """
 
     temperature: float
     note: str
@@ -157,22 +167,37 @@ class _Choice:
 
 @dataclass(frozen=True)
 class AtChosenTemperature:
-    """A training at a temperature that is chosen first.
+    """Training at a temperature that is chosen first.
 
     Attributes
     ----------
     svi : SVI
         The training.
-    choose : callable
-        Returns the choice for a table.
+    candidates : sequence of float
+        Temperatures, the highest first.
+    draws : int
+        Weight draws by which candidates are compared.
+    free_noise : bool
+        True if rows choose the law of the noise.
+    single : bool
+        True if candidates are trained in single precision, which is enough to compare by, in half the time.
+    alone : bool
+        True if candidates are trained one by one, as networks of the user's own.
+    before : Choice, optional
+        Choice of the fit that is continued, which holds.
     """
 
     svi: SVI
-    choose: Callable[[Prepared], _Choice]
+    candidates: Sequence[float]
+    draws: int
+    free_noise: bool = False
+    single: bool = False
+    alone: bool = False
+    before: Choice | None = None
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Choose a temperature, and train at it."""
-        choice = self.choose(table)
+        choice = self.before or _fallback(table) or self._chosen(problem, table, session)
         own = {"temperature": choice.temperature}
         svi = replace(self.svi, plan=replace(self.svi.plan, temperature=choice.temperature))
         lasting = {**session.lasting, **own} if session.lasting else {}
@@ -185,53 +210,19 @@ class AtChosenTemperature:
             fitted = replace(fitted, likelihood=choice.likelihood, score=choice.score)
         return replace(fitted, diagnostics=choice.diagnostics())
 
-
-class TemperatureChoice(SparseOptions, OneNetwork, ABC):
-    """Estimators whose temperature may be chosen first."""
-
-    temperature_: float
-
-    def _strategy(self, prepared: Prepared) -> Strategy:
-        svi, candidates = self._svi(), temperatures(self.temperature)
-        return AtChosenTemperature(svi, partial(self._choose, candidates=candidates)) if candidates else svi
-
-    def _choose(self, table: Prepared, candidates: Sequence[float]) -> _Choice:
-        """Choose a temperature."""
-        return self._settled(table) or self._chosen(table, candidates)
-
-    def _settled(self, prepared: Prepared) -> _Choice | None:
-        """Return the temperature where rows cannot choose it, and why; None if they can."""
-        if self._continued():
-            choice = cast(SparseDiagnostics, self.fit_diagnostics_).choice
-            before = [] if choice is None else [dict(one) for one in choice.candidates]
-            noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
-            return _Choice(self.temperature_, "that of the network that was trained on", before, noise)
-        held_out = 0.0 if prepared.valid is None else prepared.valid.count
-        count, processes = prepared.train.count + held_out, ranks().count
-        if count < _FEW:
-            return _Choice(FALLBACK, f"not chosen: of {count:g} rows none are held out, only of {_FEW} or more")
-        if not isinstance(prepared.train, Rows):
-            return _Choice(FALLBACK, "not chosen: the data were read in parts")
-        if processes > 1:
-            return _Choice(FALLBACK, f"not chosen: {processes} processes trained one network")
-        return None
-
-    def _chosen(self, prepared: Prepared, candidates: Sequence[float]) -> _Choice:
+    def _chosen(self, problem: Problem, table: Prepared, session: Session) -> Choice:
         """Train a network at every temperature, and weigh them by rows that they were not fitted to."""
-        table, judges = cast(Rows, prepared.train), prepared.valid
-        unit = None
+        rows, judges, candidates, unit = cast(Rows, table.train), table.valid, self.candidates, None
         if judges is None:
-            rows, judges, unit = _divided(table, prepared.seed, unit=prepared.group)
-        else:
-            rows = table
-        dtype = torch.float32 if self.precision == "auto" else prepared.dtype  # enough to compare by, in half the time
+            rows, judges, unit = _divided(rows, table.seed, unit=table.group)
+        dtype = torch.float32 if self.single else table.dtype
         rows, judges = _cast(rows, dtype), _cast(judges, dtype)
-        fits = self._trained(replace(prepared, dtype=dtype), rows, judges, candidates)
-        seed, seen, noise = fold_in(prepared.seed, "temperature"), {}, self._noise()
+        fits = self._trained(problem, replace(table, dtype=dtype), session, rows, judges)
+        seed, seen, noise = fold_in(table.seed, "temperature"), {}, self._noise()
         told = [Candidate(temperature, failed=one.error) for temperature, one in zip(candidates, fits, strict=True)]
         for i, one in enumerate(fits):
             if not one.error:
-                rows_of = held(one.model, judges, seed, self.weight_draws)
+                rows_of = held(one.model, judges, seed, self.draws)
                 log_density = _left_out(rows_of, one.likelihood, noise, unit)
                 if bool(log_density.isfinite().all()):
                     seen[i] = rows_of, log_density
@@ -242,39 +233,40 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
         found = compared(torch.stack([log_density for _, log_density in seen.values()]), judges.weight)
         for k, i in enumerate(seen):
             mean, error, behind, behind_error = (float(part[k]) for part in found[1:])
-            mean -= prepared.target.log_unit
+            mean -= table.target.log_unit
             told[i] = Candidate(candidates[i], mean, error, behind, behind_error, _kept(fits[i].model))
         best = list(seen)[found.chosen]
-        return _Choice(
+        return Choice(
             candidates[best],
             f"chosen of {len(told)} by {judges.count:g} rows",
             [asdict(one) for one in told],
-            noise(seen[best][0], fits[best].likelihood).to(prepared.device, prepared.dtype).eval(),
+            noise(seen[best][0], fits[best].likelihood).to(table.device, table.dtype).eval(),
             float(found.mean[found.chosen]),
         )
 
     def _noise(self) -> Callable[[Held, Likelihood], Likelihood]:
         """Return how held-out rows change the noise of a training."""
-        if not self.calibrate:
+        if not self.svi.plan.calibrate:
             return lambda seen, trained: trained
-        free = self._options_given().get("likelihood") == "auto"
-        fitting = choose if free else fit_noise
+        fitting = choose if self.free_noise else fit_noise
         return lambda seen, trained: fitting(seen, _open(trained, seen), KAPPA_ALONE)
 
-    def _trained(self, prepared: Prepared, rows: Rows, judges: Rows, candidates: Sequence[float]) -> tuple[Fitted, ...]:
+    def _trained(
+        self, problem: Problem, table: Prepared, session: Session, rows: Rows, judges: Rows
+    ) -> tuple[Fitted, ...]:
         """Train from one start at every temperature, for as many steps as the network that is kept."""
-        own, table = self._with({"temperature": candidates[0]}), cast(Rows, prepared.train)
-        start = own._problem().start(prepared, prepared.seed)
-        training = own._training_plan().training(table.count, len(table))
-        valid = judges if prepared.valid is not None else None  # else the last state counts, as in the end
+        every, first = cast(Rows, table.train), self.candidates[0]
+        networks = problem.networks._with({"temperature": first})
+        start = replace(problem, networks=networks).start(table, table.seed)
+        training = replace(self.svi.plan, temperature=first).training(every.count, len(every))
+        valid = judges if table.valid is not None else None  # else the last state counts, as in the end
         if valid is None:  # as many steps from fewer rows
-            batch = math.ceil(len(rows) / table.steps(training.batch_size))
+            batch = math.ceil(len(rows) / every.steps(training.batch_size))
             training = replace(training, batch_size=batch, evaluate_every=math.ceil(training.epochs / _LOOKS))
-        each = [replace(training, temperature=temperature, calibrate=False) for temperature in candidates]
-        starts = [copy.deepcopy(start) for _ in candidates]
-        seed = fold_in(prepared.seed, "training")
-        progress = self._session().display()
-        if callable(self.architecture):  # may be more than can be trained side by side
+        each = [replace(training, temperature=temperature, calibrate=False) for temperature in self.candidates]
+        starts = [copy.deepcopy(start) for _ in self.candidates]
+        seed, progress = fold_in(table.seed, "training"), session.display()
+        if self.alone:  # may be more than can be trained side by side
             return tuple(
                 _alone(*one, rows, valid, own_training, seed, progress)
                 for one, own_training in zip(starts, each, strict=True)
@@ -282,13 +274,12 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
 
         def fingerprint() -> str:
             state = (*start[0].state_dict().values(), *start[1].state_dict().values())
-            options = {**self._lasting(), "seed": prepared.seed, "candidates": [one.temperature for one in each]}
+            options = {**session.lasting, "seed": table.seed, "candidates": [one.temperature for one in each]}
             return saving.fingerprint(rows, judges, state, each[0], options)
 
-        checkpoint = self._checkpoint()
-        folder = None if checkpoint.folder is None else Path(checkpoint.folder) / _PLACE
+        folder = None if session.checkpoint is None else Path(session.checkpoint) / _PLACE
         callbacks, resume = open_checkpoint(
-            (), folder, checkpoint.seconds, fingerprint, rows.x.device, prepared.resumed, replace=True
+            (), folder, session.seconds, fingerprint, rows.x.device, table.resumed, replace=True
         )
         models, likelihoods = zip(*starts, strict=True)
         return fit_batched(
@@ -302,6 +293,19 @@ class TemperatureChoice(SparseOptions, OneNetwork, ABC):
             progress=progress,
             resume=resume,
         )
+
+
+def _fallback(table: Prepared) -> Choice | None:
+    """Return the temperature where rows cannot choose it, and why; None if they can."""
+    held_out = 0.0 if table.valid is None else table.valid.count
+    count, processes = table.train.count + held_out, ranks().count
+    if count < _FEW:
+        return Choice(FALLBACK, f"not chosen: of {count:g} rows none are held out, only of {_FEW} or more")
+    if not isinstance(table.train, Rows):
+        return Choice(FALLBACK, "not chosen: the data were read in parts")
+    if processes > 1:
+        return Choice(FALLBACK, f"not chosen: {processes} processes trained one network")
+    return None
 
 
 def _divided(

@@ -115,6 +115,8 @@ class Fitted:
         done followed from how long it was going to be.
     diagnostics : Diagnostics
         Diagnostics of the inference.
+    warnings : tuple of str
+        Goals that the inference did not reach, a sentence each; an estimator warns of them.
     """
 
     model: Model
@@ -130,6 +132,7 @@ class Fitted:
     lost: tuple[int, ...] = ()
     goes_on: bool = False
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
+    warnings: tuple[str, ...] = ()
 
 
 class Run(ResumableRun):

@@ -1,0 +1,337 @@
+"""Training steps of several networks: under ``vmap``, as stacked modules, and one after another.
+
+    python benchmarks/side_by_side.py                                  all cases, one JSON line each
+    python benchmarks/side_by_side.py ensemble --networks 2 10         one case, some sizes
+    python benchmarks/side_by_side.py agreement                        how far the ways differ after some steps
+
+Cases, with the networks of the defaults (8 columns, one target):
+
+- ``ensemble``: networks of depth 3, as a deep ensemble has.
+- ``restarts``: networks of unbounded depth, each with its own law over depth (4 depths), by the evidence bound.
+- ``temperatures``: networks of two layers whose weights may be absent, each with its own temperature.
+- ``transformers``: an ensemble of two transformer blocks, which have no stacked form and are applied block by block.
+- ``drawn``: networks of two layers with an independent Gaussian on each weight, which have no stacked form at all.
+
+Ways:
+
+- ``vmap``: :func:`fathomless.inference.variational.batched.fit_batched`.
+- ``stacked``: one network of stacked weights on rows in blocks, trained by
+  :func:`fathomless.inference.variational.svi.fit`. The library stacks networks of depth
+  (:mod:`fathomless.nn.stacked`); networks with absent weights are stacked here.
+- ``own_laws`` (restarts alone): stacked weights with a law for each network, written here. ``stacked`` has one law for
+  all, as cross-fitting has. Supports that differ, which need masks in the optimiser, are left out: a lower bound.
+- ``in_turn``: :func:`fathomless.inference.variational.svi.fit` for each network.
+
+The ways alternate in one process on one thread. Figures are medians over epochs: milliseconds of CPU time of the
+process for one step of all networks, and the time of each way over that of ``vmap``.
+"""
+
+import argparse
+import copy
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fathomless.data.blocks import Blocks
+from fathomless.data.rows import Rows
+from fathomless.families.baselines.model import finite_network, mean_field_network
+from fathomless.families.depth.model import UnboundedDepth
+from fathomless.families.sparse.model import SparseNetwork
+from fathomless.inference.out_of_fold.crossfit import Together
+from fathomless.inference.runs.run import Run
+from fathomless.inference.variational import batched, svi
+from fathomless.inference.variational.batched import BatchedRun, BatchedRuns
+from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.training import Training
+from fathomless.nn.architectures import MLP, TabularTransformer
+from fathomless.nn.bayesian import bayesian
+from fathomless.nn.sparse_layer import SpikeSlab
+from fathomless.nn.spike_slab import SlabPrior, SpikeSlabPosterior
+from fathomless.posterior.capabilities import HasStructureLaw
+from fathomless.posterior.laws import TruncatedPoisson, depth_terms
+from fathomless.posterior.likelihoods import Gaussian
+from fathomless.posterior.model import Draws, Model
+from fathomless.posterior.structure import ListedPosterior, depth_structure
+from fathomless.system.draws import normal
+
+COLUMNS, BATCH = 8, 256
+INCLUSION, SCALE = 0.1, 0.3  # prior of the sparse family
+NETWORKS, WIDTHS, ROWS = (2, 5, 10, 32), (32, 64, 256), (300, 3000)
+SECONDS, LEAST, MOST = 0.8, 2, 15  # of one way in one case; epochs that are timed
+
+Way = Callable[[], object]  # one epoch
+Start = Callable[[int], Model]
+
+
+def table(rows: int, dtype: torch.dtype) -> Rows:
+    """Return a table with one target."""
+    x = torch.randn(rows, COLUMNS, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    y = (2.0 * x[:, :1]).sin() + x[:, 1:2] * x[:, 2:3]
+    return Rows(x, y, None)
+
+
+def starts(case: str, width: int, dtype: torch.dtype) -> Start:
+    """Return what builds network i of a case."""
+    net = MLP(COLUMNS, 1, width)
+    match case:
+        case "ensemble":
+            return lambda i: finite_network(net, 3, seed=i, dtype=dtype)
+        case "restarts":
+            return lambda i: UnboundedDepth(net.layer, net.head, law=TruncatedPoisson(1.0), seed=i, dtype=dtype)
+        case "transformers":
+            return lambda i: finite_network(TabularTransformer(COLUMNS, 1, width), 2, seed=i, dtype=dtype)
+        case "drawn":
+            return lambda i: mean_field_network(net, 2, seed=i, dtype=dtype)
+
+    def sparse(i: int) -> SparseNetwork:
+        torch.manual_seed(i)
+        sizes = [COLUMNS, width, width, 1]
+        parts = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())][:-1]
+        make = bayesian(nn.Sequential(*parts), lambda _, part: SpikeSlab(part, SlabPrior(INCLUSION, SCALE)))
+        return SparseNetwork(make.to(dtype))
+
+    return sparse
+
+
+def plans(case: str, networks: int) -> list[Training]:
+    """Return the options of each network; the law over depth stays where it is."""
+    several = case == "temperatures"
+    base = Training(epochs=10**6, batch_size=BATCH, structure_rate=3.0 if several else 1e-9)
+    return [replace(base, temperature=0.5**i if several else 1.0) for i in range(networks)]
+
+
+class StackedSlab(nn.Module):
+    """Linear maps whose weights may be absent, of F networks, on rows in blocks; local draws."""
+
+    def __init__(self, layers: Sequence[SpikeSlab]) -> None:
+        super().__init__()
+        self.weight = self._stacked([layer.weight for layer in layers])
+        self.bias = self._stacked([layer.bias for layer in layers if layer.bias is not None])
+
+    @staticmethod
+    def _stacked(each: Sequence[SpikeSlabPosterior]) -> nn.ParameterDict:
+        named = [dict(one.named_parameters()) for one in each]
+        return nn.ParameterDict({name: torch.stack([one[name].detach() for one in named]) for name in named[0]})
+
+    def forward(self, x: Tensor, noise: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return outputs (F, B, out) for x (F, B, in), and the divergence of each network (F,)."""
+        (mean, variance, first), (centre, spread, second) = _moments(self.weight, INCLUSION), _moments(self.bias, 0.5)
+        middle = torch.baddbmm(centre[:, None], x, mean.mT)
+        wide = torch.baddbmm(spread[:, None], x.square(), variance.mT)
+        return middle + wide.clamp_min(1e-12).sqrt() * normal(middle, noise), first + second
+
+
+def _moments(own: nn.ParameterDict, inclusion: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean and variance of weights, and the divergence of each network, as ``spike_slab.moments`` does."""
+    mean, log_scale = own["mean"], own["log_scale"]
+    scale = SCALE if inclusion == INCLUSION else SlabPrior(INCLUSION, SCALE).of_biases().scale
+    variance = (2.0 * log_scale).exp()
+    slab = (variance + mean.square()) * (0.5 / float(scale) ** 2) + (torch.tensor(scale).log() - 0.5) - log_scale
+    if "logit" not in own:
+        return mean, variance, slab.flatten(1).sum(1, dtype=torch.float64)
+    alpha, odds = own["logit"].sigmoid(), torch.tensor(inclusion, dtype=torch.float64).logit()
+    k = alpha * (slab + own["logit"] - float(odds)) - nn.functional.softplus(own["logit"])
+    divergence = k.flatten(1).sum(1, dtype=torch.float64) + nn.functional.softplus(odds) * mean[0].numel()
+    return alpha * mean, alpha * (variance + (1.0 - alpha) * mean.square()), divergence
+
+
+class StackedSparse(HasStructureLaw):
+    """Networks whose weights may be absent, as one; each with its own temperature."""
+
+    def __init__(self, models: Sequence[SparseNetwork], temperatures: Sequence[float]) -> None:
+        super().__init__()
+        each = zip(*([layer for _, layer in model.sparse_layers()] for model in models), strict=True)
+        self.layers = nn.ModuleList(StackedSlab(layers) for layers in each)
+        self.register_buffer("temperatures", torch.tensor(temperatures, dtype=torch.float64), persistent=False)
+
+    @property
+    def stochastic(self) -> bool:
+        """True."""
+        return True
+
+    def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
+        """Evaluate all networks on rows in blocks; the divergence is the sum of T KL."""
+        assert generator is not None
+        count = len(self.get_buffer("temperatures"))
+        h, total = x.reshape(count, -1, x.shape[-1]), torch.zeros(count, dtype=torch.float64)
+        for i, layer in enumerate(self.layers):
+            h, divergence = layer(torch.relu(h) if i else h, generator)
+            total = total + divergence
+        f = h.reshape(1, len(x), -1)
+        none = torch.zeros(1, dtype=torch.int64)
+        return Draws(f, f.new_zeros(1), none, {"weights": (total * self.get_buffer("temperatures")).sum()})
+
+    def structure(self) -> ListedPosterior:
+        """Return one structure."""
+        return depth_structure({0: 1.0})
+
+    def structure_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the inclusion logits."""
+        return {name: p for name, p in self.named_parameters() if name.endswith("logit")}
+
+
+class OwnLaws:
+    """Stacked networks of unbounded depth with a law over depth for each, all of one support."""
+
+    def __init__(self, models: Sequence[UnboundedDepth], training: Training) -> None:
+        first = models[0]
+        self.model, self.training, self.count, self.step = first.side_by_side(models[1:]), training, len(models), 0
+        self.noise = Together([Gaussian() for _ in models]).to(first._weights_dtype())
+        self.eta = nn.Parameter(torch.stack([model._eta().detach() for model in models]))
+        weights = [p for name, p in self.model.named_parameters() if name not in self.model.structure_parameters()]
+        structure = {"params": [self.eta], "lr": training.learning_rate * training.structure_rate}
+        groups: list[dict[str, Any]] = [{"params": [*weights, *self.noise.parameters()]}, structure]
+        self.optimizer = torch.optim.Adam(groups, lr=training.learning_rate, eps=1e-10, fused=True)
+        self.order = torch.Generator().manual_seed(0)
+        self.law = self._law()
+
+    def _law(self) -> tuple[Tensor, Tensor]:
+        """Return q (F, m) and KL(q, p) (F,)."""
+        model = self.model
+        q, _, divergence = vmap(lambda eta: depth_terms(model.law, eta, model._support, model._log_prior))(self.eta)
+        return q, divergence
+
+    def advance(self, batch: Rows, size: int) -> None:
+        """Make one step."""
+        self.step += 1
+        moves = self.step % self.training.structure_every == 0
+        q, divergence = self._law() if moves else (self.law[0].detach(), self.law[1].detach())
+        f, _ = self.model._evaluate(batch.x, None, None)  # (m, F·B, K)
+        log_p = self.noise.log_prob(f, batch.y).reshape(len(f), self.count, -1).sum(-1).double()  # (m, F)
+        present = [getattr(owner, name) for owner, name in self.model._pays.owners]
+        decay = 0.5 * torch.stack([p.flatten(1).square().sum(1) for p in present], 1).double()  # (F, P)
+        fit = (q * log_p.T).sum(1) * (size * self.count / len(batch))
+        bound = fit - (q @ self.model._charges * decay).sum(1) - divergence
+        torch.autograd.backward([-bound.sum() / size])
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if moves:
+            with torch.no_grad():
+                self.law = self._law()
+
+    def epoch(self, rows: Blocks) -> None:
+        """Pass over the rows once."""
+        for batch in rows.batches(BATCH, self.order):
+            self.advance(batch, rows.index.shape[1])
+
+
+def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way], Callable[[], dict[str, list[Model]]]]:
+    """Return one epoch of each way, and a function that returns the networks that each has trained."""
+    dtype = rows.x.dtype
+    start, trainings = starts(case, width, dtype), plans(case, count)
+    own, models = [start(i) for i in range(count)], [start(i) for i in range(count)]
+    noise = [Gaussian().to(dtype) for _ in range(3 * count)]
+    members = [BatchedRun(own[i], noise[i], trainings[i], i) for i in range(count)]
+    runs, stack = BatchedRuns(members), Stack.of("training", rows, count)
+    alone = [Run(start(i), noise[count + i], trainings[i], i) for i in range(count)]
+    blocks = Blocks.of(rows, [torch.arange(len(rows))] * count)
+    sparse = [model for model in models if isinstance(model, SparseNetwork)]
+    deep = [model for model in models if isinstance(model, UnboundedDepth)]
+    found: dict[str, Way] = {
+        "vmap": lambda: batched._epoch(runs, stack),
+        "in_turn": lambda: [svi._epoch(one, rows) for one in alone],
+    }
+    trained = {"vmap": own, "in_turn": [one.model for one in alone]}
+    if case != "drawn":
+        joint = deep[0].side_by_side(deep[1:]) if deep else StackedSparse(sparse, [t.temperature for t in trainings])
+        run = Run(joint, Together(noise[2 * count :]).to(dtype), trainings[0], 0)
+        found["stacked"], trained["stacked"] = lambda: svi._epoch(run, blocks), [joint]
+    if case == "restarts":
+        laws = OwnLaws(copy.deepcopy(deep), trainings[0])
+        found["own_laws"], trained["own_laws"] = lambda: laws.epoch(blocks), [laws.model]
+
+    def written() -> dict[str, list[Model]]:
+        for k in range(count):
+            runs.write(k)
+        return trained
+
+    return found, written
+
+
+def measure(case: str, count: int, width: int, size: int) -> dict[str, object]:
+    """Time the ways in turn."""
+    epochs, _ = ways(case, count, width, table(size, torch.float32))
+    steps = -(-size // BATCH)
+    times: dict[str, list[float]] = {name: [] for name in epochs}
+    for repetition in range(MOST + 1):
+        for name, epoch in epochs.items():
+            begin = time.process_time()
+            epoch()
+            times[name].append((time.process_time() - begin) / steps)
+        if repetition >= LEAST and steps * sum(times["vmap"][1:]) > SECONDS:
+            break
+    times = {name: each[1:] for name, each in times.items()}  # the first epoch warms up
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(each, times["vmap"], strict=True)) for name, each in times.items()
+    }
+    return {
+        "case": case,
+        "width": width,
+        "rows": size,
+        "networks": count,
+        "epochs": len(times["vmap"]),
+        **{f"{name}_ms": round(1e3 * statistics.median(each), 2) for name, each in times.items()},
+        **{f"{name}/vmap": round(value, 2) for name, value in ratios.items() if name != "vmap"},
+    }
+
+
+def agreement(case: str, dtype: torch.dtype, count: int = 3, epochs: int = 20) -> dict[str, object]:
+    """Train from the same starts on one batch an epoch, in which the order of rows has no part; compare outputs."""
+    rows = table(200, dtype)
+    found, written = ways(case, count, 32, rows)
+    for _ in range(epochs):
+        for epoch in found.values():
+            epoch()
+    f: dict[str, Tensor] = {}
+    with torch.no_grad():
+        for name, models in written().items():
+            if len(models) == count:
+                f[name] = torch.stack([model.eval().draw(rows.x).f for model in models], 1)  # (S, F, B, K)
+            else:
+                joint = models[0].eval().draw(rows.x.repeat(count, 1)).f
+                f[name] = joint.reshape(len(joint), count, len(rows), -1)
+    one = f.pop("in_turn")
+    return {
+        "agreement with in_turn": case,
+        "dtype": str(dtype),
+        "steps": epochs,
+        "networks": count,
+        **{f"largest difference of {name}": float((each - one).abs().max()) for name, each in f.items()},
+        **{f"same bytes of {name}": bool(torch.equal(each, one)) for name, each in f.items()},
+    }
+
+
+def main() -> None:
+    """Print one JSON line for each case and size."""
+    cases = ("ensemble", "restarts", "temperatures", "transformers", "drawn")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help=f"agreement, {', '.join(cases)}; all by default")
+    parser.add_argument("--networks", type=int, nargs="+", default=NETWORKS)
+    parser.add_argument("--widths", type=int, nargs="+", default=WIDTHS)
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps({"torch": torch.__version__, "python": platform.python_version(), "threads": 1}), flush=True)
+    for case in given.cases or ["agreement", *cases]:
+        if case == "agreement":
+            for name in cases[:2]:  # drawn weights follow other streams of random numbers
+                for dtype in (torch.float32, torch.float64):
+                    print(json.dumps(agreement(name, dtype)), flush=True)
+            continue
+        for width in given.widths:
+            for size in given.rows:
+                for count in given.networks:
+                    print(json.dumps(measure(case, count, width, size)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

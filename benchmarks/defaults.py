@@ -45,7 +45,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("UnboundedDepth", {}),
     "elbo": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian"}),
     "restarts": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian", "n_restarts": 5}),
-    "one": ("UnboundedDepth", {"members": 1}),
+    "one": ("UnboundedDepth", {"cv": 1}),
     "hmc": ("UnboundedDepth", {"weights": "hmc"}),
     "laplace": ("UnboundedDepth", {"head": "laplace"}),
     "continuous": ("ContinuousDepth", {}),
@@ -102,7 +102,7 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             family, given = OURS[column]
             kind = getattr(fathomless, f"{family}{'Regressor' if regression else 'Classifier'}")
             own = {k: v for k, v in given.items() if regression or k != "likelihood"}
-            fitted = kind(random_state=seed, **own, **options).fit(X, y)
+            fitted = kind(random_state=seed, **own).set_params(**options).fit(X, y)
             seconds = time.perf_counter() - began
             rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
             found["validation"] = fitted.validation_score_ or math.nan

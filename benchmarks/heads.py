@@ -3,7 +3,7 @@
     python benchmarks/heads.py                                                  all tables
     python benchmarks/heads.py --tables power,protein --splits 0,1 --out FILE   some, kept as JSON lines
 
-One network (``members=1``) is trained once for each table and split; its heads, law over depth and noise are then found
+One network (``cv=1``) is trained once for each table and split; its heads, law over depth and noise are then found
 by each of the three ways. Printed are, of test rows that nothing saw: the mean log density (in nats, in units of the
 table), the standard error over rows of its difference to point heads, coverage of 90 % intervals (expected calibration
 error for classes), how far the worst row lies below the median one, and the seconds of the heads with what is decided
@@ -85,7 +85,7 @@ def score(name: str, split: int, options: dict[str, Any]) -> list[dict[str, Any]
         if head == "bayes" and name in CLASSES:
             continue
         kind = UnboundedDepthRegressor if name in REGRESSION else UnboundedDepthClassifier
-        given = {"members": 1, "random_state": split, **options, "head": head}
+        given = {"cv": 1, "random_state": split, **options, "head": head}
         HEADS.seconds, began = 0.0, time.perf_counter()
         fitted = kind(**given).fit(X, y)
         seconds = time.perf_counter() - began

@@ -34,9 +34,9 @@ from experiments.paths import TOYS, scored
 #: Class and options of every column.
 KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "depth": ("UnboundedDepth", {}),
-    "depth, one network": ("UnboundedDepth", {"members": 1}),
-    "depth, head=laplace": ("UnboundedDepth", {"members": 1, "head": "laplace"}),
-    "depth, head=bayes": ("UnboundedDepth", {"members": 1, "head": "bayes"}),
+    "depth, one network": ("UnboundedDepth", {"cv": 1}),
+    "depth, head=laplace": ("UnboundedDepth", {"cv": 1, "head": "laplace"}),
+    "depth, head=bayes": ("UnboundedDepth", {"cv": 1, "head": "bayes"}),
     "depth, hmc": ("UnboundedDepth", {"weights": "hmc"}),
     "sparse": ("SparseBayes", {}),
     "continuous": ("ContinuousDepth", {}),

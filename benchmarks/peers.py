@@ -35,6 +35,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fathomless.data.datasets import load
+from fathomless.estimators.values import Restarts
 from fathomless.families import registry
 from fathomless.posterior.metrics import expected_calibration_error
 from fathomless.system.errors import ConvergenceWarning
@@ -130,7 +131,7 @@ def multilayer(X: Array, y: Array, classes: int, seed: int) -> Callable[[Array],
 POINT = {"plain loop": plain, "skorch": skorched, "scikit-learn MLP": multilayer}
 OURS: dict[str, dict[str, Any]] = {
     "fathomless": {"learning_rate": RATE},
-    "fathomless, 5 restarts averaged": {"learning_rate": RATE, "n_restarts": 5, "restarts": "average"},
+    "fathomless, 5 restarts averaged": {"learning_rate": RATE, "n_restarts": Restarts(count=5, keep="average")},
     "finite, L = 3": {"structure": "finite"},
     "dropout, L = 3": {"structure": "dropout"},
     "ensemble of 5, L = 3": {"structure": "ensemble"},

@@ -28,7 +28,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from fathomless import UnboundedDepthClassifier
+from fathomless import Restarts, UnboundedDepthClassifier
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.manifold.candidates import CandidateStage
@@ -161,7 +161,7 @@ def fit() -> None:
         ("fathomless, n_restarts=5", UnboundedDepthClassifier(random_state=0, n_restarts=5), X, X_test),
         (
             "fathomless, 5 averaged",
-            UnboundedDepthClassifier(random_state=0, n_restarts=5, restarts="average"),
+            UnboundedDepthClassifier(random_state=0, n_restarts=Restarts(count=5, keep="average")),
             X,
             X_test,
         ),

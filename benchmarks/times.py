@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-KINDS: dict[str, dict[str, Any]] = {"default": {}, "one": {"members": 1}, "before": {"structure_from": "elbo"}}
+KINDS: dict[str, dict[str, Any]] = {"default": {}, "one": {"cv": 1}, "before": {"structure_from": "elbo"}}
 
 
 def cell(truth: str, rows: int, kind: str) -> dict[str, float]:

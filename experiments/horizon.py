@@ -33,7 +33,7 @@ def run(request: Request) -> Result:
         "rotations": [2, 10, 18] if full else [2, 6],
         "repetitions": 5 if full else 1,
         "rows": 1024 if full else 200,
-        "options": {} if full else {"members": 2, "epochs": 40, "learning_rate": 0.02},
+        "options": {} if full else {"cv": 2, "epochs": 40, "learning_rate": 0.02},
     }
     rotations, repetitions = settings["rotations"], settings["repetitions"]
     cells = [(rotation, s) for rotation in rotations for s in range(repetitions)]

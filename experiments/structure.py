@@ -26,7 +26,7 @@ __all__ = ["KINDS", "TABLES", "figure", "run", "table"]
 #: Options of each kind of estimator.
 KINDS: dict[str, dict[str, Any]] = {
     "default": {},
-    "one": {"members": 1},
+    "one": {"cv": 1},
     "elbo": {"structure_from": "elbo"},
     "elbo@8": {"structure_from": "elbo", "structure_from__initial_depth": 8.0},
 }
@@ -100,7 +100,7 @@ def run(request: Request) -> Result:
     settings: dict[str, Any] = {
         "seed": request.seed,
         "tables": list(TABLES if full else TABLES[1:3]),
-        "kinds": KINDS if full else {"default": {"members": 3, "epochs": 150, "width": 16, "learning_rate": 0.02}},
+        "kinds": KINDS if full else {"default": {"cv": 3, "epochs": 150, "width": 16, "learning_rate": 0.02}},
         "seeds": 2 if full else 1,
         "rows": {name: 1024 if name.startswith("spiral") else 2000 if name[0] == "t" else 600 for name in TABLES}
         if full

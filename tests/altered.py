@@ -87,8 +87,8 @@ VALUES: list[Any] = [
     *([[1, 2], [3]], {"x": 1}, {"class": "os.system", "fields": {"command": "touch pwned"}}, {"function": True}),
     {"class": "SmoothTruncation", "fields": {}},
 ]
-HMC = {"weights": Chains(chains=2, sweeps=16, leapfrogs=3, states=4), "members": 2, "epochs": 8, "width": 6}
-SHORT = {"members": 1, "epochs": 5, "width": 6}
+HMC = {"weights": Chains(chains=2, sweeps=16, leapfrogs=3, states=4), "cv": 2, "epochs": 8, "width": 6}
+SHORT = {"cv": 1, "epochs": 5, "width": 6}
 #: Events that no loading causes.
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "ctypes.dlopen")
 
@@ -125,11 +125,11 @@ def fits() -> dict[str, Callable[[], Fit]]:
             regressor,
             number,
             vary={"activation": ["relu", "tanh"]},
-            **{**SHORT, "members": 2},
+            **{**SHORT, "cv": 2},
             validation_fraction="auto",
         ),
         "depth-labels": depth(classifier, np.column_stack([label, 1 - label]), **SHORT),
-        "depth-transformer": depth(regressor, number, architecture="transformer", members=1, epochs=2, width=4),
+        "depth-transformer": depth(regressor, number, architecture="transformer", cv=1, epochs=2, width=4),
         "sparse-temperatures": depth(
             "SparseBayesRegressor", number, temperature=(0.5, 1.0), epochs=5, width=4, weight_draws=4
         ),

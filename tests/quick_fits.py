@@ -38,11 +38,11 @@ def classes(n: int = 80, k: int = 3, seed: int = 0) -> tuple[Array, Array]:
 
 
 def regressor(**options: Any) -> UnboundedDepthRegressor:
-    return UnboundedDepthRegressor(**{"epochs": 8, "width": 8, "members": 1, "random_state": 0, **options})
+    return UnboundedDepthRegressor(**{"epochs": 8, "width": 8, "cv": 1, "random_state": 0, **options})
 
 
 def classifier(**options: Any) -> UnboundedDepthClassifier:
-    return UnboundedDepthClassifier(**{"epochs": 8, "width": 8, "members": 1, "random_state": 0, **options})
+    return UnboundedDepthClassifier(**{"epochs": 8, "width": 8, "cv": 1, "random_state": 0, **options})
 
 
 def table(n: int = 70) -> dict[str, list[Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.posterior.laws import PoissonPrior
 from fathomless.system import io
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return regressor(members=1).fit(frame(), numbers()[:, 0]).save(tmp_path / "model")
+    return regressor(cv=1).fit(frame(), numbers()[:, 0]).save(tmp_path / "model")
 
 
 def load(folder: Path) -> Any:
@@ -151,7 +152,7 @@ def test_an_option_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_told_before_training(tmp_path: Path) -> None:
     X = numbers(100)
-    options = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0}
+    options = {"checkpoint": CheckpointOptions(tmp_path / "c", seconds=0)}
     regressor(**options).fit(X, X[:, 0])
     (path,) = (tmp_path / "c").glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:-1])

@@ -126,8 +126,9 @@ def test_the_documents_show_command_lines() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_commands_and_options_named_in_the_text_exist(path: Path) -> None:
     known = commands()
-    options = {option for command in known.values() for option in command._option_string_actions} | {"--version"}
-    options -= {flag for command in known.values() for flag in old_flags(command)}
+    options = {"--version"}
+    for command in known.values():
+        options |= set(command._option_string_actions) - set(old_flags(command))
     prose = re.sub(r"^```(?:.*\n)*?```", "", text(path), flags=re.M)
     for code in re.findall(r"`+([^`]+)`+", prose):
         words = code.split()

@@ -65,7 +65,7 @@ def runs(prepared: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
 
 def fit(table: Path, out: Path, *words: str) -> list[str]:
     roles = ["--target", "side", "--drop", "height", "--out", str(out)]
-    return ["fit", str(table), *roles, "--epochs", "4", "--members", "3", *words]
+    return ["fit", str(table), *roles, "--epochs", "4", "--cv", "3", *words]
 
 
 def test_a_disk_that_fills_up_costs_neither_the_old_model_nor_the_checkpoint(
@@ -99,7 +99,7 @@ def test_predictions_that_do_not_fit_leave_nothing_behind(disk: Path, table: Pat
 
 RUN = ["fit", "../table.csv", "--out", "run", "--target", "side", "--depth-law", "poisson", "--epochs", "30"]
 RUN += ["--structure-from", "elbo", "--elbo.rate", "1", "--width", "6", "--batch-size", "32", "--patience", "none"]
-RUN += ["--resume", "--checkpoint-seconds", "0", "--log-json"]
+RUN += ["--resume", "--checkpoint.seconds", "0", "--log-json"]
 
 
 def start(home: Path) -> "subprocess.Popen[str]":

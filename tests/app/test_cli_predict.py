@@ -106,7 +106,7 @@ def test_empty_standard_input_is_refused(call: Call, monkeypatch: pytest.MonkeyP
 def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
     fitted(call)
     table = houses()
-    python = UnboundedDepthRegressor(epochs=4, width=8, members=3, random_state=0)
+    python = UnboundedDepthRegressor(epochs=4, width=8, cv=3, random_state=0)
     python.fit(features(tables.read("houses.csv").frame), column(table, "price"))
     new = write("new.csv", houses(seed=1))
     found = predicted(call, data=new)
@@ -126,7 +126,7 @@ def test_predictions_are_those_of_python_bit_for_bit(call: Call) -> None:
 def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str) -> None:
     fitted(call, target)
     table = tables.read("houses.csv").frame
-    python = UnboundedDepthClassifier(epochs=4, width=8, members=3, random_state=0)
+    python = UnboundedDepthClassifier(epochs=4, width=8, cv=3, random_state=0)
     python.fit(features(table), np.array(table[target].to_pylist()))
     found = predicted(call)
     assert found["class"].type == table[target].type
@@ -145,7 +145,7 @@ def test_classes_are_those_of_python_and_keep_their_type(call: Call, target: str
 def test_several_targets_are_predicted_together(call: Call) -> None:
     fit(call, "price", "--target", "rent")
     table = tables.read("houses.csv").frame
-    python = UnboundedDepthRegressor(epochs=4, width=8, members=3, random_state=0)
+    python = UnboundedDepthRegressor(epochs=4, width=8, cv=3, random_state=0)
     y = np.column_stack([column(table, "price"), column(table, "rent")])
     mean = python.fit(features(table), y).predict(features(table))
     found = predicted(call)
@@ -166,7 +166,7 @@ def test_columns_that_name_the_rows_are_left_out_of_streams_as_of_tables(call: C
     table = houses().select(["id", "size", "rooms", "price"]).append_column("serial", pa.array(range(N)))
     table = table.append_column("nr", pa.array([7 * i for i in range(N)]))
     pa.parquet.write_table(table, "houses.parquet", row_group_size=40)
-    words = ["--target", "price", *QUICK, "--members", "1"]
+    words = ["--target", "price", *QUICK, "--cv", "1"]
     seen = []
     for place, more in (("whole", []), ("streamed", ["--stream"])):
         said = call("fit", "houses.parquet", "--out", place, *words, *more)
@@ -216,7 +216,7 @@ def test_scores_count_rows_by_their_weight(call: Call, target: str) -> None:
 def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
     group = [f"p{i // 6}" for i in range(N)]
     write("grouped.csv", houses(patient=group))
-    fit(call, "price", "--groups", "patient", "--members", "3", data="grouped.csv")
+    fit(call, "price", "--groups", "patient", "--cv", "3", data="grouped.csv")
     found, manifest = manifests.predictor("run")
     assert manifest is not None
     assert manifest.groups == "patient"
@@ -228,7 +228,7 @@ def test_groups_share_a_fold_and_predict_nothing(call: Call) -> None:
         assert (own == own[:, :1]).all()
     assert "patient" not in call("predict", "run", "grouped.csv").err
     assert call("evaluate", "run", "grouped.csv").code == 0
-    said = call("fit", "grouped.csv", "--target", "price", "--out", "run", "--resume", "--members", "3")
+    said = call("fit", "grouped.csv", "--target", "price", "--out", "run", "--resume", "--cv", "3")
     refused(said, "--groups (here None, there patient)")
 
 
@@ -335,7 +335,7 @@ def test_predictions_do_not_depend_on_the_pieces(call: Call, monkeypatch: pytest
 
 
 def test_drawn_weights_are_the_same_in_every_piece(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit(call, "price", "--weights", "meanfield", "--weight-draws", "3", "--members", "auto")
+    fit(call, "price", "--weights", "meanfield", "--weight-draws", "3", "--cv", "auto")
     whole = predicted(call)
     assert (column(whole, "variance_weights") > 0).all()
     monkeypatch.setattr(tables, "batches", functools.partial(tables.batches, rows=40))
@@ -384,7 +384,7 @@ def test_one_row_is_read_as_its_table_was(call: Call) -> None:
     prices = [f"{n / 7:,.2f} €".translate(swap) for n in size]
     lines = ["size;day;price", *map(";".join, zip(features, prices, strict=True))]
     Path("german.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    said = call("fit", "german.csv", "--target", "price", "--epochs", "4", "--members", "1", "--out", "german")
+    said = call("fit", "german.csv", "--target", "price", "--epochs", "4", "--cv", "1", "--out", "german")
     assert "price: regression on 2 columns, 60 rows" in said.out
     assert "note: read as numbers with decimal commas, marks between thousands or units" in said.err
     assert "note: read as dates of the form %d.%m.%Y (--dates changes that): day" in said.err
@@ -433,7 +433,7 @@ def test_names_of_files_need_not_be_text(call: Call) -> None:
 def saved() -> UnboundedDepthRegressor:
     table = tables.read("houses.csv").frame
     y = np.column_stack([column(table, "price"), column(table, "rent")])
-    python = UnboundedDepthRegressor(epochs=2, width=4, members=3, random_state=0).fit(features(table), y)
+    python = UnboundedDepthRegressor(epochs=2, width=4, cv=3, random_state=0).fit(features(table), y)
     python.save("saved")
     return python
 
@@ -458,7 +458,7 @@ def test_an_estimator_that_python_saved_is_not_evaluated(call: Call, saved: Unbo
 
 def test_an_estimator_of_an_array_takes_columns_by_position(call: Call) -> None:
     X = np.random.default_rng(0).normal(size=(N, 2))
-    python = UnboundedDepthRegressor(epochs=2, width=4, members=3, random_state=0).fit(X, X[:, 0])
+    python = UnboundedDepthRegressor(epochs=2, width=4, cv=3, random_state=0).fit(X, X[:, 0])
     python.save("saved")
     write("new.csv", pa.table({"any": X[:, 0], "name": X[:, 1]}))
     np.testing.assert_array_equal(column(predicted(call, run="saved", data="new.csv"), "mean"), python.predict(X))

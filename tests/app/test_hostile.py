@@ -22,6 +22,7 @@ from commands import Call
 from fathomless import (
     ContinuousDepthRegressor,
     FiniteNetworkRegressor,
+    Heun,
     SparseBayesRegressor,
     UnboundedDepthRegressor,
 )
@@ -35,6 +36,7 @@ from run_folders import FIT, write_table
 
 BAIT = ["=1+1", '=HYPERLINK("http://127.0.0.1","x")', "+1", "-1+2", "@SUM(A1)", "#N/A", "plain", "a=b"]
 FINITE, SPARSE, PATHS = "finite", "sparse", "paths"
+KNOTS = {"class": "PathOptions", "fields": {"knots": 10**8}}
 
 
 def test_text_in_a_sheet_is_no_formula(workplace: None) -> None:
@@ -52,7 +54,7 @@ def test_names_reach_the_terminal_without_control_characters(call: Call, workpla
     table = write_table("data.csv")
     with writer("bait.csv") as write:
         write(table.rename_columns(["size", "col\x1b[31mour\u202e", name]))
-    said = call("fit", "bait.csv", *FIT[2:], "--target", name, "--members", "1")
+    said = call("fit", "bait.csv", *FIT[2:], "--target", name, "--cv", "1")
     for one in (
         call(*[name if word == "price" else word for word in ["fit", "bait.csv", *FIT[2:]]]),
         call("predict", "run", "bait.csv", "--out", "p.csv"),
@@ -66,7 +68,7 @@ def test_names_reach_the_terminal_without_control_characters(call: Call, workpla
 
 
 def test_closed_standard_output_is_told(call: Call, data_csv: None) -> None:
-    call(*FIT, "--members", "1")
+    call(*FIT, "--cv", "1")
     command = f"'{sys.executable}' -m fathomless.app.cli predict run data.csv >&-"
     ended = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
@@ -81,7 +83,7 @@ def test_deep_folders_are_refused(call: Call, data_csv: None) -> None:
 
 @pytest.mark.parametrize("name", ["log.jsonl", "evaluations", "checkpoint"])
 def test_links_inside_a_run_are_not_followed(call: Call, data_csv: None, name: str) -> None:
-    call(*FIT, "--members", "1")
+    call(*FIT, "--cv", "1")
     Path("elsewhere").mkdir()
     bait = Path("elsewhere/manifest.json")
     bait.write_text(json.dumps({"format": io.FORMAT}))
@@ -91,7 +93,7 @@ def test_links_inside_a_run_are_not_followed(call: Call, data_csv: None, name: s
     if place.exists():
         place.rename(place.with_name("old"))
     os.symlink(target.resolve(), place, target_is_directory=target.is_dir())
-    said = call(*FIT, "--members", "1", "--overwrite")
+    said = call(*FIT, "--cv", "1", "--overwrite")
     assert said.code == 2
     assert name in said.err
     assert bait.exists()
@@ -140,7 +142,7 @@ def test_json_that_was_made_to_break_a_reader_is_refused(
 
 
 def test_parts_of_different_runs_are_refused(call: Call, data_csv: None) -> None:
-    quick = ["--members", "1", "--epochs", "3", "--quiet"]
+    quick = ["--cv", "1", "--epochs", "3", "--quiet"]
     call(*FIT, *quick)
     call(*["other" if word == "run" else "size" if word == "price" else word for word in FIT], *quick)
     for path in Path("run").glob("tensors-*"):
@@ -155,7 +157,7 @@ def test_parts_of_different_runs_are_refused(call: Call, data_csv: None) -> None
 
 
 def test_a_run_whose_end_was_interrupted_shows_no_old_scores(call: Call, data_csv: None) -> None:
-    call(*FIT, "--members", "1", "--epochs", "3")
+    call(*FIT, "--cv", "1", "--epochs", "3")
     asked = json.loads(Path("run/run.json").read_text())
     Path("run/unfinished.json").write_text(json.dumps({**asked, "model": ""}))
     for words in (["evaluate", "run", "data.csv"], ["report", "run"]):
@@ -163,7 +165,7 @@ def test_a_run_whose_end_was_interrupted_shows_no_old_scores(call: Call, data_cs
         assert said.code == 2
         assert "the end of the run in run was interrupted" in said.err
     assert call("predict", "run", "data.csv", "--out", "p.csv").code == 0
-    again = call(*FIT, "--members", "1", "--epochs", "3", "--resume")
+    again = call(*FIT, "--cv", "1", "--epochs", "3", "--resume")
     assert again.code == 0, again.err
     assert call("report", "run").code == 0
 
@@ -182,7 +184,7 @@ KIND = {"options": {}, "weight": 1.0, "networks": 2}
     ],
 )
 def test_altered_models_build_and_set_nothing(tmp_path: Path, change: dict[str, object], message: str) -> None:
-    UnboundedDepthRegressor(width=4, epochs=2, members=2, random_state=0).fit(*problem(30)).save(tmp_path / "m")
+    UnboundedDepthRegressor(width=4, epochs=2, cv=2, random_state=0).fit(*problem(30)).save(tmp_path / "m")
     rewrite(tmp_path / "m", lambda meta: meta.update(change))
     with pytest.raises(FileError, match=message) as told:
         UnboundedDepthRegressor.load(tmp_path / "m")
@@ -201,7 +203,7 @@ def test_altered_models_build_and_set_nothing(tmp_path: Path, change: dict[str, 
         (SPARSE, lambda meta: meta["options"].update(depth=900), "its options build a larger network than its tensors"),
         (SPARSE, lambda meta: meta["options"].update(weight_draws=""), "weight_draws='' was given"),
         (SPARSE, lambda meta: meta["options"].update(weight_draws=10**9), "at most 10,000 is allowed"),
-        (PATHS, lambda meta: meta["options"].update(knots=10**8), "knots=100000000 was given; at most 1,000"),
+        (PATHS, lambda meta: meta["options"].update(path=KNOTS), "path__knots=100000000 was given; at most 1,000"),
         (PATHS, lambda meta: meta["options"].update(horizon=1e9), "larger network than its tensors"),
     ],
 )
@@ -233,7 +235,11 @@ def test_wide_tables_and_bombs_ask_for_memory_first(workplace: None, monkeypatch
 @cache
 def small(model: str) -> Any:
     """Fit a small model."""
-    options = {"finite": {"depth": 2}, "sparse": {"depth": 1}, "paths": {"hidden": 4, "steps": 2, "members": 1}}[model]
+    options = {
+        "finite": {"depth": 2},
+        "sparse": {"depth": 1},
+        "paths": {"hidden": 4, "solver": Heun(steps=2), "cv": 1},
+    }[model]
     kind = {"finite": FiniteNetworkRegressor, "sparse": SparseBayesRegressor, "paths": ContinuousDepthRegressor}[model]
     return kind(width=4, epochs=1, random_state=0, **options).fit(*problem(30))
 

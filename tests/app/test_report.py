@@ -72,7 +72,7 @@ def page(
 
 
 def small(kind, **options):
-    return kind(**{"random_state": 0, "epochs": 6, "width": 16, "members": 1, **options})
+    return kind(**{"random_state": 0, "epochs": 6, "width": 16, "cv": 1, **options})
 
 
 @pytest.fixture(scope="module")

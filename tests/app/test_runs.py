@@ -67,7 +67,7 @@ def test_a_finished_run_is_an_estimator_that_python_loads(call: Call) -> None:
     call(*FIT)
     loaded = UnboundedDepthRegressor.load("run")
     table = tables.read("data.csv").frame
-    fitted = UnboundedDepthRegressor(epochs=24, width=4, members=3, random_state=0)
+    fitted = UnboundedDepthRegressor(epochs=24, width=4, cv=3, random_state=0)
     fitted.fit(table.drop_columns("price"), table["price"].to_numpy())
     np.testing.assert_array_equal(
         loaded.predict(table.drop_columns("price")), fitted.predict(table.drop_columns("price"))
@@ -109,7 +109,7 @@ def test_the_card_says_what_was_asked(call: Call) -> None:
 
 def test_small_data_hold_nothing_out_and_the_training_rows_are_scored_alone(call: Call) -> None:
     write_table("data.csv", rows=20)
-    assert call(*FIT, "--members", "1").code == 0
+    assert call(*FIT, "--cv", "1").code == 0
     assert [found.name for found in runs.evaluations("run")] == ["training rows"]
 
 
@@ -309,7 +309,7 @@ NAMES = [
 
 
 def test_evaluations_of_different_names_are_kept_apart(call: Call) -> None:
-    call(*FIT, "--members", "1")
+    call(*FIT, "--cv", "1")
     estimator, _ = runs.load("run")
     table = tables.read("data.csv").frame
     X, y = table.drop_columns("price"), table["price"].to_numpy()

@@ -104,7 +104,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bytes(
     assert first == "fathomless: stopping after this epoch, with a checkpoint; once more stops at once"
     assert last == (
         f"fathomless fit: the fit was paused after epoch {at} of 24. To go on: fathomless fit --resume "
-        "data.csv --target price --out run --epochs 24 --width 4 --quiet --members 3"
+        "data.csv --target price --out run --epochs 24 --width 4 --quiet --cv 3"
     )
     assert {path.name for path in Path("run").iterdir()} == {
         "unfinished.json",
@@ -204,7 +204,7 @@ def test_only_the_same_run_is_resumed(call: Call, changes: list[str], difference
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
-STEADY = ["--schedule", "constant", "--members", "1", "--structure-from", "elbo", "--elbo.rate", "0.3"]
+STEADY = ["--adam.schedule", "constant", "--cv", "1", "--structure-from", "elbo", "--elbo.rate", "0.3"]
 
 
 def test_a_finished_run_at_steady_rates_can_be_lengthened(call: Call) -> None:

@@ -19,7 +19,7 @@ from fathomless.system.locks import LOCK, writing
 from run_folders import FIT, write_table
 
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
-SHORT = [*FIT, "--epochs", "2", "--members", "2"]
+SHORT = [*FIT, "--epochs", "2", "--cv", "2"]
 
 
 def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_under_other_versions_tells_it(
     write_table("data.csv")
     chains = ["--structure", "graph", "--sweeps", "24", "--states", "4", "--networks", "4", "--chains", "2", "--quiet"]
     words = SHORT if structure == "depth" else ["fit", "data.csv", "--target", "price", "--out", "run", *chains]
-    words = [*words, "--checkpoint-seconds", "0"]
+    words = [*words, "--checkpoint.seconds", "0"]
     remove, save = io.remove, io.save
 
     def stopped(folder: Any, **given: Any) -> Path:
@@ -102,7 +102,7 @@ def test_versions_are_kept_from_one_checkpoint_to_the_next(tmp_path: Path, monke
         run.pause = True
 
     def fit(**more: Any) -> UnboundedDepthRegressor:
-        options: dict[str, Any] = {"width": 4, "epochs": 40, "batch_size": 20, "members": 1, "random_state": 0}
+        options: dict[str, Any] = {"width": 4, "epochs": 40, "batch_size": 20, "cv": 1, "random_state": 0}
         options |= {"checkpoint": tmp_path, "structure_from": "elbo", **more}
         return UnboundedDepthRegressor(**options).fit(X, X[:, 0])
 

@@ -8,8 +8,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import RepeatedKFold
 
 import fathomless
 from battery.cases import CASES, TRAINED, Case, fitted, named, parts, rows
@@ -21,6 +23,7 @@ from fathomless.estimators.options import (
     NaturalLawOptions,
     options_of,
 )
+from fathomless.estimators.values import Restarts
 from fathomless.families import registry
 from fathomless.inference.out_of_fold.heads import as_points
 from fathomless.inference.runs.run import structure_parameters
@@ -78,13 +81,44 @@ def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case
 def test_restarts_are_trained_side_by_side_or_refused(case: Case) -> None:
     model, _ = parts(case)
     model = model.members[0] if isinstance(model, Ensemble) else model
-    several = case.estimator(n_restarts=2, restarts="average")
+    several = case.estimator(n_restarts=Restarts(count=2, keep="average"))
     if isinstance(model, Stackable):
         assert isinstance(several.fit(*case.table()).model_, Ensemble)
     else:
         with pytest.raises(DataError, match="Stackable"):
             several.fit(*case.table())
         assert "model_" not in vars(several)
+
+
+@pytest.mark.parametrize(**named([case for case in TRAINED if "cv" in case.options]))
+def test_a_splitter_is_the_array_of_its_folds(case: Case, tmp_path: Path) -> None:
+    X, y = case.table()
+    splitter = RepeatedKFold(n_splits=2, n_repeats=2, random_state=0)
+    fitted = case.estimator(cv=splitter).fit(X, y)
+    folds = np.full((2, len(X)), -1)
+    for i, (_, test) in enumerate(splitter.split(X)):
+        folds[i // 2, test] = i % 2
+    assert np.array_equal(fitted.fold_, folds)
+    again = case.estimator(cv=folds).fit(X, y)
+    for name, tensor in fitted.model_.state_dict().items():
+        assert torch.equal(tensor, again.model_.state_dict()[name]), name
+    fitted.save(tmp_path / "m")
+    loaded = fathomless.load(tmp_path / "m")
+    assert np.array_equal(loaded.cv, folds)
+    assert np.array_equal(loaded.predict(X), fitted.predict(X))
+
+
+@pytest.mark.parametrize(**named([case for case in TRAINED if case.plain]))
+def test_numbers_of_starts_keep_the_choice_among_them(case: Case) -> None:
+    usual = type(case.estimator())()._restarts()
+    assert case.estimator(n_restarts=3)._restarts() == Restarts(count=3, keep=usual.keep)
+    assert usual == (Restarts(count=5, keep="average") if case.family.name == "ensemble" else Restarts())
+    for keep in ("best", "average"):
+        expected = Restarts(count=3, keep=keep)
+        assert case.estimator(n_restarts=3).set_params(n_restarts__keep=keep)._restarts() == expected
+        with pytest.warns(FutureWarning, match="restarts will be removed in the next version; use n_restarts="):
+            old = case.estimator(n_restarts=3, restarts=keep)
+        assert old._restarts() == expected
 
 
 @pytest.mark.parametrize(**named(CASES))

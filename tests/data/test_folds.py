@@ -7,9 +7,19 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.model_selection import (
+    GroupKFold,
+    KFold,
+    LeavePOut,
+    PredefinedSplit,
+    RepeatedKFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    TimeSeriesSplit,
+)
 
 from fathomless.data.blocks import Blocks
-from fathomless.data.folds import fold_rows, given_folds
+from fathomless.data.folds import fold_rows, given_folds, keep_groups, split_folds
 from fathomless.data.rows import Rows
 from fathomless.inference.out_of_fold.crossfit import folded
 from fathomless.system.errors import DataError, DataWarning
@@ -110,3 +120,86 @@ def test_batches_hold_each_row_of_each_network_once() -> None:
     for own, counted in zip(inside, seen, strict=True):
         assert torch.equal(torch.nonzero(counted).flatten(), own)
         assert counted.max() == 1.0
+
+
+# ------------------------------------------------------------------------------------------ splitters and arrays
+
+
+class Purged:
+    """A splitter whose training rows are not all rows but the tested ones."""
+
+    def split(self, X: np.ndarray, y: object = None, groups: object = None) -> list[tuple[list[int], list[int]]]:
+        return [([2, 3], [0]), ([0, 3], [1, 2]), ([0, 1], [3])]
+
+    def get_n_splits(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("splitter", "shape", "count"),
+    [
+        (KFold(4), (1, 24), 4),
+        (KFold(3, shuffle=True, random_state=0), (1, 24), 3),
+        (StratifiedKFold(2), (1, 24), 2),
+        (GroupKFold(3), (1, 24), 3),
+        (RepeatedKFold(n_splits=4, n_repeats=3, random_state=0), (3, 24), 4),
+        (PredefinedSplit(np.arange(24) % 5), (1, 24), 5),
+    ],
+    ids=str,
+)
+def test_a_splitter_tests_every_row_once_in_each_repetition(
+    splitter: KFold, shape: tuple[int, int], count: int
+) -> None:
+    x, y, groups = np.zeros((24, 1)), np.arange(24) % 2, np.arange(24) // 3
+    folds = split_folds(splitter, x, y, groups).numpy()
+    assert folds.shape == shape
+    for i, (train, test) in enumerate(splitter.split(x, y, groups if isinstance(splitter, GroupKFold) else None)):
+        line, fold = folds[i // count], i % count
+        assert np.array_equal(np.flatnonzero(line == fold), np.sort(test))
+        assert np.array_equal(np.flatnonzero(line != fold), np.sort(train))
+    assert i + 1 == len(folds) * count
+
+
+@pytest.mark.parametrize(
+    ("splitter", "message"),
+    [
+        (
+            TimeSeriesSplit(3),
+            r"cv=TimeSeriesSplit\(.* trains on 6 and tests on 6 of 24 rows; .*Folds\(order='blocks'\)",
+        ),
+        (ShuffleSplit(9, random_state=0), r"cv=ShuffleSplit\(.* tests some rows more than once"),
+        (ShuffleSplit(1, random_state=0), r"cv=ShuffleSplit\(.* does not test every row"),
+        (LeavePOut(2), "tests some rows more than once"),
+        (KFold(30), r"cannot split these 24 rows \(Cannot have number of splits .*\); use another"),
+        (GroupKFold(3), r"cannot split these 24 rows \(The 'groups' parameter should not be None\)"),
+        (StratifiedKFold(3), r"cannot split these 24 rows \(Supported target types"),
+        (PredefinedSplit(np.arange(30) % 2), "cannot split these 24 rows"),
+        (PredefinedSplit(np.r_[-1, np.arange(23) % 2]), "does not test every row"),
+        (Purged(), "trains on 2 and tests on 1 of 24 rows"),
+        (KFold, r"cv=KFold was given, which is a class; use cv=KFold\(\)"),
+    ],
+    ids=str,
+)
+def test_splitters_that_cannot_be_cross_fitted_are_refused(splitter: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        split_folds(splitter, np.zeros((24, 1)), np.linspace(0.0, 1.0, 24))
+
+
+def test_arrays_have_one_partition_or_several() -> None:
+    first, second = np.array([5, 5, 7, 7, 9, 9]), np.array([1, 2, 3, 1, 2, 3])
+    assert given_folds(first, 6).tolist() == [[0, 0, 1, 1, 2, 2]]
+    assert given_folds([first, second], 6).tolist() == [[0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2]]
+    assert given_folds([first, second], 6, np.array([0, 1, 2, 3, 4])).shape == (2, 5)
+    with pytest.raises(DataError, match="with 2 to 3 folds; all partitions need as many"):
+        given_folds([first, (first > 5) * 1], 6)
+    for wrong in (first[:5], first * 1.0, [[1, 2], [3]], [], np.zeros((1, 1, 6), dtype=int)):
+        with pytest.raises(DataError, match="cv"):
+            given_folds(wrong, 6)
+
+
+def test_a_group_stays_in_one_fold() -> None:
+    folds = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])
+    assert keep_groups(folds, np.array(["a", "a", "b", "b"])) is folds
+    assert keep_groups(folds, None) is folds
+    with pytest.raises(DataError, match="rows of one group into several folds"):
+        keep_groups(torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]), np.array([3, 3, 4, 4]))

@@ -267,7 +267,7 @@ def test_many_small_chunks_learn_about_as_well_as_memory_does_even_if_sorted(tmp
     X, y = noisy(4000)
     order = np.argsort(y[:3000])
     source = streams.arrays(*saved(tmp_path, X[order], y[order]), chunk=8, pool=1024)
-    options = {**QUICK, "members": 1, "epochs": 20, "width": 16}
+    options = {**QUICK, "cv": 1, "epochs": 20, "width": 16}
     streamed = UnboundedDepthRegressor(**options).fit_stream(source)
     whole = UnboundedDepthRegressor(**options).fit(X[:3000], y[:3000])
     errors = [np.mean((model.predict(X[3000:]) - y[3000:]) ** 2) for model in (streamed, whole)]

@@ -50,7 +50,7 @@ def test_balanced_and_sample_weight_multiply_and_folds_see_them() -> None:
     X, y = classes(90)
     y = np.where(y == 0, "rare", "usual")
     weight = np.arange(90) % 2 + 1.0
-    options: dict[str, Any] = {"members": 3}
+    options: dict[str, Any] = {"cv": 3}
     fitted = classifier(class_weight="balanced", **options).fit(X, y, sample_weight=weight)
     counts = {label: weight[y == label].sum() for label in ("rare", "usual")}
     by_row = weight * np.array([weight.sum() / (2 * counts[label]) for label in y])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless import Folds, Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.problem import Problem
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.runs.run import Run
 from fathomless.posterior.ensemble import Ensemble
@@ -26,11 +26,11 @@ SHORT: dict[str, Any] = {"epochs": 30, "width": 8, "random_state": 0}
 
 
 def regressor(**options: Any) -> UnboundedDepthRegressor:
-    return UnboundedDepthRegressor(**{**SHORT, "members": 4, **options})
+    return UnboundedDepthRegressor(**{**SHORT, "cv": 4, **options})
 
 
 def classifier(**options: Any) -> UnboundedDepthClassifier:
-    return UnboundedDepthClassifier(**{**SHORT, "members": 4, **options})
+    return UnboundedDepthClassifier(**{**SHORT, "cv": 4, **options})
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 def test_every_row_has_a_fold_and_a_score() -> None:
     X, y = problem(61)
-    fitted = regressor(repeats=2).fit(X, y)
+    fitted = regressor(cv=Folds(n_splits=4, n_repeats=2)).fit(X, y)
     assert fitted.fold_ is not None
     assert fitted.fold_.shape == (2, 61)
     assert set(fitted.fold_.ravel()) == {0, 1, 2, 3}
@@ -82,7 +82,7 @@ def test_out_of_fold_predictions_are_of_networks_that_have_not_seen_the_row() ->
     with pytest.raises(DataError, match="fold has shape"):
         fitted.predict_dist(X[:3], fold=fitted.fold_)
     with pytest.raises(DataError, match="no networks were cross-fitted"):
-        regressor(members=1).fit(X, y).predict_dist(X, fold=fitted.fold_)
+        regressor(cv=1).fit(X, y).predict_dist(X, fold=fitted.fold_)
 
 
 def test_validation_score_is_in_units_of_the_target() -> None:
@@ -126,11 +126,11 @@ def test_options_of_one_network_win() -> None:
     with pytest.raises(DataError, match="ask for one network"):
         regressor(validation_fraction=0.2).fit(X, y)
     with pytest.raises(DataError, match="at most as many"):
-        regressor(members=100).fit(X, y)
+        regressor(cv=100).fit(X, y)
     with pytest.raises(DataError, match="none are held out"):
-        UnboundedDepthRegressor(**SHORT, members=1, structure_from="held_out").fit(X[:20], y[:20])
+        UnboundedDepthRegressor(**SHORT, cv=1, structure_from="held_out").fit(X[:20], y[:20])
     with pytest.raises(DataError, match="groups were given"):
-        UnboundedDepthRegressor(**SHORT, members=1, validation_fraction=0.0).fit(X, y, groups=np.arange(80) % 7)
+        UnboundedDepthRegressor(**SHORT, cv=1, validation_fraction=0.0).fit(X, y, groups=np.arange(80) % 7)
 
 
 @pytest.mark.filterwarnings("ignore:.* given; fewer than 12:fathomless.system.errors.DataWarning")
@@ -174,13 +174,15 @@ def test_a_network_that_diverged_is_left_out(tmp_path: Path, monkeypatch: pytest
     assert np.array_equal(again.predict(X), rest.predict(X))
 
 
-@pytest.mark.parametrize("options", [{}, {"repeats": 2}, {"depth_law": "stick_breaking"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"cv": Folds(n_splits=2, n_repeats=2)}, {"depth_law": "stick_breaking"}], ids=str
+)
 def test_several_networks_may_share_a_law_that_the_bound_finds(options: dict[str, Any]) -> None:
     X, y = problem(40)
-    fitted = regressor(structure_from="elbo", epochs=5, members=2, **options).fit(X, y)
+    fitted = regressor(**{"structure_from": "elbo", "epochs": 5, "cv": 2, **options}).fit(X, y)
     assert isinstance(fitted.model_, Ensemble)
     first, *rest = [dict(member.state_dict()) for member in fitted.model_.members]
-    assert len(rest) == 2 * options.get("repeats", 1) - 1
+    assert len(rest) == (4 if "cv" in options else 2) - 1
     for other in rest:
         assert all(torch.equal(first[name], other[name]) for name in first if name.startswith("law"))
     assert np.isfinite(fitted.predict(X)).all()
@@ -193,13 +195,13 @@ def test_groups_and_given_folds_are_used() -> None:
     assert folds is not None
     assert all(len(set(folds[0, groups == name])) == 1 for name in np.unique(groups))
     own = np.arange(60) % 3
-    given = regressor(folds=own).fit(X, y).fold_
+    given = regressor(cv=own).fit(X, y).fold_
     assert given is not None
     assert (given[0] == own).all()
-    some = regressor(folds=own).fit(X, y, sample_weight=(np.arange(60) >= 10) * 1.0).fold_
+    some = regressor(cv=own).fit(X, y, sample_weight=(np.arange(60) >= 10) * 1.0).fold_
     assert some is not None
     assert (some[0] == np.where(np.arange(60) >= 10, own, -1)).all()
-    blocks = regressor(folds="blocks").fit(X, y).fold_
+    blocks = regressor(cv=Folds(n_splits=4, order="blocks")).fit(X, y).fold_
     assert blocks is not None
     assert (np.diff(blocks[0]) >= 0).all()
 
@@ -276,7 +278,7 @@ def test_several_targets_have_joint_densities() -> None:
 def test_restarts_are_judged_by_the_same_rows() -> None:
     X, y = problem(80)
     best = UnboundedDepthRegressor(**SHORT, n_restarts=3).fit(X, y)
-    average = UnboundedDepthRegressor(**SHORT, n_restarts=3, restarts="average").fit(X, y)
+    average = UnboundedDepthRegressor(**SHORT, n_restarts=Restarts(count=3, keep="average")).fit(X, y)
     assert isinstance(best.model_, UnboundedDepth)
     assert isinstance(average.model_, Ensemble)
     assert best.fit_diagnostics_.structure
@@ -292,8 +294,8 @@ def test_named_law_and_fixed_depth() -> None:
     assert fixed.depth_posterior_ == {2: 1.0}
     assert fixed.fold_ is not None
     assert fixed.validation_score_ is not None
-    with pytest.warns(DataWarning, match="schedule"):
-        regressor(schedule="constant").fit(X, y)
+    with pytest.warns(DataWarning, match="optimizer__schedule"):
+        regressor(optimizer=Adam(schedule="constant")).fit(X, y)
 
 
 def test_drawn_weights_keep_the_bound_by_default() -> None:
@@ -304,7 +306,7 @@ def test_drawn_weights_keep_the_bound_by_default() -> None:
     rows = UnboundedDepthRegressor(**SHORT, weights="meanfield", structure_from="held_out").fit(X, y)
     assert rows.fit_diagnostics_.structure
     with pytest.raises(DataError, match="weights='map'"):
-        UnboundedDepthRegressor(**SHORT, weights="meanfield", members=3).fit(X, y)
+        UnboundedDepthRegressor(**SHORT, weights="meanfield", cv=3).fit(X, y)
 
 
 def test_resume_is_bit_equal(tmp_path: Path) -> None:
@@ -315,12 +317,12 @@ def test_resume_is_bit_equal(tmp_path: Path) -> None:
 
     whole = regressor().fit(X, y)
     with pytest.raises(PausedError):
-        regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0, callbacks=[stop]).fit(X, y)
-    again = regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0).fit(X, y)
+        regressor(checkpoint=CheckpointOptions(tmp_path / "c", seconds=0.0), callbacks=[stop]).fit(X, y)
+    again = regressor(checkpoint=CheckpointOptions(tmp_path / "c", seconds=0.0)).fit(X, y)
     assert np.array_equal(whole.predict(X), again.predict(X))
     assert whole.fit_diagnostics_ == again.fit_diagnostics_
     with pytest.raises(DataError, match="other data or other options"):
-        regressor(checkpoint=tmp_path / "c", members=3).fit(X, y)
+        regressor(checkpoint=tmp_path / "c", cv=3).fit(X, y)
 
 
 def test_evaluation_out_of_fold_is_the_reported_score() -> None:
@@ -337,7 +339,7 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(100, 8))
     y = 10.0 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20.0 * (X[:, 2] - 0.5) ** 2 + 5.0 * X[:, 3] + rng.normal(size=100)
-    fitted = regressor(epochs=200, members=10, width=32).fit(X, y)
+    fitted = regressor(epochs=200, cv=10, width=32).fit(X, y)
     (factor,) = fitted.fit_diagnostics_.narrowing
     assert 0.4 < factor < 0.99
     alone = fitted.predict_dist(X, fold=fitted.fold_)
@@ -414,7 +416,11 @@ def test_paper_preset_is_untouched(kind: str, preset: str) -> None:
     """With structure from the bound, fits are those of version 0.1 (the same bytes on one machine)."""
     options: dict[str, Any] = {"epochs": 20, "width": 8, "random_state": 0, "structure_from": "elbo"}
     if preset == "paper":
-        options |= {"depth_law": "quantile", "structure_from": ELBO(initial_depth=1.0), "schedule": "constant"}
+        options |= {
+            "depth_law": "quantile",
+            "structure_from": ELBO(initial_depth=1.0),
+            "optimizer": Adam(schedule="constant"),
+        }
     fitted: UnboundedDepthClassifier | UnboundedDepthRegressor
     if kind == "regressor":
         X, y = problem(80)
@@ -435,7 +441,7 @@ def test_doubt_grows_off_the_data(kind: str) -> None:
     X, y = problem(120)
     direction = np.random.default_rng(1).normal(size=(400, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-    options: dict[str, Any] = {"epochs": 150, "members": 10, "random_state": 0}
+    options: dict[str, Any] = {"epochs": 150, "cv": 10, "random_state": 0}
     fitted: UnboundedDepthClassifier | UnboundedDepthRegressor
     if kind == "regressor":
         fitted = UnboundedDepthRegressor(**options).fit(X, y)

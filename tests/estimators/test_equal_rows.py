@@ -20,9 +20,9 @@ from fathomless.posterior.diagnostics import EqualRows
 
 QUICK = {"epochs": 60, "width": 8, "random_state": 0}
 FAMILIES = [
-    (UnboundedDepthClassifier, {**QUICK, "members": 5}),
-    (UnboundedDepthClassifier, {**QUICK, "members": 1}),
-    (ContinuousDepthClassifier, {**QUICK, "members": 3}),
+    (UnboundedDepthClassifier, {**QUICK, "cv": 5}),
+    (UnboundedDepthClassifier, {**QUICK, "cv": 1}),
+    (ContinuousDepthClassifier, {**QUICK, "cv": 3}),
     (
         ProjectedBayesClassifier,
         {
@@ -62,7 +62,7 @@ def test_probabilities_are_within_the_error_of_the_counts(family: type, options:
 def test_rows_and_counts_are_one_fit(rows: int) -> None:
     X, y, _ = table(rows, 2, levels=4)
     cells, count = np.unique(np.column_stack([X, y]), axis=0, return_counts=True)
-    options = {**QUICK, "epochs": 20, "members": 4}
+    options = {**QUICK, "epochs": 20, "cv": 4}
     by_rows = UnboundedDepthClassifier(**options).fit(X, y)
     order = np.random.default_rng(0).permutation(len(y))
     by_order = UnboundedDepthClassifier(**options).fit(X[order], y[order])
@@ -77,7 +77,7 @@ def test_rows_and_counts_are_one_fit(rows: int) -> None:
 
 def test_the_score_of_a_contingency_table_is_that_of_fresh_rows() -> None:
     X, y, counted = table(900, 3)
-    fitted = UnboundedDepthClassifier(**{**QUICK, "members": 5}).fit(X, y)
+    fitted = UnboundedDepthClassifier(**{**QUICK, "cv": 5}).fit(X, y)
     rng = np.random.default_rng(4)
     level = rng.integers(0, 6, 4000)
     fresh = np.array([rng.choice(3, p=counted[k]) for k in level])
@@ -90,7 +90,7 @@ def test_ratings_have_the_deviation_of_the_data() -> None:
     rng = np.random.default_rng(2)
     X = rng.integers(0, 3, (900, 1)).astype(float)
     y = np.clip(np.round(3 + 0.5 * (X[:, 0] - 1) + rng.normal(0, 0.7, 900)), 1, 5)
-    fitted = UnboundedDepthRegressor(**{**QUICK, "members": 5}).fit(X, y)
+    fitted = UnboundedDepthRegressor(**{**QUICK, "cv": 5}).fit(X, y)
     mean, std = fitted.predict(X, return_std=True)
     assert std.mean() == pytest.approx((y - mean).std(), rel=0.05)
 
@@ -100,10 +100,10 @@ def test_copies_stay_together_whatever_their_number() -> None:
     X = rng.normal(size=(50, 3))
     y = rng.normal(size=50)
     place = np.repeat(np.arange(50), 8)
-    fitted = UnboundedDepthRegressor(**{**QUICK, "epochs": 5, "members": 5}).fit(X[place], y[place])
+    fitted = UnboundedDepthRegressor(**{**QUICK, "epochs": 5, "cv": 5}).fit(X[place], y[place])
     assert all(len(np.unique(fitted.fold_[0][place == i])) == 1 for i in range(50))
     assert fitted.fit_diagnostics_.repeats == EqualRows(rows=400, kind="copies")
-    alone = UnboundedDepthRegressor(**{**QUICK, "epochs": 5, "members": 1}).fit(X[place], y[place])
+    alone = UnboundedDepthRegressor(**{**QUICK, "epochs": 5, "cv": 1}).fit(X[place], y[place])
     held = np.zeros(400, dtype=bool)
     held[alone.held_out_] = True
     assert held.any()
@@ -115,10 +115,10 @@ def test_copies_stay_together_whatever_their_number() -> None:
 def test_groups_override_the_rule() -> None:
     X, y, _ = table(120, 6)
     groups = np.arange(120) // 4
-    fitted = UnboundedDepthClassifier(**{**QUICK, "epochs": 3, "members": 5}).fit(X, y, groups=groups)
+    fitted = UnboundedDepthClassifier(**{**QUICK, "epochs": 3, "cv": 5}).fit(X, y, groups=groups)
     assert all(len(np.unique(fitted.fold_[0][groups == g])) == 1 for g in range(30))
     assert fitted.fit_diagnostics_.repeats is None
-    alone = UnboundedDepthClassifier(**{**QUICK, "epochs": 3, "members": 1}).fit(X, y, groups=groups)
+    alone = UnboundedDepthClassifier(**{**QUICK, "epochs": 3, "cv": 1}).fit(X, y, groups=groups)
     held = np.isin(np.arange(120), alone.held_out_)
     assert held.any()
     assert all(held[groups == g].all() or not held[groups == g].any() for g in range(30))

@@ -47,12 +47,12 @@ def classes(n: int, k: int, seed: int = 0) -> tuple[Array, Array]:
 
 def regressor(**options: Any) -> UnboundedDepthRegressor:
     return UnboundedDepthRegressor(
-        **{"epochs": 40, "width": 8, "members": 1, "likelihood": "gaussian", "random_state": 0, **options}
+        **{"epochs": 40, "width": 8, "cv": 1, "likelihood": "gaussian", "random_state": 0, **options}
     )
 
 
 def classifier(**options: Any) -> UnboundedDepthClassifier:
-    return UnboundedDepthClassifier(**{"epochs": 40, "width": 8, "members": 1, "random_state": 0, **options})
+    return UnboundedDepthClassifier(**{"epochs": 40, "width": 8, "cv": 1, "random_state": 0, **options})
 
 
 @pytest.fixture(scope="module")

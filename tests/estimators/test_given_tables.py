@@ -29,11 +29,11 @@ ma = np.ma.masked_array
 
 
 def regressor(**options: Any) -> Any:
-    return any_regressor(**{"members": 1, **options})
+    return any_regressor(**{"cv": 1, **options})
 
 
 def classifier(**options: Any) -> Any:
-    return any_classifier(**{"members": 1, **options})
+    return any_classifier(**{"cv": 1, **options})
 
 
 def refused(message: str, X: Any, y: Any, weight: Any = None, kind: Any = ValueError, make: Any = regressor) -> None:
@@ -90,9 +90,9 @@ def test_hidden_targets_labels_weights_and_groups_are_refused() -> None:
     refused(f"Input sample_weight contains NaN. It is missing {rows}", X, y, hiding(np.ones(20)))
     for groups in (hiding(np.arange(20)), hiding(np.array(["a", "b"] * 10))):
         with pytest.raises(DataError, match=f"groups are missing .None or NaN. {rows}"):
-            regressor(members=2).fit(X, y, groups=groups)
-    with pytest.raises(DataError, match="folds of shape"):
-        regressor(members=2, folds=hiding(np.arange(20) % 2)).fit(X, y)
+            regressor(cv=2).fit(X, y, groups=groups)
+    with pytest.raises(DataError, match="cv of shape"):
+        regressor(cv=hiding(np.arange(20) % 2)).fit(X, y)
     with pytest.raises(DataError, match="Labels are missing"):
         classifier().partial_fit(X, ["a", "b"] * 10, classes=ma(["a", "b", "c"], [False, False, True]))
 
@@ -148,12 +148,12 @@ def test_gaps_of_nullable_columns_are_missing_values(library: str) -> None:
         with pytest.raises(DataError, match=r"Input sample_weight contains NaN\. It is missing in 1 of 20 rows"):
             regressor().fit(numbers(), numbers()[:, 0], sample_weight=column)
         with pytest.raises(DataError, match="groups are missing"):
-            regressor(members=2).fit(numbers(), numbers()[:, 0], groups=column)
+            regressor(cv=2).fit(numbers(), numbers()[:, 0], groups=column)
     for name in ("text", "truth"):
         with pytest.raises(DataError, match="Labels are missing in 1 of 20 rows"):
             classifier().fit(numbers(), table[name])
         with pytest.raises(DataError, match="groups are missing"):
-            regressor(members=2).fit(numbers(), numbers()[:, 0], groups=table[name])
+            regressor(cv=2).fit(numbers(), numbers()[:, 0], groups=table[name])
 
 
 # ------------------------------------------------------------------------------------------------- hardly any rows
@@ -166,8 +166,8 @@ def test_intervals_of_eight_rows_hold_more_than_those_of_a_network_that_saw_them
     X, new = r.normal(size=(8, 2)), r.normal(size=(200, 2))
     y, truth = X[:, 0] + 0.3 * r.normal(size=8), new[:, 0] + 0.3 * r.normal(size=200)
 
-    def held(members: str | int) -> float:
-        low, high = UnboundedDepthRegressor(members=members, random_state=0).fit(X, y).predict_interval(new)
+    def held(cv: str | int) -> float:
+        low, high = UnboundedDepthRegressor(cv=cv, random_state=0).fit(X, y).predict_interval(new)
         return float(((low <= truth) & (truth <= high)).mean())
 
     assert held("auto") > max(0.6, held(1) + 0.1)
@@ -344,7 +344,7 @@ def test_missing_groups_are_refused_with_their_number(gap: Any) -> None:
     real = np.arange(20.0)
     real[[4, 7]] = nan
     with pytest.raises(DataError, match=message):
-        regressor(members=2).fit(numbers(), numbers()[:, 0], groups=real)
+        regressor(cv=2).fit(numbers(), numbers()[:, 0], groups=real)
 
 
 def test_groups_that_cannot_be_read_are_refused() -> None:
@@ -356,7 +356,7 @@ def test_groups_that_cannot_be_read_are_refused() -> None:
         ([[1], [1, 2]] * 10, "groups cannot be read"),
     ):
         with pytest.raises(DataError, match=message):
-            regressor(members=2).fit(numbers(), numbers()[:, 0], groups=groups)
+            regressor(cv=2).fit(numbers(), numbers()[:, 0], groups=groups)
 
 
 # --------------------------------------------------------------------------------------------- labels and targets

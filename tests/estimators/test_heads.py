@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
+from fathomless import Folds, Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.data import streams
 from fathomless.families.depth import deploy
 from fathomless.families.depth.model import UnboundedDepth
@@ -19,7 +19,7 @@ from fathomless.posterior.likelihoods import LearnedNoise, LocationScale
 from fathomless.system.errors import DataError, DepthError
 from quick_fits import Array, classes, problem
 
-SHORT: dict[str, Any] = {"epochs": 30, "width": 8, "members": 1, "random_state": 0, "head": "laplace"}
+SHORT: dict[str, Any] = {"epochs": 30, "width": 8, "cv": 1, "random_state": 0, "head": "laplace"}
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
 
@@ -71,7 +71,7 @@ def test_doubt_grows_off_the_data(kind: str) -> None:
 def test_head_variance_is_not_counted_twice(members: int) -> None:
     """Noise and doubt about heads are together no more than the noise alone was: it is fitted with the heads held."""
     X, y = problem(100, seed=3)
-    options: dict[str, Any] = {"epochs": 150, "width": 64, "members": members, "likelihood": "gaussian"}
+    options: dict[str, Any] = {"epochs": 150, "width": 64, "cv": members, "likelihood": "gaussian"}
     point, doubtful = (regressor(**options, head=head).fit(X, y) for head in ("point", "laplace"))
     x = torch.as_tensor(point._predictors(point.schema_, X), dtype=point.model_.dtype)
     unseen = [point.held_out_] if doubtful.fold_ is None else [doubtful.fold_[0] == k for k in range(members)]
@@ -109,26 +109,26 @@ TABLES: dict[str, tuple[Array, Array]] = {"one": problem(90), "two": problem(90,
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "one network": ("one", {}),
     "the posterior's mean": ("one", {"head": "bayes"}),
-    "cross-fitted": ("one", {"members": 3, "head": "bayes"}),
-    "twice": ("one", {"members": 3, "repeats": 2}),
-    "kinds": ("one", {"members": 3, "vary": {"activation": ["relu", "tanh"]}}),
-    "best of two": ("one", {"members": "auto", "n_restarts": 2}),
-    "average of two": ("one", {"members": "auto", "n_restarts": 2, "restarts": "average"}),
+    "cross-fitted": ("one", {"cv": 3, "head": "bayes"}),
+    "twice": ("one", {"cv": Folds(n_splits=3, n_repeats=2)}),
+    "kinds": ("one", {"cv": 3, "vary": {"activation": ["relu", "tanh"]}}),
+    "best of two": ("one", {"cv": "auto", "n_restarts": 2}),
+    "average of two": ("one", {"cv": "auto", "n_restarts": Restarts(count=2, keep="average")}),
     "several targets": ("two", {"head": "bayes"}),
     "input": ("two", {"noise": "input", "head": "bayes"}),
     "student": ("one", {"likelihood": "student_t", "head": "bayes"}),
-    "free noise": ("one", {"likelihood": "auto", "members": 3}),
+    "free noise": ("one", {"likelihood": "auto", "cv": 3}),
     "laplace noise": ("one", {"likelihood": "laplace"}),
     "known noise": ("one", {"noise": 0.3, "calibrate": False}),
-    "by the bound": ("one", {"structure_from": "elbo", "members": "auto"}),
+    "by the bound": ("one", {"structure_from": "elbo", "cv": "auto"}),
     "average by the bound": (
         "one",
-        {"structure_from": "elbo", "members": "auto", "n_restarts": 2, "restarts": "average"},
+        {"structure_from": "elbo", "cv": "auto", "n_restarts": Restarts(count=2, keep="average")},
     ),
     "depth given": ("one", {"depth_law": 2}),
     "nothing held out": ("one", {"validation_fraction": 0.0}),
     "classes": ("classes", {}),
-    "classes, cross-fitted": ("classes", {"members": 3}),
+    "classes, cross-fitted": ("classes", {"cv": 3}),
     "single precision": ("classes", {"precision": "float32"}),
 }
 
@@ -155,7 +155,7 @@ def test_heads_are_drawn_saved_and_loaded(name: str, tmp_path: Path) -> None:
 
 def test_one_law_is_fitted_anew_under_the_heads() -> None:
     X, y = problem(100)
-    fitted, point = regressor(members=4).fit(X, y), regressor(members=4, head="point").fit(X, y)
+    fitted, point = regressor(cv=4).fit(X, y), regressor(cv=4, head="point").fit(X, y)
     assert fitted.depth_posterior_ != point.depth_posterior_
     assert fitted.validation_score_ != point.validation_score_
     assert sum(fitted.depth_posterior_.values()) == pytest.approx(1.0)
@@ -186,7 +186,7 @@ def test_streams_have_heads_too() -> None:
 
 def test_a_warm_start_goes_on_from_the_means() -> None:
     X, y = problem(90)
-    fitted = regressor(warm_start=True, members="auto").fit(X, y)
+    fitted = regressor(warm_start=True, cv="auto").fit(X, y)
     before = fitted.model_
     fitted.fit(X, y)
     assert fitted.model_ is not before
@@ -195,7 +195,7 @@ def test_a_warm_start_goes_on_from_the_means() -> None:
 
 def test_exports_have_the_means() -> None:
     X, y = problem(90)
-    fitted = regressor(members=1, precision="float64").fit(X, y)
+    fitted = regressor(cv=1, precision="float64").fit(X, y)
     (model,) = networks(fitted)
     points = copy.deepcopy(model)
     as_points(points)

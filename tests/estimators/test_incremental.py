@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fathomless import FiniteNetworkRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.registry import estimator_class, families
 from fathomless.posterior.ensemble import members_of
 from fathomless.system.errors import DataError
@@ -68,7 +68,7 @@ def test_passes_are_the_epochs_of_a_fit_that_holds_nothing_out(options: dict[str
     fitted = UnboundedDepthRegressor(**given)
     for _ in range(12):
         fitted.partial_fit(X, y, total_rows=60)
-    one = {"members": 1, "validation_fraction": 0.0, "schedule": "constant", "epochs": 12}
+    one = {"cv": 1, "validation_fraction": 0.0, "optimizer": Adam(schedule="constant"), "epochs": 12}
     whole = UnboundedDepthRegressor(**given, **one, calibrate=False).fit(X, y)
     np.testing.assert_allclose(fitted.predict(X), whole.predict(X), rtol=1e-5)
     assert fitted.depth_posterior_ == pytest.approx(whole.depth_posterior_, rel=1e-5)
@@ -96,7 +96,7 @@ def test_classes_may_come_later_and_must_be_named_first(tmp_path: Path) -> None:
     loaded = UnboundedDepthClassifier.load(fitted.save(tmp_path / "m"))
     assert (loaded.predict_proba(X) == before).all()
     assert loaded.partial_fit(X, y, total_rows=90).score(X, y) > 0.55
-    whole = {"epochs": 3, "members": 1}
+    whole = {"epochs": 3, "cv": 1}
     again, fresh = (one.set_params(**whole).fit(X, y) for one in (fitted, UnboundedDepthClassifier(**make)))
     assert (again.predict_proba(X) == fresh.predict_proba(X)).all()  # fit begins anew
 
@@ -104,7 +104,7 @@ def test_classes_may_come_later_and_must_be_named_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "more", "message"),
     [
-        ({"members": 3}, {}, "members=3 was given; partial_fit trains one network"),
+        ({"cv": 3}, {}, "cv=3 was given; partial_fit trains one network"),
         ({"n_restarts": 2}, {}, "n_restarts=2 was given; partial_fit trains one network"),
         ({"weights": "hmc"}, {}, "weights='hmc' was given; partial_fit trains one network"),
         ({"head": "laplace"}, {}, "head='laplace' was given; partial_fit trains one network"),
@@ -123,7 +123,7 @@ def test_only_families_of_one_trained_network_have_it() -> None:
         for place in family.tasks.values():
             assert hasattr(estimator_class(place), "partial_fit") == (family.name in ABLE), family.name
     X, y = problem(40)
-    several = UnboundedDepthRegressor(epochs=2, members=2, width=4, random_state=0).fit(X, y)
-    several.set_params(members="auto", learning_rate=1e-9).partial_fit(X, y)  # goes on from the first of them
+    several = UnboundedDepthRegressor(epochs=2, cv=2, width=4, random_state=0).fit(X, y)
+    several.set_params(cv="auto", learning_rate=1e-9).partial_fit(X, y)  # goes on from the first of them
     assert len(members_of(several.model_)) == 1
     assert several.fold_ is None

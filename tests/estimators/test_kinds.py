@@ -11,6 +11,7 @@ import torch
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.kinds import averaged, kinds
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.report import page
 from fathomless.inference.runs.run import Run
 from fathomless.posterior.diagnostics import StructureWeights
@@ -18,7 +19,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.system.errors import DataError, PausedError
 from quick_fits import classes, problem
 
-SHORT: dict[str, Any] = {"epochs": 40, "width": 8, "members": 3, "random_state": 0}
+SHORT: dict[str, Any] = {"epochs": 40, "width": 8, "cv": 3, "random_state": 0}
 BOTH = {"activation": ["relu", "tanh"]}
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
@@ -109,7 +110,7 @@ def test_kinds_resume_to_the_same_bytes(fitted: UnboundedDepthRegressor, tmp_pat
         seen.append(run.epoch)
         run.pause = seen.count(16) == 2  # in the second kind
 
-    options = {**SHORT, "vary": BOTH, "checkpoint": tmp_path / "c", "checkpoint_seconds": 0.0}
+    options = {**SHORT, "vary": BOTH, "checkpoint": CheckpointOptions(tmp_path / "c", seconds=0.0)}
     with pytest.raises(PausedError):
         UnboundedDepthRegressor(**options, callbacks=[pause]).fit(X, y)
     again = UnboundedDepthRegressor(**options).fit(X, y)
@@ -136,7 +137,7 @@ def test_averages_of_what_posteriors_rest_on() -> None:
         poisson_loss=0.0,
         log_density=(-1.0, -2.0),
         rows=10,
-        members=3,
+        cv=3,
     )
     both = averaged([one, replace(one, numbers=(1, 2), mean=1.6)], [0.25, 0.75])
     assert both is not None
@@ -155,8 +156,8 @@ def test_averages_of_what_posteriors_rest_on() -> None:
         ({"vary": {"activation": ()}}, "at least one"),
         ({"vary": {"activation": ("relu", "relu")}}, "different"),
         ({"vary": {"activation": "relu"}}, "a list of different names"),
-        ({"vary": BOTH, "members": 1}, "set members above 1"),
-        ({"vary": BOTH, "members": "auto", "structure_from": "elbo"}, "set members above 1"),
+        ({"vary": BOTH, "cv": 1}, "set cv above 1"),
+        ({"vary": BOTH, "cv": "auto", "structure_from": "elbo"}, "set cv above 1"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(options: dict[str, Any], message: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP, Architecture
 from fathomless.posterior.laws import FixedDepth, PoissonPrior
@@ -52,7 +52,9 @@ def saved(estimator: Any, folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize("options", [{}, {"structure_from": ELBO(optimizer="natural")}, {"clip_norm": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"structure_from": ELBO(optimizer="natural")}, {"optimizer": Adam(clip_norm=0.1)}], ids=str
+)
 def test_a_weight_is_a_repetition(options: dict[str, Any]) -> None:
     X, y = problem(20)
     weight = np.arange(20) % 3
@@ -112,20 +114,19 @@ class Interrupt:
 @pytest.mark.parametrize("weights", ["map", "meanfield"])
 def test_an_interrupted_fit_goes_on_to_the_same_bytes(weights: str, tmp_path: Path) -> None:
     X, y = problem(300)
-    options = {"weights": weights, "epochs": 24, "batch_size": 128, "checkpoint_seconds": 0}
+    options = {"weights": weights, "epochs": 24, "batch_size": 128}
     whole = saved(regressor(**options, checkpoint=tmp_path / "never").fit(X, y), tmp_path / "whole")
     folder = tmp_path / "interrupted"
     for epoch in (6, 15):
-        halted = regressor(**options, checkpoint=folder, callbacks=[Interrupt(epoch)])
+        halted = regressor(**options, checkpoint=CheckpointOptions(folder, seconds=0), callbacks=[Interrupt(epoch)])
         with pytest.raises(KeyboardInterrupt):
             halted.fit(X, y)
         assert not hasattr(halted, "model_")
         assert io.holds(folder)
-    options["checkpoint_seconds"] = 60.0  # how a run is shown and kept may change on the way
-    resumed = regressor(**options, checkpoint=folder, verbose=1).fit(X, y)
-    resumed.set_params(verbose=0, checkpoint_seconds=0)
+    keeper = CheckpointOptions(folder, seconds=60.0)  # how a run is shown and kept may change on the way
+    resumed = regressor(**options, checkpoint=keeper, verbose=1).fit(X, y)
+    resumed.set_params(verbose=0)
     assert saved(resumed, tmp_path / "resumed") == whole
-    options["checkpoint_seconds"] = 0
     assert saved(regressor(**options).fit(X, y), tmp_path / "plain") == whole
     assert 15 < resumed.n_iter_ <= 24
 
@@ -175,10 +176,10 @@ SAVED: dict[str, tuple[Any, dict[str, Any]]] = {
         UnboundedDepthRegressor,
         {"depth_law": FixedDepth((0, 2), (0.25, 0.75)), "depth_prior": PoissonPrior(1.0)},
     ),
-    "mean field": (UnboundedDepthRegressor, {"weights": "meanfield", "members": 1}),
+    "mean field": (UnboundedDepthRegressor, {"weights": "meanfield", "cv": 1}),
     "mean field classifier": (
         UnboundedDepthClassifier,
-        {"weights": "meanfield", "members": 1, "depth_law": "stick_breaking"},
+        {"weights": "meanfield", "cv": 1, "depth_law": "stick_breaking"},
     ),
     "residual": (UnboundedDepthClassifier, {"architecture": "residual"}),
     "transformer": (UnboundedDepthRegressor, {"architecture": "transformer", "epochs": 2}),
@@ -213,7 +214,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 def test_loading_in_another_process_gives_the_same_bits(tmp_path: Path) -> None:
     expected = {}
     for name, (cls, options) in SAVED.items():
-        options = {"epochs": 2, "width": 8, "members": 2, "random_state": 0, **options}
+        options = {"epochs": 2, "width": 8, "cv": 2, "random_state": 0, **options}
         framed, targets = options.pop("frame", False), options.pop("targets", 1)
         X, y = classes() if cls is UnboundedDepthClassifier else problem(targets=targets)
         folder = tmp_path / name
@@ -240,7 +241,7 @@ def test_loading_in_another_process_gives_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["law taper", "mean field", "several targets", "frame"])
 def test_a_loaded_estimator_is_the_one_that_was_saved(name: str, tmp_path: Path) -> None:
     cls, options = SAVED[name]
-    options = {"epochs": 4, "width": 8, "members": 2, "random_state": 0, **options}
+    options = {"epochs": 4, "width": 8, "cv": 2, "random_state": 0, **options}
     framed, targets = options.pop("frame", False), options.pop("targets", 1)
     X, y = classes() if cls is UnboundedDepthClassifier else problem(targets=targets)
     X = pd.DataFrame(table(80)) if framed else X

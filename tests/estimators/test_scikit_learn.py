@@ -42,7 +42,7 @@ def test_the_display_of_a_fitted_estimator_tells_structure_and_score() -> None:
     ("estimator", "unit"),
     [
         (regressor(), "epoch"),
-        (regressor(members=3), "epoch"),
+        (regressor(cv=3), "epoch"),
         (IndianChefsRegressor(chains=2, sweeps=40, states=5, engine="numpy", random_state=0), "numpy sweep"),
     ],
     ids=["one network", "cross-fitted", "chains"],

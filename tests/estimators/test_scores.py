@@ -25,7 +25,7 @@ def fitted(kind: str) -> tuple[Any, Array, Array, tuple[str, ...]]:
     """Return an estimator, other rows than those that it was fitted to, and the names of its targets."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 3))
-    options = {"epochs": 40, "width": 8, "members": 1, "random_state": 0}
+    options = {"epochs": 40, "width": 8, "cv": 1, "random_state": 0}
     if kind in ("two", "three"):
         y = np.digitize(X[:, 0] + rng.normal(size=150), [0.0] if kind == "two" else [-0.5, 0.5])
         return UnboundedDepthClassifier(**options).fit(X[:90], y[:90]), X[90:], y[90:], ("y",)

@@ -26,7 +26,7 @@ def labelled(n: int = 80) -> tuple[Array, Array]:
     return X, np.column_stack([X[:, 0] > 0, X[:, 1] > 1, X.sum(1) > -0.5]).astype(np.int64)
 
 
-@pytest.mark.parametrize("options", [{}, {"members": 3}, {"weights": "meanfield"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"cv": 3}, {"weights": "meanfield"}], ids=str)
 def test_columns_of_labels_are_learned_together(options: dict[str, Any], tmp_path: Path) -> None:
     X, y = labelled()
     fitted = classifier(epochs=150, learning_rate=0.02, **options).fit(X, y)

@@ -14,9 +14,10 @@ from sklearn.datasets import load_diabetes, load_iris
 from torch import nn
 from torch.func import functional_call
 
-from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless import Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.estimators.variational import fit_together
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import load
@@ -289,7 +290,7 @@ def test_restarts_without_held_out_rows_go_by_the_bound() -> None:
 @pytest.mark.parametrize("kind", [UnboundedDepthRegressor, UnboundedDepthClassifier])
 def test_an_average_of_restarts_predicts_the_mixture_and_comes_back_from_disk(kind: Any, tmp_path: Path) -> None:
     X, y = load_diabetes(return_X_y=True) if kind is UnboundedDepthRegressor else load_iris(return_X_y=True)
-    fitted = quick(kind, n_restarts=3, restarts="average").fit(X, y)
+    fitted = quick(kind, n_restarts=Restarts(count=3, keep="average")).fit(X, y)
     members = fitted.model_.members
     assert len(members) == 3
     if kind is UnboundedDepthClassifier:
@@ -308,14 +309,19 @@ def test_an_average_of_restarts_predicts_the_mixture_and_comes_back_from_disk(ki
 
 def test_restarts_resume_from_a_checkpoint_to_the_same_bytes(tmp_path: Path) -> None:
     X, y = load_iris(return_X_y=True)
-    options = {"n_restarts": 3, "restarts": "average", "patience": 3, "checkpoint_seconds": 0.0}
+    options = {"n_restarts": Restarts(count=3, keep="average"), "patience": 3}
     whole = quick(UnboundedDepthClassifier, **options, checkpoint=tmp_path / "a").fit(X, y)
 
     def halt(runs: Any) -> None:
         runs.pause = runs.epoch >= 16
 
     with pytest.raises(PausedError):
-        quick(UnboundedDepthClassifier, **options, checkpoint=tmp_path / "b", callbacks=[halt]).fit(X, y)
+        quick(
+            UnboundedDepthClassifier,
+            **options,
+            checkpoint=CheckpointOptions(tmp_path / "b", seconds=0.0),
+            callbacks=[halt],
+        ).fit(X, y)
     again = quick(UnboundedDepthClassifier, **options, checkpoint=tmp_path / "b").fit(X, y)
     assert np.array_equal(whole.predict_proba(X), again.predict_proba(X))
     assert whole.history_ == again.history_
@@ -328,8 +334,8 @@ def test_restarts_refuse_what_they_cannot_do() -> None:
     with pytest.raises(DataError, match="warm_start"):
         fitted.set_params(n_restarts=2).fit(X, y)
     assert np.array_equal(fitted.predict_proba(X), before)
-    with pytest.raises(DataError, match="restarts='median'"):
-        quick(UnboundedDepthClassifier, n_restarts=2, restarts="median").fit(X, y)
+    with pytest.raises(DataError, match="n_restarts__keep='median'"):
+        quick(UnboundedDepthClassifier, n_restarts=Restarts(count=2, keep="median")).fit(X, y)
     with pytest.raises(DataError, match="n_restarts=0"):
         quick(UnboundedDepthClassifier, n_restarts=0).fit(X, y)
 

@@ -26,7 +26,7 @@ from fathomless.app.cli import main
 from fathomless.data.rows import Rows
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold.looks import Looks
@@ -61,7 +61,7 @@ PATHS: dict[str, dict[str, Any]] = {  # 103 rows in 4 batches of 25 or 26: two r
     "few": {"training": {"structure_rate": 30.0, "batch_size": 1, "epochs": 4}, "rows": 7},
 }
 
-DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "members": 1, "random_state": 0, "head": "laplace"}
+DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "cv": 1, "random_state": 0, "head": "laplace"}
 
 # ------------------------------------------------------------------------------- what a process does
 
@@ -76,7 +76,7 @@ def data(n: int, weighted: bool = False, numbers: bool = False) -> Rows:
 def model(outputs: int = 2, paths: dict[str, Any] | None = None, **options: Any) -> Model:
     if paths is not None:
         dynamics = MLPDynamics(2, outputs, width=4, hidden=(5,))
-        return ContinuousDepth(dynamics, options=PathOptions(**paths), seed=4, dtype=torch.float64)
+        return ContinuousDepth(dynamics, options=PathInference(**paths), seed=4, dtype=torch.float64)
     net = MLP(2, outputs, 8)
     return UnboundedDepth(net.layer, net.head, **{"dtype": torch.float64, "seed": 4, **options})
 
@@ -169,7 +169,7 @@ def wish(home: Path) -> None:
     run = train(PATHS["adam"], callbacks=[enough])
     X = np.random.default_rng(0).normal(size=(90, 2))
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # short on purpose
-        estimator = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0])
+        estimator = UnboundedDepthRegressor(width=6, epochs=3, cv=1, random_state=0).fit(X, X[:, 0])
         doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0])
     estimator.save(home / f"estimator-{rank}")
     doubtful.save(home / f"doubtful-{rank}")
@@ -341,7 +341,7 @@ def test_one_rank_s_wish_counts_for_all_and_estimators_agree(tmp_path: Path) -> 
     assert first.meta["epoch"] == second.meta["epoch"] == 4
     assert not torch.equal(first.tensors["dropped"], second.tensors["dropped"])
     X = np.random.default_rng(0).normal(size=(90, 2))
-    alone = UnboundedDepthRegressor(width=6, epochs=3, members=1, random_state=0).fit(X, X[:, 0]).predict(X)
+    alone = UnboundedDepthRegressor(width=6, epochs=3, cv=1, random_state=0).fit(X, X[:, 0]).predict(X)
     doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0]).predict(X, return_std=True)
     for rank in range(COUNT):
         fitted = UnboundedDepthRegressor.load(tmp_path / f"estimator-{rank}")
@@ -394,7 +394,7 @@ def fit_words(table: Path, out: Path, epochs: int, *more: str) -> list[Any]:
         "16",
         "--patience",
         "none",
-        "--checkpoint-seconds",
+        "--checkpoint.seconds",
         "0",
     ]
     return ["fit", table, "--target", "price", "--out", out, *quick, *more]

@@ -41,7 +41,7 @@ class Shared(Architecture):
         return self.own.setdefault(depth, nn.Linear(self.inputs, self.outputs))
 
 
-@pytest.mark.parametrize("options", [{"members": 2}, {"members": 1, "structure_from": "elbo", "n_restarts": 2}])
+@pytest.mark.parametrize("options", [{"cv": 2}, {"cv": 1, "structure_from": "elbo", "n_restarts": 2}])
 def test_an_architecture_that_hands_out_one_module_is_refused_before_the_training(options: dict[str, object]) -> None:
     X = np.random.default_rng(0).normal(size=(40, 2))
     heads: dict[int, nn.Module] = {}

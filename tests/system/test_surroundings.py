@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 MODES: list[Callable[[], AbstractContextManager[Any]]] = [torch.no_grad, torch.inference_mode]
 TINY: dict[str, Any] = {"epochs": 4, "width": 4, "validation_fraction": 0.2, "random_state": 0}
 #: Weights that are sampled.
-CHAINS = TINY | {"weights": HMC(chains=2, sweeps=16, leapfrogs=3, states=4), "members": 2}
+CHAINS = TINY | {"weights": HMC(chains=2, sweeps=16, leapfrogs=3, states=4), "cv": 2}
 CHAINS = {name: value for name, value in CHAINS.items() if name != "validation_fraction"}
 
 
@@ -173,10 +173,10 @@ from fathomless.system.rng import seeded_globals
 r = np.random.default_rng(0)
 X = r.normal(size=(60, 2))
 y = X[:, 0] + 0.1 * r.normal(size=60)
-m = UnboundedDepthRegressor(random_state=0, epochs=4, members=2, width=4).fit(X, y)
+m = UnboundedDepthRegressor(random_state=0, epochs=4, cv=2, width=4).fit(X, y)
 
 def answer(_):
-    return m.predict(X), UnboundedDepthRegressor(random_state=0, epochs=4, members=2, width=4).fit(X, y).predict(X)
+    return m.predict(X), UnboundedDepthRegressor(random_state=0, epochs=4, cv=2, width=4).fit(X, y).predict(X)
 
 if __name__ == "__main__":
     held, done = threading.Event(), threading.Event()

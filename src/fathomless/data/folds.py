@@ -14,7 +14,7 @@ from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["can_be_folded", "fold_rows", "given_folds", "split_units", "without"]
+__all__ = ["can_be_folded", "fold_rows", "given_folds", "keep_groups", "split_folds", "split_units", "without"]
 
 _RARE = 3  # distinct rows of a class below which they train every network
 Array = npt.NDArray[Any]
@@ -73,7 +73,7 @@ def fold_rows(
     if units < 2:
         raise DataError(
             "all rows are in one group, or equal; at least two groups are needed to fold them: leave groups out, or "
-            "set members=1"
+            "set cv=1"
         )
     rare = np.zeros(len(y), dtype=bool)
     label = np.zeros(units, dtype=np.int64)
@@ -85,8 +85,7 @@ def fold_rows(
         distinctly = " distinct" if together else ""
         if rare.all():
             raise DataError(
-                f"each class has fewer than {_RARE}{distinctly} rows, too few to fold them; give more rows, or set "
-                "members=1"
+                f"each class has fewer than {_RARE}{distinctly} rows, too few to fold them; give more rows, or set cv=1"
             )
         if rare.any():
             warnings.warn(
@@ -156,23 +155,144 @@ def split_units(
 
 
 def given_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:
-    """Return folds that a user has drawn up for some rows, of those that are kept, numbered from 0: shape (1, N).
+    """Return folds that a user has drawn up, of the rows that are kept, numbered from 0: shape (R, N).
+
+    Parameters
+    ----------
+    folds : array of int, shape (M,) or (R, M)
+        The fold of each row of the table, in one partition or in R.
+    rows : int
+        Rows M of the table.
+    kept : ndarray of int, shape (N,), optional
+        Numbers of the rows that are kept; all by default.
 
     Raises
     ------
     DataError
-        If there is not one whole number for each row, or fewer than two folds.
+        If there is not one whole number for each row, for fewer than two folds, and for partitions with different
+        numbers of folds.
     """
-    given = np.asarray(unmasked(folds))
-    if given.shape != (rows,) or given.dtype.kind not in "iu":
+    try:
+        given = np.asarray(unmasked(folds))
+    except ValueError as error:  # of lists of several lengths
+        raise DataError(f"cv={folds!r:.80} was given; {_ALLOWED}") from error
+    if given.ndim not in (1, 2) or given.shape[-1] != rows or not len(given) or given.dtype.kind not in "iu":
         raise DataError(
-            f"folds of shape {given.shape} and type {given.dtype} were given; one whole number for each of the {rows} "
-            "rows is allowed"
+            f"cv of shape {given.shape} and type {given.dtype} was given; of an array, one whole number for each of "
+            f"the {rows} rows is allowed"
         )
-    names, number = np.unique(given if kept is None else given[kept], return_inverse=True)
-    if len(names) < 2:
-        raise DataError("all rows are in one fold; at least two folds are needed, or members=1")
-    return torch.from_numpy(number.astype(np.int64))[None]
+    partitions = []
+    for line in np.atleast_2d(given):
+        names, number = np.unique(line if kept is None else line[kept], return_inverse=True)
+        if len(names) < 2:
+            raise DataError("all rows are in one fold of cv; at least two folds are needed, or cv=1")
+        partitions.append(number.astype(np.int64))
+    return _alike(partitions, "cv")
+
+
+def split_folds(splitter: Any, x: Array, y: Array, groups: Array | None = None) -> Tensor:
+    """Return the folds of a splitter of scikit-learn: shape (R, N).
+
+    Parameters
+    ----------
+    splitter : object
+        Its method ``split(x, y, groups)`` yields (rows to train on, rows to test on).
+    x, y : arrays, shape (N, D), (N,) or (N, T)
+        Encoded rows; whole numbers in y are classes.
+    groups : array, shape (N,), optional
+        Groups of the rows.
+
+    Raises
+    ------
+    DataError
+        If the splitter does not test every row once in each repetition, does not train on all other rows, cannot split
+        these rows, or is a class.
+
+    Examples
+    --------
+    >>> from sklearn.model_selection import RepeatedKFold
+    >>> x = np.zeros((6, 1))
+    >>> split_folds(RepeatedKFold(n_splits=3, n_repeats=2, random_state=0), x, x[:, 0]).shape
+    torch.Size([2, 6])
+    """
+    if isinstance(splitter, type):
+        raise DataError(f"cv={splitter.__name__} was given, which is a class; use cv={splitter.__name__}()")
+    name, rows = f"cv={splitter!r}", len(x)
+    try:
+        with warnings.catch_warnings():  # whether groups stay together is checked by keep_groups
+            warnings.filterwarnings("ignore", "The groups parameter is ignored", UserWarning)
+            splits = [(_marked(train, rows), _marked(test, rows)) for train, test in splitter.split(x, y, groups)]
+    except (IndexError, TypeError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        raise DataError(
+            f"{name} was given, which cannot split these {rows} rows ({reason}); use another splitter"
+        ) from error
+    partitions, fold, count = [], np.full(rows, -1, dtype=np.int64), 0
+    for train, test in splits:
+        if (train == test).any():
+            raise DataError(
+                f"{name} was given, which trains on {int(train.sum())} and tests on {int(test.sum())} of {rows} rows; "
+                f"each network is fitted to all rows but those of its fold: {_ALLOWED}"
+            )
+        if (fold[test] >= 0).any() or not test.any():
+            raise DataError(f"{name} was given, which tests some rows more than once, or none; {_ALLOWED}")
+        fold[test] = count
+        count += 1
+        if (fold >= 0).all():
+            partitions.append(fold)
+            fold, count = np.full(rows, -1, dtype=np.int64), 0
+    if count or not partitions:
+        raise DataError(f"{name} was given, which does not test every row; {_ALLOWED}")
+    if any(part.max() < 1 for part in partitions):
+        raise DataError(f"{name} was given, which has one fold; at least two folds are needed, or cv=1")
+    return _alike(partitions, name)
+
+
+#: Splits that can be cross-fitted, as messages say it.
+_ALLOWED = (
+    "every row must be in one test fold of each repetition, as with KFold, StratifiedKFold, GroupKFold and "
+    "RepeatedKFold; for rows in the order of time, use cv=Folds(order='blocks')"
+)
+
+
+def _marked(index: Any, rows: int) -> Array:
+    marks = np.zeros(rows, dtype=bool)
+    marks[index] = True
+    return marks
+
+
+def _alike(partitions: Sequence[Array], name: str) -> Tensor:
+    """Put partitions together, which must have equally many folds."""
+    sizes = {int(part.max()) + 1 for part in partitions}
+    if len(sizes) > 1:
+        raise DataError(f"{name} was given, with {min(sizes)} to {max(sizes)} folds; all partitions need as many")
+    return torch.from_numpy(np.stack(partitions))
+
+
+def keep_groups(folds: Tensor, groups: Array | None) -> Tensor:
+    """Return folds in which the rows of each group are together.
+
+    Parameters
+    ----------
+    folds : Tensor of int64, shape (R, N)
+        Folds of the rows.
+    groups : array, shape (N,), optional
+        Groups of the rows.
+
+    Raises
+    ------
+    DataError
+        If a group is in several folds of a partition.
+    """
+    if groups is not None:
+        number = np.unique(groups, return_inverse=True)[1].ravel()
+        for line in folds.numpy():
+            if len(np.unique(np.stack([number, line]), axis=1).T) > number.max() + 1:
+                raise DataError(
+                    "groups were given, and cv puts rows of one group into several folds; leave groups out, or take "
+                    "cv=GroupKFold(...) or a number"
+                )
+    return folds
 
 
 def without(folds: Array, lost: Sequence[int]) -> Array:

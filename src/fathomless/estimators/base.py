@@ -28,7 +28,7 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
-from fathomless.estimators.declaring import chosen, nested_of, replaced
+from fathomless.estimators.declaring import chosen, nested_of, replaced, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
@@ -124,7 +124,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     warm_start = False  # an option of some
     callbacks: Sequence[Callable[[Any], None]] | None = None  # an option of most
+    cv: Any = None  # an option of some
     goes_on_ = False
+    _split_by: tuple[Any, Any] = (None, None)  # a splitter, and the folds that it made
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
 
@@ -178,8 +180,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             option, _, inner = name.partition("__")
             if inner and option in declared and declared[option].metadata["values"]:
                 own.setdefault(option, {})[inner] = given.pop(name)
-        made = {n: replaced(declared[n], given.get(n, before[n]), entries) for n, entries in own.items()}
-        super().set_params(**{**given, **made})
+        for name, entries in own.items():
+            now = given.get(name, before[name])
+            made = replaced(declared[name], now, entries)
+            given[name] = now if made == value_of(declared[name], now) else made
+        super().set_params(**given)
         return self
 
     @abstractmethod
@@ -232,14 +237,17 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     # ---- preparation
 
     def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
-        """Encode and split a table; only the names of the columns are set here."""
+        """Encode and split a table; only the names of the columns are set here, and the folds of a splitter."""
         self._check_options()
         seed, before, dtype = self._seed(), self._encodings(), self.model_.dtype if self._continued() else None
         self._require_target(y)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
         plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
-        return prepare(table, plan, seed, self.precision, self._device(), dtype)
+        prepared = prepare(table, plan, seed, self.precision, self._device(), dtype)
+        made = prepared.fold_of_row
+        self._split_by = self.cv, None if made is None else made[: len(made) // plan.copies]
+        return prepared
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
         """Encode a part of the rows; later parts keep the encodings, seed and type of the first one."""
@@ -280,7 +288,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             seed=seed,
             dtype=self.model_.dtype if self._continued() else choose_dtype(self.precision, source.rows),
             device=self._device(),
-            digest="" if self.checkpoint is None else source.digest(),
+            digest="" if self._checkpoint().folder is None else source.digest(),
         )
 
     def _column_options(self) -> ColumnOptions:
@@ -291,7 +299,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         return (self.schema_, self.target_) if self._continued() else None
 
     def _seed(self) -> int:
-        if self.checkpoint is not None and self.random_state is None:
+        if self._checkpoint().folder is not None and self.random_state is None:
             raise DataError(
                 "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
                 "set random_state to an integer"
@@ -329,11 +337,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _session(self) -> Session:
         """Return callbacks, checkpoint and display."""
+        checkpoint = self._checkpoint()
         return Session(
             callbacks=tuple(self.callbacks or ()),
-            checkpoint=self.checkpoint,
-            seconds=self.checkpoint_seconds,
-            lasting=self._lasting() if self.checkpoint is not None else {},
+            checkpoint=checkpoint.folder,
+            seconds=checkpoint.seconds,
+            lasting=self._lasting() if checkpoint.folder is not None else {},
             verbose=self.verbose,
             shown=self.shown,
         )
@@ -350,8 +359,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             )
 
     def _without_nested(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options with names in place of values with options, which say how a posterior is found."""
-        return {option.name: chosen(option, given[option.name]) for option in options_of(type(self))}
+        """Return options with names in place of values with options that only say how a posterior is found."""
+        declared = {option.name: option for option in options_of(type(self))}
+        values = {name: value_of(option, given[name]) for name, option in declared.items()}
+        kept = {name: value for name, value in values.items() if value is not None and value.of_network}
+        return {name: kept.get(name, chosen(option, given[name])) for name, option in declared.items()}
 
     def _lasting(self) -> dict[str, Any]:
         """Return the options that a fit depends on, as plain JSON."""
@@ -497,6 +509,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
         given = {**given, "callbacks": None, "checkpoint": None}
+        if "cv" in given:
+            given["cv"] = saving.folds(given["cv"], self._split_by)
         if not isinstance(given["random_state"], int | np.integer):
             given["random_state"] = None
         return {name: saving.encoded(given[name], self._saved_values()) for name in sorted(given)}
@@ -571,7 +585,7 @@ def require_fitted(estimator: Estimator) -> None:
 
 
 #: What a fit that finds no memory can do.
-_SMALLER = "lower batch_size, width, members or weight_draws, or set device='cpu' if an accelerator is full"
+_SMALLER = "lower batch_size, width, cv or weight_draws, or set device='cpu' if an accelerator is full"
 
 
 @contextlib.contextmanager

@@ -6,11 +6,14 @@ effect only with one choice of another option are fields of a frozen value of it
 messages such a field is named ``weights__chains``, on the command line ``--hmc.chains``. Nothing here needs torch.
 """
 
+import copy
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, field, fields, replace
-from typing import Any, TypeVar, cast
+from numbers import Integral, Real
+from os import PathLike
+from typing import Any, ClassVar, TypeVar, cast
 
 from fathomless.system.errors import DataError
 
@@ -19,16 +22,22 @@ __all__ = [
     "chosen",
     "described",
     "documentation",
+    "having_option",
     "nested_fields",
     "nested_of",
     "nested_options",
     "option",
     "option_value",
+    "plain_name",
     "replaced",
+    "shortened",
+    "simplest",
     "value_of",
 ]
 
 Kind = TypeVar("Kind", bound=type)
+
+_LONGEST = 60  # characters of a value in a message
 
 
 def option(
@@ -38,7 +47,7 @@ def option(
     least: float | None = None,
     most: float | None = None,
     names: Sequence[str] = (),
-    values: Mapping[str, type] | None = None,
+    values: Mapping[Any, type] | None = None,
     without: Sequence[str] = (),
 ) -> Any:
     """Declare an option.
@@ -55,9 +64,11 @@ def option(
         The smallest and the largest number allowed.
     names : sequence of str
         The choices.
-    values : mapping of str to type, optional
+    values : mapping of str or None to type, optional
         Choices with options of their own: name -> class of :class:`OptionValue`. The name stands for the class with its
-        defaults, and a value of the class may be given in its place.
+        defaults, and a value of the class may be given in its place. The name of a class that plain values stand for
+        (:attr:`OptionValue.plain`) is no choice; the command line has it in front of the options. None as a name is
+        for an option that is such a value and nothing else.
     without : sequence of str
         Options of these classes that have no effect here.
     """
@@ -67,7 +78,19 @@ def option(
 
 
 class OptionValue:
-    """Options that belong together: one value of another option. Classes of values are frozen dataclasses."""
+    """Options that belong together: one value of another option. Classes of values are frozen dataclasses.
+
+    Attributes
+    ----------
+    plain : str
+        Name of the option that may be given alone, in place of the value: ``cv=5`` is ``cv=Folds(n_splits=5)``. "" if
+        there is none.
+    of_network : bool
+        True if they change the network, so that a fit which continues from a fitted network needs the same ones.
+    """
+
+    plain: ClassVar[str] = ""
+    of_network: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         """Return the call that makes an equal value, without options that have their defaults."""
@@ -103,23 +126,68 @@ def _fields(kind: Any) -> tuple[Field[Any], ...]:
 
 
 def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
-    """Return the value that a choice stands for, or None for a choice without options of its own.
+    """Return the value that a choice or a plain value stands for, or None for one without options of its own.
+
+    A plain value has the other options of the default of `declared`, if that is a value with options.
 
     Parameters
     ----------
     declared : Field
         Declaration of the option.
     given : object
-        Value of the option: a name, or a value with options.
+        Value of the option: a name, a plain value, or a value with options.
     """
-    values = declared.metadata["values"]
-    if isinstance(given, str):
-        return values[given]() if given in values else None
-    return cast(OptionValue, given) if isinstance(given, tuple(values.values())) else None
+    values: Mapping[str, type[OptionValue]] = declared.metadata["values"]
+    if isinstance(given, tuple(values.values())):
+        return cast(OptionValue, given)
+    for name, kind in values.items():
+        if kind.plain:
+            if _is_plain(next(f for f in _fields(kind) if f.name == kind.plain), given):
+                usual = declared.default if isinstance(declared.default, kind) else kind()
+                return cast(OptionValue, replace(cast(Any, usual), **{kind.plain: given}))
+        elif (given is None or isinstance(given, str)) and given == name:
+            return kind()
+    return None
+
+
+def _is_plain(inner: Field[Any], given: Any) -> bool:
+    """Return True if a value is of the type of an option; whether it is in its range is checked at fit."""
+    every: dict[str, tuple[type, ...]] = {"whole": (Integral,), "real": (Real,), "text": (str, PathLike)}
+    types = every.get(inner.metadata["kind"], ())
+    named = given is None or isinstance(given, str)
+    return isinstance(given, types) or (named and given in inner.metadata["special"])
+
+
+def plain_name(declared: Field[Any]) -> str:
+    """Return the name of the nested option that a plain value stands for; "" if there is none.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option.
+    """
+    values: Mapping[str, type[OptionValue]] = declared.metadata["values"]
+    return next((kind.plain for kind in values.values() if kind.plain), "")
+
+
+def simplest(declared: Field[Any], value: OptionValue) -> Any:
+    """Return the plain value or the name that stands for a value with options, if there is one, or else the value.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option.
+    value : OptionValue
+        Value of one of its classes.
+    """
+    shorter = getattr(value, value.plain) if value.plain else chosen(declared, value)
+    return shorter if value_of(declared, shorter) == value else value
 
 
 def chosen(declared: Field[Any], given: Any) -> Any:
     """Return the name of a choice: that of its class for a value with options, and else the choice itself.
+
+    The name of an option that is one value and nothing else is None.
 
     Parameters
     ----------
@@ -137,6 +205,8 @@ def chosen(declared: Field[Any], given: Any) -> Any:
 def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
     """Return the options of a class of values that have an effect for the option that takes it, by name.
 
+    Their defaults are those of the default of `declared`, if that is a value of the class.
+
     Parameters
     ----------
     declared : Field
@@ -144,10 +214,30 @@ def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
     kind : type
         One of its classes of values.
     """
-    return {f.name: f for f in _fields(kind) if f.name not in declared.metadata["without"]}
+    found = {f.name: f for f in _fields(kind) if f.name not in declared.metadata["without"]}
+    if not isinstance(declared.default, kind):
+        return found
+    copies = {name: copy.copy(one) for name, one in found.items()}
+    for name, one in copies.items():
+        one.default = getattr(declared.default, name)
+    return copies
 
 
-def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str, Field[Any]]]:
+def having_option(declared: Field[Any], name: str) -> dict[Any, type[OptionValue]]:
+    """Return name of a choice -> its class, of the choices with an option.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option that is chosen.
+    name : str
+        Name of the nested option, without that of `declared`.
+    """
+    values: Mapping[Any, type[OptionValue]] = declared.metadata["values"]
+    return {key: kind for key, kind in values.items() if name in nested_fields(declared, kind)}
+
+
+def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str | None, Field[Any]]]:
     """Yield (nested name, option, name of the choice, nested option) for every option of every value.
 
     Parameters
@@ -199,14 +289,17 @@ def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> Op
     before, option_name = value_of(declared, given), declared.name
     first = next(iter(entries))
     if before is None:
-        having = {
-            key: kind for key, kind in declared.metadata["values"].items() if first in nested_fields(declared, kind)
-        }
-        allowed = [f"{option_name}={key!r} or {option_name}={kind.__name__}(...)" for key, kind in having.items()]
+        having = having_option(declared, first)
+        allowed = [
+            f"{option_name}={kind.__name__}(...) or its {kind.plain} alone"
+            if kind.plain
+            else f"{option_name}={key!r} or {option_name}={kind.__name__}(...)"
+            for key, kind in having.items()
+        ]
         remedy = f"it needs {', or '.join(allowed)}: set that first, or at once" if having else "leave it out"
         raise DataError(
-            f"{option_name}__{first}={entries[first]!r} was given with {option_name}={given!r}, which has no such "
-            f"option; {remedy}"
+            f"{option_name}__{first}={entries[first]!r} was given with {option_name}={shortened(given)}, which has no "
+            f"such option; {remedy}"
         )
     allowed = list(nested_fields(declared, type(before)))
     for name, value in entries.items():
@@ -216,6 +309,23 @@ def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> Op
                 f"{', '.join(allowed)}"
             )
     return cast(OptionValue, replace(cast(Any, before), **entries))
+
+
+def shortened(value: Any) -> str:
+    """Return the text of a value for messages, at most 60 characters of one line.
+
+    Parameters
+    ----------
+    value : object
+        Value of an option.
+
+    Examples
+    --------
+    >>> shortened("auto"), shortened(tuple(range(100)))
+    ("'auto'", '(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1...')
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, str]]:

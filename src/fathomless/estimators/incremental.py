@@ -73,7 +73,7 @@ class Incremental(VariationalEstimator, ABC):
         Not guaranteed: the posterior given all rows. What earlier parts said is kept by the networks alone, and a part
         that differs from the rest moves them towards itself; give parts in random order, several times where the rows
         can be had again, or :meth:`fit_stream`. No row is held out, so there is no score, no epoch is chosen, and noise
-        and temperature are not calibrated; `epochs`, `schedule`, `warm_up`, the delay of `structure_from`, `patience`,
+        and temperature are not calibrated; `epochs`, `optimizer`, the delay of `structure_from`, `patience`,
         `validation_fraction` and `checkpoint` are for :meth:`fit`.
         """
         return self._fit(
@@ -128,14 +128,13 @@ class Incremental(VariationalEstimator, ABC):
 
     def _refuse_several(self) -> None:
         """Refuse options that are not of one network that is trained."""
-        asked = {"n_restarts": self.n_restarts != 1, "class_weight": getattr(self, "class_weight", None) is not None}
         given = self._options_given()
-        members = given.get("members", "auto")
-        asked["members"] = not isinstance(members, str) and members > 1
+        asked = {"n_restarts": self._restarts().count != 1, "class_weight": given.get("class_weight") is not None}
         asked["vary"] = given.get("vary") is not None
         asked["weights"] = self._choice("weights") == "hmc"
         asked["head"] = self._head() != "point"
-        if found := [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]:
+        found = [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]
+        if found := [*filter(None, [self._cross_fitted()]), *found]:
             raise DataError(
                 f"{' and '.join(found)} was given; partial_fit trains one network and counts rows as they come: leave "
                 "that out, or call fit"

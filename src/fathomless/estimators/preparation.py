@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fathomless.data import streams
-from fathomless.data.folds import can_be_folded, fold_rows, given_folds, split_units
+from fathomless.data.folds import can_be_folded, fold_rows, given_folds, keep_groups, split_folds, split_units
 from fathomless.data.frames import merged, readable, take
 from fathomless.data.groups import read_groups
 from fathomless.data.repeats import Repeats, pieces, repeats
@@ -24,6 +24,7 @@ from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
 from fathomless.data.weights import read_weight, warn_of_sum
 from fathomless.estimators.encoding import ColumnOptions, Task
+from fathomless.estimators.values import Splitter
 from fathomless.inference.variational.training import SMALL_BATCH
 from fathomless.posterior.diagnostics import EqualRows
 from fathomless.system import checks
@@ -137,8 +138,9 @@ class SplitPlan:
         Partitions R.
     copies : int
         Number of times that the partitions are used, once for each kind of network.
-    folds : "random", "blocks" or array of int
-        Random folds, blocks of consecutive rows, or the fold of each row of the table.
+    folds : "random", "blocks", array of int or Splitter
+        Random folds, blocks of consecutive rows, the fold of each row of the table, or a splitter of scikit-learn; with
+        the last two, `members` only has to be above 1.
     optional : bool
         True if rows that cannot be folded are given to one network instead.
     share : float
@@ -441,7 +443,11 @@ def _folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Tensor | 
     if plan.members == 1:
         return None
     if not isinstance(plan.folds, str):
-        return given_folds(plan.folds, table.rows, table.kept).repeat(plan.copies, 1)
+        if isinstance(plan.folds, Splitter):
+            own = split_folds(plan.folds, table.x, table.z, table.groups)
+        else:
+            own = given_folds(plan.folds, table.rows, table.kept)
+        return keep_groups(own, table.groups).repeat(plan.copies, 1)
     together = not rows.apart
     if plan.optional and table.groups is None and not can_be_folded(rows.x, rows.z, together=together):
         return None

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from fathomless.estimators.declaring import OptionValue, chosen, replaced
+from fathomless.estimators.declaring import (
+    OptionValue,
+    nested_fields,
+    plain_name,
+    replaced,
+    shortened,
+    simplest,
+    value_of,
+)
+from fathomless.estimators.values import Folds
 from fathomless.system.errors import DataError
 
 __all__ = ["MOVED", "Moved", "Renaming", "accepted", "check_methods", "from_saved", "moved", "renaming", "warn"]
@@ -30,8 +39,11 @@ _REMOVED = {  # methods of families of earlier versions, and what is to be done 
 }
 
 
-def _never(options: Mapping[str, Any]) -> bool:
+def _never(options: Any) -> bool:
     return False
+
+
+_SAME = object()  # default that has not changed
 
 
 @dataclass(frozen=True)
@@ -42,18 +54,24 @@ class Moved:
     ----------
     option : str
         Option that takes a value with options.
-    choice : str
-        Choice of it that the value belongs to.
+    choice : str or None
+        Choice of it that the value belongs to; of several the default one. None for an option that is one value.
     name : str
         Name of the option there.
     implied : callable
         Returns True if ``"auto"`` means this choice with the other options, by name, whatever the data.
+    whole : callable
+        Returns True if a value of the old option is one of the new option itself, and not of `name`.
+    default : object
+        Default in the version before, if it was another one.
     """
 
     option: str
-    choice: str
+    choice: str | None
     name: str
     implied: Callable[[Mapping[str, Any]], bool] = _never
+    whole: Callable[[Any], bool] = _never
+    default: Any = _SAME
 
     @property
     def nested(self) -> str:
@@ -63,34 +81,63 @@ class Moved:
 
 def _by_bound(options: Mapping[str, Any]) -> bool:
     """Return True if "auto" fits the posterior over structure by the evidence bound, whatever the data."""
-    none_held_out = options.get("validation_fraction", "auto") == 0 and options.get("members", "auto") in ("auto", 1)
+    cv = options.get("cv", "auto")
+    splits = options.get("cv__n_splits", cv.n_splits if isinstance(cv, Folds) else cv)
+    one_network = isinstance(splits, str | int) and splits in ("auto", 1)
+    none_held_out = options.get("validation_fraction", "auto") == 0 and one_network
     return none_held_out or options.get("weights", "map") in ("meanfield", "sparse")
 
 
 _ELBO = {"structure_rate": "rate", "structure_delay": "delay"}
 _OF_DEPTH = {"structure_optimizer": "optimizer", "structure_radius": "radius", "initial_depth": "initial_depth"}
+_PATH = ("prior", "rate", "initial", "drift", "rank", "knots", "transition", "estimator")
+_SOLVER = ("steps", "predict_steps", "jitter", "gradient")
 _HMC = ("chains", "sweeps", "leapfrogs", "states", "structure_weights")
+
+
+def _is_array(folds: Any) -> bool:
+    return not isinstance(folds, str)
+
 
 #: Class of the options of a family -> name in the version before -> new place.
 MOVED: Mapping[str, Mapping[str, Moved]] = {
+    "TableOptions": {"checkpoint_seconds": Moved("checkpoint", "checkpoint", "seconds")},
+    "VariationalOptions": {
+        "restarts": Moved("n_restarts", "restarts", "keep"),
+        "schedule": Moved("optimizer", "adam", "schedule"),
+        "clip_norm": Moved("optimizer", "adam", "clip_norm", default=None),
+        "warm_up": Moved("optimizer", "adam", "warm_up", default=0.0),
+    },
+    "CrossFitOptions": {
+        "members": Moved("cv", "folds", "n_splits"),
+        "repeats": Moved("cv", "folds", "n_repeats"),
+        "folds": Moved("cv", "folds", "order", whole=_is_array),
+    },
     "DepthOptions": {
         **{name: Moved("weights", "hmc", name) for name in _HMC},
         **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in (_ELBO | _OF_DEPTH).items()},
     },
-    "ContinuousOptions": {old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+    "ContinuousOptions": {
+        **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+        "clip_norm": Moved("optimizer", "adam", "clip_norm", default=10.0),
+        "warm_up": Moved("optimizer", "adam", "warm_up", default=0.5),
+        **{name: Moved("path", None, name) for name in _PATH},
+        **{name: Moved("solver", "heun", name) for name in _SOLVER},
+        **{old: Moved("horizon", "random", new) for old, new in (("horizons", "count"), ("horizon_prior", "prior"))},
+    },
 }
 
 
 def moved(kind: type) -> Mapping[str, Moved]:
-    """Return name in the version before -> new place, for a class of options or an estimator.
+    """Return name in the version before -> new place, for a class of options or an estimator, with those of its bases.
 
     Examples
     --------
-    >>> from fathomless.families.continuous.options import ContinuousOptions
-    >>> sorted(moved(ContinuousOptions))
-    ['structure_delay', 'structure_rate']
+    >>> from fathomless.families.depth.options import DepthOptions
+    >>> moved(DepthOptions)["chains"].nested
+    'weights__chains'
     """
-    return next((MOVED[base.__name__] for base in kind.__mro__ if base.__name__ in MOVED), {})
+    return {old: place for base in reversed(kind.__mro__) for old, place in MOVED.get(base.__name__, {}).items()}
 
 
 @dataclass(frozen=True)
@@ -105,12 +152,15 @@ class Renaming:
         Nested name, such as ``weights__chains`` -> value.
     effective, idle : dict
         Old name -> new place, of options with an effect and without.
+    before : mapping
+        Options that they change, by name.
     """
 
     options: dict[str, Any]
     nested: dict[str, Any]
     effective: dict[str, Moved]
     idle: dict[str, Moved]
+    before: Mapping[str, Any]
 
 
 def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Renaming:
@@ -132,24 +182,53 @@ def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | N
     """
     places = {name: place for name, place in moved(kind).items() if name in given}
     options = {name: value for name, value in given.items() if name not in places}
-    found = Renaming(options, {}, {}, {})
+    found = Renaming(options, {}, {}, {}, before or {})
     for old, place in places.items():
-        if place.nested in options or isinstance(options.get(place.option), OptionValue):
-            new = place.nested if place.nested in options else place.option
-            raise DataError(
-                f"{old}={given[old]!r} was given with {new}={options[new]!r}; {old} is the old name of {place.nested}: "
-                "leave it out"
-            )
         declared = _declared(kind)[place.option]
+        _refuse_both(old, place, given, declared)
         now = options.get(place.option, (before or {}).get(place.option, declared.default))
-        if chosen(declared, now) != place.choice:
-            if now != "auto" or not place.implied({**(before or {}), **options}):
+        value = value_of(declared, now)
+        if place.whole(given[old]):
+            _take_whole(found, old, place, given[old], value)
+            continue
+        if value is None or place.name not in nested_fields(declared, type(value)):
+            automatic = isinstance(now, str) and now == "auto"
+            if not automatic or not place.implied({**(before or {}), **options}):
                 found.idle[old] = place
                 continue
             options[place.option] = place.choice
-        found.nested[place.nested] = given[old]
+        if place.name == plain_name(declared) and not isinstance(now, OptionValue):
+            options[place.option] = given[old]
+        else:
+            found.nested[place.nested] = given[old]
         found.effective[old] = place
     return found
+
+
+def _refuse_both(old: str, place: Moved, given: Mapping[str, Any], declared: Field[Any]) -> None:
+    """Refuse an option that is given by its old and its new name."""
+    plain, whole = place.name == plain_name(declared) or place.whole(given[old]), given.get(place.option)
+    if place.nested in given or isinstance(whole, OptionValue) or (plain and place.option in given):
+        new = place.nested if place.nested in given else place.option
+        raise DataError(
+            f"{old}={shortened(given[old])} was given with {new}={shortened(given[new])}; {old} is the old name of "
+            f"{place.nested}: leave it out"
+        )
+
+
+def _take_whole(found: Renaming, old: str, place: Moved, given: Any, before: OptionValue | None) -> None:
+    """Let the value of an old option be the new option, as an array of folds is; what the array has not is idle.
+
+    One network has no folds, and an array is idle then.
+    """
+    if isinstance(before, Folds) and found.nested.get(f"{place.option}__n_splits", before.n_splits) == 1:
+        found.idle[old] = place
+        return
+    for name in [name for name, other in found.effective.items() if other.option == place.option]:
+        found.idle[name] = found.effective.pop(name)
+        found.nested.pop(found.idle[name].nested, None)
+    found.options[place.option] = given
+    found.effective[old] = place
 
 
 def _declared(kind: type) -> dict[str, Field[Any]]:
@@ -160,10 +239,12 @@ def _values(kind: type, found: Renaming) -> dict[str, Any]:
     """Return options with their values, of which one that has all defaults is its name."""
     declared, options = _declared(kind), dict(found.options)
     for name in dict.fromkeys(place.option for place in found.effective.values()):
-        own = {place.name: found.nested[place.nested] for place in found.effective.values() if place.option == name}
-        one = declared[name]
-        made = replaced(one, options.get(name, one.default), own)
-        options[name] = chosen(one, made) if made == type(made)() else made
+        places = [place for place in found.effective.values() if place.option == name]
+        own = {place.name: found.nested[place.nested] for place in places if place.nested in found.nested}
+        if own:
+            one = declared[name]
+            now = options.get(name, found.before.get(name, one.default))
+            options[name] = simplest(one, replaced(one, now, own))
     return options
 
 
@@ -184,12 +265,15 @@ def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int 
     for names, idle in ((found.effective, False), (found.idle, True)):
         for option in dict.fromkeys(place.option for place in names.values()):
             own = {old: place for old, place in names.items() if place.option == option}
-            choice = next(iter(own.values())).choice
-            class_ = _declared(kind)[option].metadata["values"][choice].__name__
-            old = " and ".join(own)
-            new = f"{option}={class_}({', '.join(f'{place.name}={given[name]!r}' for name, place in own.items())})"
+            declared, choice = _declared(kind)[option], next(iter(own.values())).choice
+            value = value_of(declared, found.options.get(option, found.before.get(option, declared.default)))
+            class_ = (declared.metadata["values"][choice] if idle or value is None else type(value)).__name__
+            remedy = f"use {option}={class_}({', '.join(f'{p.name}={given[old]!r}' for old, p in own.items())})"
             without = f", and has no effect unless {option} is {choice!r}" if idle else ""
-            text = f"{old} will be removed in the next version{without}; use {new}"
+            if plain_name(declared):
+                remedy = "leave it out" if idle else f"use {option}={shortened(_values(kind, found)[option])}"
+                without = ", and has no effect here" if idle else ""
+            text = f"{' and '.join(own)} will be removed in the next version{without}; {remedy}"
             warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
 
 
@@ -235,16 +319,21 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
         place = moved(kind).get(name)
         if place is None:
             return False
+        if place.whole(value):
+            return False
         class_ = declared[place.option].metadata["values"][place.choice]
-        return bool(value == _declared(class_)[place.name].default)
+        inner = nested_fields(declared[place.option], class_)[place.name]
+        return bool(value == (inner.default if place.default is _SAME else place.default))
 
     every = (
         {name: value for name, value in one.items() if not of_default(name, value)} for one in (given, given | changed)
     )
     before, now = (renaming(kind, one) for one in every)
-    if new := {**before.nested, **now.nested}:
-        old = ", ".join({**before.effective, **now.effective})
-        listed = ", ".join(f"{name}={value!r}" for name, value in new.items())
+    if effective := {**before.effective, **now.effective}:
+        old = ", ".join(effective)
+        names = dict.fromkeys(name for place in effective.values() for name in (place.nested, place.option))
+        new = {**before.options, **now.options, **before.nested, **now.nested}
+        listed = ", ".join(f"{name}={shortened(new[name])}" for name in names if name in new)
         text = f"a saved model has options with old names ({old}), now {listed}; save it again for the next version"
         warnings.warn(text, FutureWarning, stacklevel=4)
     options, later = _values(kind, before), _values(kind, now)

@@ -12,7 +12,10 @@ import numpy as np
 from torch import Tensor
 
 from fathomless.data.rows import Rows, Stream
+from fathomless.estimators.declaring import OptionValue
+from fathomless.estimators.values import FoldArray, Splitter
 from fathomless.system.errors import DataError, FileError
+from fathomless.system.masked import unmasked
 
 __all__ = [
     "FUNCTION",
@@ -21,6 +24,7 @@ __all__ = [
     "encoded",
     "explained",
     "fingerprint",
+    "folds",
     "foreign",
 ]
 
@@ -127,6 +131,31 @@ def encoded(value: Any, classes: Mapping[str, type]) -> Any:
     raise DataError(f"an option of type {name} cannot be saved; allowed are plain values and {', '.join(classes)}")
 
 
+def folds(cv: Any, made: tuple[Any, Any]) -> Any:
+    """Return the option `cv` of a fit with the folds in place of a splitter, and a plain array in place of others.
+
+    Parameters
+    ----------
+    cv : object
+        The option.
+    made : tuple
+        The splitter of the fit, and its folds of the rows of the table, shape (R, N).
+
+    Raises
+    ------
+    DataError
+        For a splitter that was set after the fit.
+    """
+    if isinstance(cv, Splitter):
+        if made[0] is not cv:
+            raise DataError(
+                f"cv={cv!r} was set after the fit, and the folds of a splitter are saved in its place: fit again, or "
+                "set another cv"
+            )
+        cv = made[1]
+    return np.asarray(unmasked(cv)) if isinstance(cv, FoldArray) else cv
+
+
 def current(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Return encoded options by the names that they have now; those that a family has no more are left out.
 
@@ -153,6 +182,9 @@ def decoded(value: Any, classes: Mapping[str, type]) -> Any:
             return {key: decoded(entry, classes) for key, entry in pairs}
         case dict():
             return {name: decoded(entry, classes) for name, entry in value.items()}
+        case OptionValue():  # of options that an older version wrote under other names
+            inner = {f.name: decoded(getattr(value, f.name), classes) for f in fields(cast(Any, value))}
+            return type(value)(**inner)
         case list():
             return tuple(decoded(entry, classes) for entry in value)
     return value

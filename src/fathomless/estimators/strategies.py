@@ -20,6 +20,7 @@ from fathomless.estimators.heads import heads_by_bound, heads_by_rows
 from fathomless.estimators.kinds import joined
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
+from fathomless.estimators.values import Restarts
 from fathomless.inference.out_of_fold.crossfit import Held, crossfit, folded, held
 from fathomless.inference.out_of_fold.looks import Law, Looks
 from fathomless.inference.runs.run import Fitted
@@ -143,26 +144,24 @@ class SVI:
     ----------
     plan : TrainingPlan
         Options of the training.
-    n_restarts : int
-        Number of starts.
-    restarts : {"best", "average"}
-        Choice among them.
+    restarts : Restarts
+        Number of starts, and the choice among them.
     """
 
     plan: TrainingPlan
-    n_restarts: int = 1
-    restarts: str = "best"
+    restarts: Restarts = field(default_factory=Restarts)
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
         """Train; give heads their posterior, if they have one."""
         training = self.plan.training(table.train.count, len(table.train))
-        goes_on = self.n_restarts == 1 and problem.fitted is None and self.plan.resumable(training)
-        starts = problem.starts(table, self.n_restarts)
+        count = self.restarts.count
+        goes_on = count == 1 and problem.fitted is None and self.plan.resumable(training)
+        starts = problem.starts(table, count)
         settings = _settings(table, session, starts[0], training, without=("epochs",) if goes_on else ())
-        if self.n_restarts == 1:
+        if count == 1:
             fitted = replace(fit(*starts[0], table.train, table.valid, **settings), goes_on=goes_on)
         else:
-            fitted = restarted(starts, cast(Rows, table.train), table.valid, self.restarts, **settings)
+            fitted = restarted(starts, cast(Rows, table.train), table.valid, self.restarts.keep, **settings)
         if problem.head == "point":
             return fitted
         return heads_by_bound(fitted, problem.head, table, calibrate=self.plan.calibrate)
@@ -256,7 +255,7 @@ class CrossFit:
         """Train networks, and weigh structures by the rows that they were not fitted to; noise is as trained."""
         rows, valid, folds, plan = table.train, table.valid, table.folds, self.svi.plan
         share = 1.0 if folds is None else int(folds.max()) / (int(folds.max()) + 1)
-        networks = self.svi.n_restarts if folds is None else len(folds) * (int(folds.max()) + 1)
+        networks = self.svi.restarts.count if folds is None else len(folds) * (int(folds.max()) + 1)
         training = replace(plan.training(rows.count, math.ceil(share * len(rows)), networks), calibrate=False)
         looks = self._looks(training, warm=problem.fitted is not None)
         starts = problem.starts(table, networks)
@@ -283,7 +282,7 @@ class CrossFit:
             numbers = torch.arange(len(rows) + len(valid), device="cpu")
             parts = [numbers[: len(rows)]] * networks, [numbers[len(rows) :]] * networks
             fitted, seen = crossfit(starts, concatenate([rows, valid]), *parts, **settings)
-            if self.svi.restarts == "best":
+            if self.svi.restarts.keep == "best":
                 fitted, seen = best_alone(fitted, seen, looks)
         if problem.head != "point":
             fitted, seen = heads_by_rows(

@@ -11,15 +11,16 @@ from typing import Any, ClassVar, cast
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members
+from fathomless.estimators.declaring import nested_options, value_of
 from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
-from fathomless.estimators.options import CrossFitOptions, VariationalOptions
+from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.strategies import SVI, CrossFit, StructureSearch, Then, TrainingPlan
+from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
-from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.rng import fold_in
 from fathomless.system.surroundings import recording
@@ -35,10 +36,12 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     """Estimators of networks that are trained."""
 
     structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
+    clip_norm_auto: ClassVar[float | None] = None  # what "auto" of these options of Adam stands for
+    warm_up_auto: ClassVar[float] = 0.0
 
     def _svi(self) -> SVI:
         """Return the training by the evidence bound."""
-        return SVI(self._training_plan(), self.n_restarts, self.restarts)
+        return SVI(self._training_plan(), self._restarts())
 
     def _training_plan(self) -> TrainingPlan:
         given = self._options_given()
@@ -49,10 +52,8 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            clip_norm=self.clip_norm,
             temperature=self.temperature,
-            warm_up=self.warm_up,
+            **self._value("optimizer").training(self.clip_norm_auto, self.warm_up_auto),
             patience=self.patience,
             calibrate=self.calibrate,
             draws=given.get("training_draws", 1),
@@ -63,8 +64,9 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
 
     def _share(self, count: float, *, grouped: bool = False, stream: bool = False) -> float:
         """Return the share of so many rows that is held out of one network; the rest as in :meth:`_split_plan`."""
-        if stream and self.n_restarts != 1:
-            raise DataError(f"n_restarts={self.n_restarts} was given; streams are fitted once: set it to 1")
+        starts = self._restarts().count
+        if stream and starts != 1:
+            raise DataError(f"n_restarts={starts} was given; streams are fitted once: set it to 1")
         automatic = isinstance(self.validation_fraction, str)
         fraction = _SHARE if automatic else float(self.validation_fraction)
         if not 0.0 <= fraction < 1.0:
@@ -73,9 +75,23 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         if grouped and fraction == 0.0 and not chosen:
             raise DataError(
                 f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
-                "them out, set validation_fraction, or set members above 1 where there is such an option"
+                "them out, set validation_fraction, or set cv above 1 where there is such an option"
             )
         return 0.0 if count < _FEW else fraction
+
+    def _folds(self) -> Folds | None:
+        """Return the plan of the folds; None if an array or a splitter has them. Without `cv` there is one network."""
+        declared = next((option for option in options_of(type(self)) if option.name == "cv"), None)
+        value = Folds(n_splits=1) if declared is None else value_of(declared, self.cv)
+        return value if isinstance(value, Folds) else None
+
+    def _cross_fitted(self) -> str:
+        """Return the option `cv` as messages name it if it asks for several networks; "" if it does not."""
+        folds = self._folds()
+        if folds is None:
+            return f"cv={self.cv!r}" if isinstance(self.cv, Splitter) else "an array as cv"
+        several = not isinstance(folds.n_splits, str) and folds.n_splits > 1
+        return f"cv={folds.n_splits}" if several else ""
 
 
 class OneNetwork(VariationalEstimator, ABC):
@@ -100,7 +116,9 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         """Return cross-fitting if out-of-fold rows judge the networks, and else the evidence bound."""
         if not self._judged_by_rows(prepared, search):
             return self._svi()
-        given = {n: getattr(self, n) for n in search.unused if getattr(self, n) != getattr(type(self), n)}
+        declared = {name: inner.default for name, _, _, inner in nested_options(options_of(type(self)))}
+        every = self._options_given(deep=True)
+        given = {name: every[name] for name in search.unused if every[name] != declared[name]}
         free = self._options_given().get("likelihood", "") == "auto"
         return CrossFit(
             self._svi(), search, self._choice("structure_from") == "elbo", free, tuple(kinds(self.vary)), given
@@ -140,46 +158,46 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         if copies > 1 and members == 1:
             raise DataError(
                 f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
-                "they have not seen: set members above 1, or leave vary out"
+                "they have not seen: set cv above 1, or leave vary out"
             )
+        folds = self._folds()
         if members == 1:
-            return SplitPlan(folds=self.folds, share=self._share(count, grouped=grouped))
-        if isinstance(self.folds, str):
-            checks.choice("folds", self.folds, ("random", "blocks"))
+            order = "random" if folds is None else folds.order
+            return SplitPlan(folds=order, share=self._share(count, grouped=grouped))
         return SplitPlan(
             members=members,
-            repeats=self.repeats,
+            repeats=1 if folds is None else folds.n_repeats,
             copies=copies,
-            folds=self.folds,
-            optional=self.members == "auto",
+            folds=self.cv if folds is None else folds.order,
+            optional=folds is not None and folds.n_splits == "auto",
             share=self._share(count),
         )
 
     def _plan_of_stream(self, count: float) -> SplitPlan:
         share = self._share(count, stream=True)
-        if not isinstance(self.members, str) and self.members > 1:
-            raise DataError(f"members={self.members} was given; streams train one network: set it to 1, or to 'auto'")
+        if several := self._cross_fitted():
+            raise DataError(f"{several} was given; streams train one network: set it to 1, or to 'auto'")
         return SplitPlan(share=share)
 
     def _members(
         self, search: StructureSearch, multiplications: Callable[[int], float], count: float, inputs: int
     ) -> int:
-        """Return how many networks are cross-fitted to so many rows."""
-        alone = {
-            "validation_fraction": not isinstance(self.validation_fraction, str),
-            "n_restarts": self.n_restarts > 1,
-            "warm_start": bool(self.warm_start),
-        }
-        asked = [f"{name}={getattr(self, name)}" for name, given in alone.items() if given]
-        if not isinstance(self.members, str):
-            if self.members > 1 and asked:
-                raise DataError(
-                    f"members={self.members} was given with {' and '.join(asked)}, which ask for one network; leave "
-                    "one of them out"
-                )
-            if self.members > max(count, 1.0):
-                raise DataError(f"members={self.members} was given for {count:g} rows; at most as many are allowed")
-            return self.members
+        """Return how many networks are cross-fitted to so many rows; 2 stands for those of an array or a splitter."""
+        starts = self._restarts().count
+        asked = [] if isinstance(self.validation_fraction, str) else [f"validation_fraction={self.validation_fraction}"]
+        asked += [f"n_restarts={starts}"] if starts > 1 else []
+        asked += [f"warm_start={self.warm_start}"] if self.warm_start else []
+        if asked and (several := self._cross_fitted()):
+            raise DataError(
+                f"{several} was given with {' and '.join(asked)}, which ask for one network; leave one of them out"
+            )
+        folds = self._folds()
+        if folds is None:
+            return 2
+        if not isinstance(folds.n_splits, str):
+            if folds.n_splits > max(count, 1.0):
+                raise DataError(f"cv={folds.n_splits} was given for {count:g} rows; at most as many are allowed")
+            return folds.n_splits
         if asked or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
             return 1
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
@@ -214,7 +232,7 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
         inference = strategy.strategy if isinstance(strategy, Then) else strategy
         if isinstance(estimator, CrossFitEstimator) and not isinstance(inference, SVI):
             raise DataError(
-                f"structure_from={estimator.structure_from!r} and members={estimator.members!r} were given; estimators "
+                f"structure_from={estimator.structure_from!r} and cv={estimator.cv!r} were given; estimators "
                 "that are fitted together have structure_from='elbo', and weights that are not sampled"
             )
     problems = [estimator._problem() for estimator in estimators]

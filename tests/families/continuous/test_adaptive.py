@@ -106,7 +106,7 @@ def test_a_coarse_tolerance_is_warned_of() -> None:
 def test_estimators_keep_their_grid(horizon: float | str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    options = {"epochs": 3, "members": 2, "width": 4, "hidden": 6, "horizons": 3, "steps": 3, "random_state": 0}
+    options = {"epochs": 3, "cv": 2, "width": 4, "hidden": 6, "horizons": 3, "steps": 3, "random_state": 0}
     kind = ContinuousDepthRegressor if horizon == 1.0 else ContinuousDepthClassifier
     own = kind(**options, horizon=horizon).fit(X, X[:, 0] if horizon == 1.0 else (X[:, 0] > 0).astype(int))
     before = own.predict(X) if horizon == 1.0 else own.predict_proba(X)

@@ -12,7 +12,7 @@ from sklearn.datasets import load_iris
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
-from fathomless import SparseBayesClassifier, SparseBayesRegressor
+from fathomless import Restarts, SparseBayesClassifier, SparseBayesRegressor
 from fathomless.app import cli
 from fathomless.data.frames import encode
 from fathomless.families.registry import families, load
@@ -116,7 +116,7 @@ def test_restarts_are_trained_side_by_side() -> None:
     X, y = table(80)
     best = SparseBayesRegressor(n_restarts=2, **QUICK).fit(X, y)
     assert best.to_sparse().report.layers
-    average = SparseBayesRegressor(n_restarts=2, restarts="average", **QUICK).fit(X, y)
+    average = SparseBayesRegressor(n_restarts=Restarts(count=2, keep="average"), **QUICK).fit(X, y)
     assert len(average.model_.members) == 2
     with pytest.raises(DataError, match="an average of 2 networks"):
         average.to_sparse()

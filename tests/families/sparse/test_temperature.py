@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import fathomless
-from fathomless import SparseBayesClassifier, SparseBayesRegressor
+from fathomless import Restarts, SparseBayesClassifier, SparseBayesRegressor
 from fathomless.data import streams
 from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES, temperatures
@@ -285,7 +285,7 @@ def test_a_warm_start_keeps_the_temperature() -> None:
 def test_restarts_are_trained_at_the_chosen_temperature() -> None:
     X, y = table()
     one = SparseBayesRegressor(temperature=TWO, **QUICK).fit(X, y)
-    two = SparseBayesRegressor(temperature=TWO, n_restarts=2, restarts="average", **QUICK).fit(X, y)
+    two = SparseBayesRegressor(temperature=TWO, n_restarts=Restarts(count=2, keep="average"), **QUICK).fit(X, y)
     assert isinstance(two.model_, Ensemble)
     assert two.candidates_ == one.candidates_
     assert two.temperature_ == one.temperature_

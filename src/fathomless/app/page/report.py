@@ -54,7 +54,8 @@ __all__ = ["Page", "render"]
 _LEVELS = 8  # categories that are spelled out
 _LONG = 10  # rows from which on a table is folded
 _OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations of rows that the fit was given
-_OF_ONE_RUN = ("callbacks", "checkpoint", "checkpoint_seconds", "random_state", "verbose", "warm_start")
+_LONGEST = 200  # characters of an option
+_OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
 _KINDS = {"numeric": "number", "boolean": "yes or no", "category": "category", "date": "date"}
 
 _IN_UNITS = ("rmse", "mae", "crps")  # of the target
@@ -556,4 +557,5 @@ def _shown(value: Any) -> str:
     """Write the value of an option, the same in every run."""
     if callable(value) or (isinstance(value, list | tuple) and any(map(callable, value))):
         return "a function"
-    return value if isinstance(value, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    text = value if isinstance(value, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from fathomless.estimators.declaring import option
 from fathomless.estimators.options import DrawnWeightsOptions, NaturalLawOptions
+from fathomless.estimators.values import Restarts
 from fathomless.families.depth.options import NetworkOptions
 
 if TYPE_CHECKING:
@@ -155,7 +156,15 @@ class SubspaceOptions(TrajectoryOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EnsembleOptions(FiniteOptions):
-    """Several ordinary networks, whose predictions are averaged."""
+    """Several ordinary networks, whose predictions are averaged.
 
-    n_restarts: int = option(5, "whole", least=1, most=10_000)
-    restarts: str = option("average", "choice", names=("best", "average"))
+    Parameters
+    ----------
+    n_restarts : int or Restarts
+        Networks trained from different initial weights, side by side, whose predictions are averaged; or their number
+        and choice, as a :class:`~fathomless.estimators.values.Restarts`.
+    """
+
+    n_restarts: "int | Restarts" = option(
+        Restarts(count=5, keep="average"), "whole", least=1, most=10_000, values={"restarts": Restarts}
+    )

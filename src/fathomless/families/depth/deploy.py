@@ -123,7 +123,7 @@ def _refuse_several(model: object, what: str) -> None:
     """Refuse what is not one network: the members of an ensemble, the states of chains."""
     if not isinstance(model, UnboundedDepth):
         kind = type(model).__name__
-        raise DepthError(f"{what} was called on {kind}; it needs one network: members=1, n_restarts=1, weights='map'")
+        raise DepthError(f"{what} was called on {kind}; it needs one network: cv=1, n_restarts=1, weights='map'")
 
 
 def _refuse_drawn(model: UnboundedDepth, what: str, *, heads: bool) -> None:

@@ -342,7 +342,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
             raise DataError(
                 f"{len(models)} networks with weights={self.weights!r} and growth={self.growth!r} were asked to be "
                 "trained as one; allowed are point estimates (weights='map', and no drawn heads) and growth='default': "
-                "set members=1"
+                "set cv=1"
             )
 
         device = self._device()  # before parts that are shared with these networks are built into another one

@@ -120,8 +120,10 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
         with building(0):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
+        starts = self._restarts().count
+
         def need(width: int) -> float:
-            return float(4.0 * copies * self.n_restarts * dtype.itemsize * np.polyval(polynomial, width))
+            return float(4.0 * copies * starts * dtype.itemsize * np.polyval(polynomial, width))
 
         def fitting(share: float) -> str:
             width, most = 4 * int(math.sqrt(share) * units / 4), share * need(units)

@@ -191,7 +191,7 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
         require_fitted(self)
         if isinstance(self.model_, Ensemble):
             raise DataError(
-                f"to_sparse was called on an average of {len(self.model_.members)} networks; set restarts='best', or "
+                f"to_sparse was called on an average of {len(self.model_.members)} networks; set n_restarts=1, or "
                 "export each of model_.members"
             )
         return to_sparse(self._members()[0].network, format=format)

@@ -126,7 +126,7 @@ class SparseNetworks(SparseOptions, Networks):
         if callable(self.architecture):
             return
         skip = inputs if self.architecture == "skip" else 0
-        networks = max(self.n_restarts, len(temperatures(self.temperature)))  # at once
+        networks = max(self._restarts().count, len(temperatures(self.temperature)))  # at once
 
         def need(width: int) -> float:
             sizes = [inputs, *([width] * self.depth), outputs]

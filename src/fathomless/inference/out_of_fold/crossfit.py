@@ -310,7 +310,7 @@ def _as_one(
     check_apart(models)
     first = models[0]
     if not isinstance(first, SideBySide):
-        raise lacks(first, SideBySide, f"training {len(models)} networks as one", "set members=1")
+        raise lacks(first, SideBySide, f"training {len(models)} networks as one", "set cv=1")
     each = sum(p.numel() * p.element_size() for p in first.parameters())
     memory.require(
         6.0 * len(models) * each,  # as they are, and together: weights, gradients, two moments and the best state

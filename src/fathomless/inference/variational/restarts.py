@@ -59,7 +59,7 @@ def restarted(
     DivergenceError
         If every start failed; those that fail alone are left out.
     """
-    checks.choice("restarts", combine, ("best", "average"))
+    checks.choice("combine", combine, ("best", "average"))
     if not isinstance(train, Rows):
         raise DataError(f"n_restarts={len(starts)} was given with data that are read in parts; set it to 1")
     check_apart([model for model, _ in starts])

@@ -185,6 +185,12 @@ def wish(home: Path) -> None:
     io.save(home / f"wish-{rank}", kind="wish", tensors={"dropped": seen[0]}, meta={"epoch": run.epoch})
 
 
+def do_all(home: Path) -> None:
+    follow_all_paths(home)
+    be_refused(home)
+    wish(home)
+
+
 def command(folders: list[Path], words: list[Any]) -> None:
     """Be one of the processes of a command line."""
     os.chdir(folders[int(os.environ["RANK"])])
@@ -196,7 +202,7 @@ def command(folders: list[Path], words: list[Any]) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended, and what it said on standard error."""
+    """How a process ended, and what it printed."""
 
     code: int | None
     said: str
@@ -209,7 +215,9 @@ def be_rank(
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(COUNT)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
-    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
+    told = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(told, 1)
+    os.dup2(told, 2)
     torch.set_num_threads(1)
     with contextlib.nullcontext() if alone else started():
         job(*arguments)
@@ -218,9 +226,13 @@ def be_rank(
 def together(job: Callable[..., None], *arguments: Any) -> list[Ended]:
     """Let two processes do a job, and wait for both; a command line starts the group by itself."""
     context = multiprocessing.get_context("forkserver")
+    # or every child loads them
     context.set_forkserver_preload(
-        ["torch._dynamo", "fathomless.families.depth.estimator"]
-    )  # or torch loads it in every child
+        [
+            *("torch._dynamo", "pytest", "fathomless.app.cli", "fathomless.app.manifests"),
+            *("fathomless.families.continuous.model", "fathomless.families.depth.estimator"),
+        ]
+    )
     meeting = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # with us, as with torchrun
     with tempfile.TemporaryDirectory() as home:
         said = [Path(home) / str(rank) for rank in range(COUNT)]
@@ -242,9 +254,9 @@ def well(done: list[Ended]) -> None:
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every path, followed by two processes."""
+    """Every path, followed by two processes; and what they do beside, since a start takes seconds."""
     home = tmp_path_factory.mktemp("paths")
-    well(together(follow_all_paths, home))
+    well(together(do_all, home))
     return home
 
 
@@ -320,8 +332,7 @@ def test_a_run_that_lost_a_process_goes_on_to_the_same_bytes(paths: Path, tmp_pa
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 4  # written by one rank
 
 
-def test_what_differs_between_processes_is_told_on_all_of_them(tmp_path: Path) -> None:
-    well(together(be_refused, tmp_path))
+def test_what_differs_between_processes_is_told_on_all_of_them(paths: Path) -> None:
     for name, words in {
         "weights": "RankError: after step 0, rank 1 of 2 held another network",
         "data": "RankError: after step 0, rank 1 of 2",
@@ -332,21 +343,20 @@ def test_what_differs_between_processes_is_told_on_all_of_them(tmp_path: Path) -
         "none": "nothing",
     }.items():
         for rank in range(COUNT):
-            assert (tmp_path / f"{name}-{rank}.txt").read_text().startswith(words), name
+            assert (paths / f"{name}-{rank}.txt").read_text().startswith(words), name
 
 
-def test_one_rank_s_wish_counts_for_all_and_estimators_agree(tmp_path: Path) -> None:
-    well(together(wish, tmp_path))
-    first, second = (io.load(tmp_path / f"wish-{rank}", kinds={"wish"}) for rank in range(COUNT))
+def test_one_rank_s_wish_counts_for_all_and_estimators_agree(paths: Path) -> None:
+    first, second = (io.load(paths / f"wish-{rank}", kinds={"wish"}) for rank in range(COUNT))
     assert first.meta["epoch"] == second.meta["epoch"] == 4
     assert not torch.equal(first.tensors["dropped"], second.tensors["dropped"])
     X = np.random.default_rng(0).normal(size=(90, 2))
     alone = UnboundedDepthRegressor(width=6, epochs=3, cv=1, random_state=0).fit(X, X[:, 0]).predict(X)
     doubtful = UnboundedDepthRegressor(**DOUBTFUL).fit(X, X[:, 0]).predict(X, return_std=True)
     for rank in range(COUNT):
-        fitted = UnboundedDepthRegressor.load(tmp_path / f"estimator-{rank}")
+        fitted = UnboundedDepthRegressor.load(paths / f"estimator-{rank}")
         assert fitted.predict(X) == pytest.approx(alone, rel=1e-9, abs=1e-9)
-        fitted = UnboundedDepthRegressor.load(tmp_path / f"doubtful-{rank}")
+        fitted = UnboundedDepthRegressor.load(paths / f"doubtful-{rank}")
         assert np.array(fitted.predict(X, return_std=True)) == pytest.approx(np.array(doubtful), rel=1e-6)
 
 
@@ -429,10 +439,10 @@ def test_torchrun_fits_a_table_pauses_on_a_signal_and_goes_on(table: Path, tmp_p
     assert said.count("stopping after this epoch") == 1
     assert "To go on: torchrun --nproc-per-node ... --no-python fathomless fit --resume" in said
     assert manifests.state(out) == "unfinished"
-    with torchrun(*fit_words(table, out, 60, "--resume")) as launched:
-        summary, said = launched.communicate(timeout=LIMIT)
-    assert launched.returncode == 0, said
-    assert summary.count("The page is") == 1
+    # in the environment of torchrun, without its start
+    done = together(command, [tmp_path] * COUNT, fit_words(table, out, 60, "--resume"))
+    well(done)
+    assert sum(one.said.count("The page is") for one in done) == 1
     assert [event["event"] for event in map(json.loads, (out / "log.jsonl").read_text().splitlines())] == [
         *("started", "paused", "resumed", "finished")
     ]

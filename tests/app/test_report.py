@@ -1,6 +1,7 @@
 """The report: its words against the numbers, its markup, and how a browser shows it."""
 
 import dataclasses
+import functools
 import itertools
 import re
 import shutil
@@ -16,7 +17,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.app.page.analysis import analyse
-from fathomless.app.page.report import Page, render
+from fathomless.app.page.report import Page, _next_steps, render
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.nn.architectures import MLP
@@ -31,6 +32,9 @@ SECTIONS = ["Warnings", "Predictions", "Calibration", "Uncertainty", "Depth", "T
 ALWAYS = ["Data", "What to try next", "How it was made"]
 SCRIPT, IMAGE, MATHS = "<script>alert(1)</script>", '"><img src=x onerror="alert(1)">', r"$x^2$ \frac{1 ` & 'c'"
 LONG = "a-name-that-is-much-too-long-for-a-column" * 4
+
+
+parsed = functools.lru_cache(maxsize=16)(Tree)  # of pages that many tests look at
 
 
 def page(
@@ -162,7 +166,7 @@ def any_html(any_page, html_of) -> str:
 
 def test_a_page_is_one_document_whose_parts_refer_to_each_other(any_page, any_html):
     assert any_html.startswith("<!DOCTYPE html>\n")
-    tree = Tree(any_html)
+    tree = parsed(any_html)
     assert tree.all("html")[0]["attrs"]["lang"] == "en"
     assert tree.all("title")[0]["text"] == f"{any_page.title} · fathomless"
     assert [len(tree.all(tag)) for tag in ("h1", "header", "nav", "main", "footer")] == [1] * 5
@@ -178,7 +182,7 @@ def test_a_page_is_one_document_whose_parts_refer_to_each_other(any_page, any_ht
 
 
 def test_headings_come_in_the_promised_order_without_gaps(any_page, any_html):
-    headings = Tree(any_html).all("h1", "h2", "h3", "h4", "h5", "h6")
+    headings = parsed(any_html).all("h1", "h2", "h3", "h4", "h5", "h6")
     found = [h["text"] for h in headings if h["tag"] == "h2"]
     assert [name for name in found if name not in INSIGHTS] == SECTIONS + ALWAYS
     verdict = INSIGHTS[0] if any_page.analysis and any_page.analysis.peers else SECTIONS[0]  # of one target
@@ -190,7 +194,7 @@ def test_headings_come_in_the_promised_order_without_gaps(any_page, any_html):
 
 
 def test_every_picture_has_a_caption_and_says_its_content_in_numbers(any_html):
-    tree = Tree(any_html)
+    tree = parsed(any_html)
     pictures = [element for element in tree.all("svg") if "svg" not in element["in"]]
     assert len(pictures) == len(tree.all("figure")) == len(tree.all("figcaption"))
     assert len(pictures) >= 6
@@ -203,7 +207,7 @@ def test_every_picture_has_a_caption_and_says_its_content_in_numbers(any_html):
 
 
 def test_every_table_has_a_caption_and_heads_with_a_scope(any_html):
-    tree = Tree(any_html)
+    tree = parsed(any_html)
     tables = tree.all("table")
     assert len(tree.all("caption")) == len(tables) >= 4
     assert all(caption["text"] for caption in tree.all("caption"))
@@ -213,7 +217,7 @@ def test_every_table_has_a_caption_and_heads_with_a_scope(any_html):
 
 
 def test_nothing_is_fetched_or_run(any_html):
-    tree = Tree(any_html)
+    tree = parsed(any_html)
     policy = next(e for e in tree.all("meta") if e["attrs"].get("http-equiv") == "Content-Security-Policy")
     assert policy["attrs"]["content"] == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     assert not tree.all("script", "link", "iframe", "object", "embed", "base", "form", "img", "image", "video", "audio")
@@ -229,7 +233,7 @@ def test_nothing_is_fetched_or_run(any_html):
 
 
 def test_texts_from_data_are_shown_as_they_are(hostile, html_of):
-    tree = Tree(html_of(hostile))
+    tree = parsed(html_of(hostile))
     allowed = {"html", "head", "meta", "title", "style", "body", "div", "header", "p", "h1", "h2", "h3", "nav", "ul"}
     allowed |= {"li", "a", "main", "section", "figure", "figcaption", "table", "caption", "thead", "tbody", "tr", "th"}
     allowed |= {"td", "details", "summary", "dl", "dt", "dd", "pre", "code", "span", "small", "footer", "svg", "g"}
@@ -284,19 +288,19 @@ def test_a_value_and_its_error_end_at_the_same_digit(value, error):
 
 
 def test_the_headline_tells_the_first_scores(regression, classification, two_targets, html_of):
-    text = " ".join(p["text"] for p in Tree(html_of(regression)).all("p") if p["attrs"].get("class") == "lede")
+    text = " ".join(p["text"] for p in parsed(html_of(regression)).all("p") if p["attrs"].get("class") == "lede")
     scores = regression.evaluations[0].scores
     assert "regression of progression on 10 columns and 442 rows" in text
     assert f"off by {number(scores['rmse'].value)} (RMSE)" in text
     assert f"{100 * scores['coverage_90'].value:.1f}".removesuffix(".0") in text
-    text = " ".join(p["text"] for p in Tree(html_of(classification)).all("p") if p["attrs"].get("class") == "lede")
+    text = " ".join(p["text"] for p in parsed(html_of(classification)).all("p") if p["attrs"].get("class") == "lede")
     assert "diagnosis into 2 classes" in text
     assert f"{100 * classification.evaluations[0].baseline['accuracy'].value:.1f}".removesuffix(".0") in text
     assert "averaged over the targets" in html_of(two_targets)
 
 
 def test_scores_stand_beside_those_of_a_constant_prediction(any_page, any_html):
-    rows = [row["text"].replace("\xa0", " ") for row in Tree(any_html).all("tr")]
+    rows = [row["text"].replace("\xa0", " ") for row in parsed(any_html).all("tr")]
     for name, start, scale in (("rmse", "RMSE", 1.0), ("accuracy", "Accuracy", 100.0)):
         for evaluation in any_page.evaluations:
             for score in (evaluation.scores.get(name), evaluation.baseline.get(name)):
@@ -306,7 +310,7 @@ def test_scores_stand_beside_those_of_a_constant_prediction(any_page, any_html):
 
 
 def test_the_picture_of_depth_says_the_posterior(regression, html_of):
-    labels = [svg["attrs"]["aria-label"].replace("\xa0", " ") for svg in Tree(html_of(regression)).all("svg")]
+    labels = [svg["attrs"]["aria-label"].replace("\xa0", " ") for svg in parsed(html_of(regression)).all("svg")]
     (label,) = [label for label in labels if label.startswith("Bars: ")]
     for depth, p in regression.estimator.depth_posterior_.items():
         if p >= 5e-3:
@@ -314,27 +318,27 @@ def test_the_picture_of_depth_says_the_posterior(regression, html_of):
 
 
 def test_problems_stand_before_advice(hostile, html_of):
-    tree = Tree(html_of(hostile))
+    tree = parsed(html_of(hostile))
     sorts = [p["text"] for p in tree.all("p") if p["attrs"].get("class") == "sort"]
     assert sorts == ["Problem"] * 6 + ["Advice"] * 4
     assert "See to the warnings first" in tree.text
 
 
 def test_without_findings_the_page_tells_what_was_looked_at(regression, html_of):
-    text = Tree(html_of(regression)).text
+    text = parsed(html_of(regression)).text
     assert "Nothing to warn of." in text
     assert "Looked at: depth" in text
     assert "See to the warnings" not in text
 
 
 def test_many_classes_are_folded_away(letters, classification, html_of):
-    tree = Tree(html_of(letters))
+    tree = parsed(html_of(letters))
     assert any("Class by class (26)" in summary["text"] for summary in tree.all("summary"))
-    assert not any("Class by class" in summary["text"] for summary in Tree(html_of(classification)).all("summary"))
+    assert not any("Class by class" in summary["text"] for summary in parsed(html_of(classification)).all("summary"))
 
 
 def test_each_target_has_its_pictures_up_to_four(two_targets, few_rows, html_of):
-    headings = [h["text"] for h in Tree(html_of(two_targets)).all("h3")]
+    headings = [h["text"] for h in parsed(html_of(two_targets)).all("h3")]
     assert headings.count("heating") == headings.count(LONG) == 3
     rng = np.random.default_rng(0)
     X, Y = rng.normal(size=(80, 2)), rng.normal(size=(80, 6))
@@ -346,26 +350,26 @@ def test_each_target_has_its_pictures_up_to_four(two_targets, few_rows, html_of)
 
 
 def test_rows_that_were_trained_on_are_called_so(few_rows, regression, html_of):
-    text = Tree(html_of(few_rows)).text
+    text = parsed(html_of(few_rows)).text
     assert "No rows were held out" in text
     assert "they cannot tell how well it predicts others" in text
     assert "On the very rows that it was trained on" in html_of(few_rows)
-    assert "they chose the epoch and the scale of the noise" in Tree(html_of(regression)).text
+    assert "they chose the epoch and the scale of the noise" in parsed(html_of(regression)).text
 
 
 def test_the_page_claims_no_more_than_the_options_allow(regression, classification, two_targets, html_of):
-    assert "not a bound on the evidence" in Tree(html_of(regression)).text
-    assert "their part is 0" in Tree(html_of(regression)).text
-    assert "a lower bound on the log evidence" in Tree(html_of(two_targets)).text
-    assert "their part is 0" not in Tree(html_of(two_targets)).text
-    text = Tree(html_of(classification)).text
+    assert "not a bound on the evidence" in parsed(html_of(regression)).text
+    assert "their part is 0" in parsed(html_of(regression)).text
+    assert "a lower bound on the log evidence" in parsed(html_of(two_targets)).text
+    assert "their part is 0" not in parsed(html_of(two_targets)).text
+    text = parsed(html_of(classification)).text
     assert "they chose the epoch and the temperature of the probabilities: expect" in text
 
 
 def test_what_was_not_evaluated_is_not_shown(regression):
-    tree = Tree(render(dataclasses.replace(regression, evaluations=[])))
-    assert [h["text"] for h in tree.all("h2")] == ["Warnings", "Depth", "Training", *ALWAYS]
-    assert "It has not been evaluated." in render(dataclasses.replace(regression, evaluations=[]))
+    html = render(dataclasses.replace(regression, evaluations=[]))
+    assert [h["text"] for h in Tree(html).all("h2")] == ["Warnings", "Depth", "Training", *ALWAYS]
+    assert "It has not been evaluated." in html
 
 
 def test_rows_of_a_file_are_named_by_it(regression):
@@ -385,7 +389,7 @@ def test_changed_options_are_listed_and_functions_without_their_address(few_rows
     assert "0x" not in html
     rows = [row["text"] for row in Tree(html).all("tr")]
     assert "architecturea functionmlp" in rows  # name, value, default
-    for shown in (rows, [row["text"] for row in Tree(html_of(few_rows)).all("tr")]):
+    for shown in (rows, [row["text"] for row in parsed(html_of(few_rows)).all("tr")]):
         assert sum(row.startswith("epochs") for row in shown) == 2  # among the changed ones and among all
         assert sum(row.startswith("learning_rate") for row in shown) == 1
         assert sum(row.startswith("random_state") for row in shown) == 1
@@ -403,13 +407,17 @@ def test_residuals_suggest_another_noise_only_where_they_ask_for_it(regression, 
     first = regression.evaluations[0]
     arrays = {**{name: np.resize(a, (n, 1)) for name, a in first.arrays.items()}, "mean": mean, "std": np.ones((n, 1))}
     shown = dataclasses.replace(first, arrays={**arrays, "y": mean + z})
-    steps = next(
-        u["text"]
-        for u in Tree(render(dataclasses.replace(regression, evaluations=[shown]))).all("section")
-        if "What to try next" in u["text"]
-    )
+    steps = " ".join(_next_steps(dataclasses.replace(regression, evaluations=[shown]), shown))
     for option in ("--likelihood student_t", "--noise input"):
         assert (option in steps) == (option == hint)
+
+
+def test_the_next_steps_stand_on_the_page(regression, html_of):
+    sections = [section["text"] for section in parsed(html_of(regression)).all("section")]
+    shown = next(text for text in sections if "What to try next" in text).replace("\xa0", " ")
+    steps = _next_steps(regression, regression.evaluations[0])
+    assert len(steps) > 2
+    assert all(step.replace("`", "") in shown for step in steps)
 
 
 # --------------------------------------------------------------------------------------------------- a browser

@@ -45,12 +45,12 @@ HUNG = 120  # seconds
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 NET = ["--width", "4", "--batch-size", "32", "--epochs", "8"]
 SHORT = [*NET, "--cv", "2"]
-CHAINS = ["--structure", "graph", "--sweeps", "24", "--states", "4", "--networks", "4", "--chains", "2"]
+CHAINS = ["--structure", "graph", "--sweeps", "12", "--states", "4", "--networks", "4", "--chains", "2"]
 HMC = ["--epochs", "3", "--cv", "2", "--weights", "hmc", "--hmc.sweeps", "16"]
 HMC += ["--hmc.states", "4", "--hmc.chains", "2", "--hmc.leapfrogs", "3"]
 DENSITY = ["--task", "density", "--drop", "x1", "--drop", "kind", "--drop", "side"]
-STAGES = ["--candidates", "6", "--candidate-steps", "20", "--latent-dim", "2", "--decoder-width", "4"]
-STAGES += ["--decoder-steps", "20", "--components", "2", "--latent-steps", "10"]
+STAGES = ["--candidates", "6", "--candidate-steps", "10", "--latent-dim", "2", "--decoder-width", "4"]
+STAGES += ["--decoder-steps", "10", "--components", "2", "--latent-steps", "10"]
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def run(request: Request) -> Result:
 
     Both presets are the same.
     """
-    settings: dict[str, Any] = {"seed": request.seed, "draws": 20_000 if request.mode == "full" else 2_000}
+    settings: dict[str, Any] = {"seed": request.seed, "draws": 20_000 if request.mode == "full" else 800}
     parts = {
         f"{kind}/{name}": partial(_part, settings, kind, concentration, mass)
         for kind in PRIORS

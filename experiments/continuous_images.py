@@ -50,12 +50,12 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
 def run(request: Request) -> Result:
     """Train both networks; see :class:`experiments.Module`. It needs the data folder.
 
-    The smoke run has five epochs on 600 images.
+    The smoke run has five epochs on 300 images.
     """
     full, own = request.mode == "full", PROTOCOLS[request.preset]
     settings: dict[str, Any] = {
         "seed": request.seed,
-        "rows": 10_000 if full else 600,
+        "rows": 10_000 if full else 300,
         "epochs": 10 if full else 5,
         "batch_size": 128 if full else 20,
         "paths": 16 if full else 2,

@@ -47,7 +47,7 @@ def run(request: Request) -> Result:
         "seed": request.seed,
         "splits": dict(SPLITS) if full else {"diabetes": 1},
         "models": {name: dict(options) for name, (_, options) in models.items()},
-        "options": {} if full else {"epochs": 30, "learning_rate": 0.01},
+        "options": {} if full else {"epochs": 15, "learning_rate": 0.02},
     }
     cells = [(table, name, s) for table, count in settings["splits"].items() for name in models for s in range(count)]
     parts = {f"{t}/{name}/{s}": partial(_part, settings, t, name, s, request.data) for t, name, s in cells}

@@ -59,7 +59,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
 def run(request: Request) -> Result:
     """Fit every kind; see :class:`experiments.Module`.
 
-    It needs no data folder, and both presets are the same. The smoke run has short trainings on 200 digits.
+    It needs no data folder, and both presets are the same. The smoke run has short trainings on 150 digits.
     """
     full = request.mode == "full"
     more: Mapping[str, Any] = {} if full else _SHORT
@@ -67,9 +67,9 @@ def run(request: Request) -> Result:
     settings: dict[str, Any] = {
         "seed": request.seed,
         "repetitions": 3 if full else 1,
-        "train": _TRAIN if full else 200,
-        "test": 540 if full else 200,
-        "paths": 16 if full else 4,
+        "train": _TRAIN if full else 150,
+        "test": 540 if full else 100,
+        "paths": 16 if full else 2,
         "kinds": {name: plain(own) for name, own in kinds.items()},
     }
     cells = [(name, s) for name in kinds for s in range(settings["repetitions"])]

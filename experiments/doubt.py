@@ -44,7 +44,6 @@ __all__ = ["METHODS", "Sampled", "figure", "hamiltonian", "prior_output", "r_hat
 #: What is compared.
 METHODS = ("one", "average", "lowrank", "hamiltonian", "process")
 _LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
-_PATHS = 200
 _TOY = "cosine"
 
 
@@ -52,10 +51,10 @@ def run(request: Request) -> Result:
     """Fit the toy by every method; see :class:`experiments.Module`. It needs no data folder."""
     full = request.mode == "full"
     own: dict[str, Any] = {"repetitions": 3, "width": 32, "hidden": 64, "rate": 0.02, "steps": 5, "options": {}}
-    own |= {"rank": 24, "epochs": 3000, "chains": 4, "warm_up": 1500, "kept": 3000, "leapfrogs": 40}
+    own |= {"rank": 24, "epochs": 3000, "chains": 4, "warm_up": 1500, "kept": 3000, "leapfrogs": 40, "paths": 200}
     if not full:
-        own |= {"repetitions": 1, "width": 6, "hidden": 8, "options": {"cv": 2, "epochs": 60}, "epochs": 60}
-        own |= {"chains": 2, "warm_up": 60, "kept": 60, "leapfrogs": 10, "rank": 6}
+        own |= {"repetitions": 1, "width": 6, "hidden": 8, "options": {"cv": 2, "epochs": 40}, "epochs": 40}
+        own |= {"chains": 2, "warm_up": 60, "kept": 40, "leapfrogs": 8, "paths": 40, "rank": 6}
     settings = {"seed": request.seed, "preset": request.preset, **own}
     parts = {
         f"{method}/{s}": partial(_part, settings, method, s) for method in METHODS for s in range(own["repetitions"])
@@ -97,14 +96,16 @@ def _fitted(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int, **
     """Fit the regressor with the known noise."""
     scale = float(y.std())
     estimator = _network(settings, seed, noise=toy.noise / scale, likelihood="gaussian", **options).fit(X, y)
-    return _of_model(estimator, estimator.model_, estimator.likelihood_)
+    return _of_model(estimator, estimator.model_, estimator.likelihood_, settings["paths"])
 
 
-def _of_model(estimator: ContinuousDepthRegressor, model: Model, likelihood: Likelihood, **told: float) -> _Fit:
+def _of_model(
+    estimator: ContinuousDepthRegressor, model: Model, likelihood: Likelihood, paths: int, **told: float
+) -> _Fit:
     def predict(x: np.ndarray) -> ContinuousPredictive:
         rows = rows_of(estimator, x[:, None], np.zeros(len(x)))
         steps = each(model)[0].options.steps
-        return _in_units(drawn(model, rows.x, steps, _PATHS), likelihood, estimator)
+        return _in_units(drawn(model, rows.x, steps, paths), likelihood, estimator)
 
     return _Fit(predict, told)
 
@@ -138,7 +139,7 @@ def _lowrank(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -
     done = fit(model, likelihood, rows, training=training, seed=seed)
     last = done.history[-1]
     told = {"bound": last["elbo"], "initial_divergence_at_start": before, "divergence": last["divergence_weights"]}
-    return _of_model(estimator, model, likelihood, **told)
+    return _of_model(estimator, model, likelihood, settings["paths"], **told)
 
 
 def _start_low_rank(model: ContinuousDepth, point: ContinuousDepth, rows: Rows, noise: float) -> None:

@@ -232,11 +232,11 @@ def run(request: Request) -> Result:
         "seed": request.seed,
         "repetitions": 5 if full else 1,
         "bumps_candidates": 250 if full else 80,
-        "gap_candidates": 60 if full else 30,
+        "gap_candidates": 60 if full else 20,
         "candidate_steps": 1200 if full else 500,
         "decoder_steps": 1500 if full else 400,
         "latent_steps": 800 if full else 200,
-        "mean_field_steps": 3000 if full else 600,
+        "mean_field_steps": 3000 if full else 300,
     }
     repetitions = settings["repetitions"]
     toys = {"bumps": _bumps_part, "gap": _gap_part}

@@ -45,7 +45,6 @@ __all__ = ["TOYS", "Toy", "figure", "run", "scored"]
 
 Array = npt.NDArray[Any]
 _LEVELS = (0.025, 0.25, 0.5, 0.75, 0.975)
-_PATHS = 200
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,11 @@ def run(request: Request) -> Result:
         "bimodal_paths": 256,
         "bimodal_draws": 10,
     }
-    own |= {"steps": 100, "units": 64, "draws": 10, "epochs": 3000}
+    own |= {"steps": 100, "units": 64, "draws": 10, "epochs": 3000, "paths": 200, "monotone_steps": 256}
     if not full:
-        short = {"cv": 2, "epochs": 45, "learning_rate": 0.02}
+        short = {"cv": 2, "epochs": 36, "learning_rate": 0.025}
         own |= {"repetitions": 1, "options": short, "bimodal_steps": 60, "bimodal_paths": 64, "bimodal_draws": 2}
-        own |= {"steps": 20, "units": 16, "draws": 2, "epochs": 60}
+        own |= {"steps": 20, "units": 16, "draws": 2, "epochs": 60, "paths": 40, "monotone_steps": 64}
     settings = {"seed": request.seed, "preset": request.preset, **own}
     fitted = _as_in_the_paper if paper else _by_default
     parts: dict[str, Any] = {
@@ -143,7 +142,7 @@ def run(request: Request) -> Result:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A posterior; what it was fitted to, as its networks see it; how x gets there; the unit of the target."""
+    """A posterior; its rows, as its networks see them; how x gets there; the unit of the target; paths drawn."""
 
     model: Model
     likelihood: Likelihood
@@ -151,11 +150,12 @@ class _Fit:
     encoded: Callable[[Array], Tensor]
     shift: float
     scale: float
+    paths: int
 
     @torch.no_grad()
     def at(self, x: Array, steps: int | None = None) -> ContinuousPredictive:
         """Predict at x (N,)."""
-        draws = drawn(self.model, self.encoded(x), steps or steps_of(self.model), _PATHS)
+        draws = drawn(self.model, self.encoded(x), steps or steps_of(self.model), self.paths)
         units: dict[str, Any] = {"shift": self.shift, "scale": self.scale, "squeeze": True}
         return cast(ContinuousPredictive, predictive(draws, self.likelihood, **units))
 
@@ -168,7 +168,8 @@ def _by_default(settings: Mapping[str, Any], toy: Toy, X: Array, y: Array, seed:
     def encoded(x: Array) -> Tensor:
         return rows_of(estimator, x[:, None], np.zeros(len(x))).x
 
-    return _Fit(estimator.model_, estimator.likelihood_, rows, encoded, target.mean[0], target.scale[0])
+    units = target.mean[0], target.scale[0]
+    return _Fit(estimator.model_, estimator.likelihood_, rows, encoded, *units, settings["paths"])
 
 
 def _as_in_the_paper(settings: Mapping[str, Any], toy: Toy, X: Array, y: Array, seed: int) -> _Fit:
@@ -192,7 +193,7 @@ def _as_in_the_paper(settings: Mapping[str, Any], toy: Toy, X: Array, y: Array, 
         evaluate_every=settings["epochs"],
     )
     fit(model, likelihood, rows, training=training, seed=seed)
-    return _Fit(model, likelihood, rows, encoded, 0.0, high)
+    return _Fit(model, likelihood, rows, encoded, 0.0, high, settings["paths"])
 
 
 # ---------------------------------------------------------------------------------------------------------- the scores
@@ -249,7 +250,8 @@ def _monotone(settings: Mapping[str, Any], s: int) -> dict[str, float]:
     toy, seed = TOYS["cubic"], fold_in(settings["seed"], "monotone", s)
     X, y = toy.sample(40, seed)
     found = _by_default(settings, toy, X, y, seed, encoder="pad", augment=0)
-    f = drawn(found.model, found.encoded(np.linspace(-5.0, 5.0, 201)), 256, _PATHS).f[:, :, 0]
+    at, steps = found.encoded(np.linspace(-5.0, 5.0, 201)), settings["monotone_steps"]
+    f = drawn(found.model, at, steps, settings["paths"]).f[:, :, 0]
     rises = f.diff(dim=1)
     return {"share": float(((rises > -1e-5).all(1) | (rises < 1e-5).all(1)).double().mean())}
 

@@ -55,11 +55,11 @@ def run(request: Request) -> Result:
     full = request.mode == "full"
     settings: dict[str, Any] = {
         "seed": request.seed,
-        "paths": 4000 if full else 300,
+        "paths": 4000 if full else 150,
         "steps": [8, 16, 32, 64, 128, 256] if full else [8, 16, 32],
-        "finest": 8192 if full else 512,
+        "finest": 8192 if full else 256,
         "schemes": {name: list(own) for name, own in SCHEMES.items()},
-        "epochs": 4000 if full else 60,
+        "epochs": 4000 if full else 30,
         "repetitions": 3 if full else 1,
         "jitters": list(JITTERS),
     }

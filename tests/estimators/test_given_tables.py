@@ -1,6 +1,7 @@
 """What estimators make of tables, targets, weights and groups as users have them: masks, codes, gaps, odd types."""
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -161,15 +162,15 @@ def test_gaps_of_nullable_columns_are_missing_values(library: str) -> None:
 @pytest.mark.filterwarnings("ignore:8 rows were given:fathomless.system.errors.DataWarning")
 @pytest.mark.slow
 def test_intervals_of_eight_rows_hold_more_than_those_of_a_network_that_saw_them_all() -> None:
-    held: dict[str | int, list[float]] = {"auto": [], 1: []}
-    for seed in range(2):
-        r = np.random.default_rng(800 + seed)
-        X, new = r.normal(size=(8, 2)), r.normal(size=(200, 2))
-        y, truth = X[:, 0] + 0.3 * r.normal(size=8), new[:, 0] + 0.3 * r.normal(size=200)
-        for members, shares in held.items():
-            low, high = UnboundedDepthRegressor(cv=members, random_state=seed).fit(X, y).predict_interval(new)
-            shares.append(float(((low <= truth) & (truth <= high)).mean()))
-    assert np.mean(held["auto"]) > max(0.6, np.mean(held[1]) + 0.1)
+    r = np.random.default_rng(800)
+    X, new = r.normal(size=(8, 2)), r.normal(size=(200, 2))
+    y, truth = X[:, 0] + 0.3 * r.normal(size=8), new[:, 0] + 0.3 * r.normal(size=200)
+
+    def held(cv: str | int) -> float:
+        low, high = UnboundedDepthRegressor(cv=cv, random_state=0).fit(X, y).predict_interval(new)
+        return float(((low <= truth) & (truth <= high)).mean())
+
+    assert held("auto") > max(0.6, held(1) + 0.1)
 
 
 def test_hardly_any_rows_are_told_by_every_kind_of_estimator() -> None:
@@ -199,10 +200,9 @@ def spoiled(rows: int = 60) -> tuple[pd.DataFrame, Any]:
 EVERY = [name for family in BUILT_IN for name in family.estimators if name.endswith("Regressor")]
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_every_family_tells_of_a_code_and_scales_by_the_other_cells(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, y = spoiled()
-    estimator = getattr(fathomless, name)(random_state=0)
+@pytest.fixture
+def prepared_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Start a fit; return what it has prepared when inference begins, and end there."""
 
     class Prepared(Exception):
         pass
@@ -210,10 +210,21 @@ def test_every_family_tells_of_a_code_and_scales_by_the_other_cells(name: str, m
     def stop(self: Any, prepared: Any) -> Any:
         raise Prepared(prepared)
 
-    monkeypatch.setattr(type(estimator), "_infer", stop)
-    with pytest.warns(DataWarning, match="column 'a' is -999 in 2 of 60 rows"), pytest.raises(Prepared) as seen:
-        estimator.fit(table, y)
-    prepared = seen.value.args[0]
+    def start(estimator: Any, *table: Any) -> Any:
+        monkeypatch.setattr(type(estimator), "_infer", stop)
+        with pytest.raises(Prepared) as seen:
+            estimator.fit(*table)
+        return seen.value.args[0]
+
+    return start
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_family_tells_of_a_code_and_scales_by_the_other_cells(name: str, prepared_by: Callable[..., Any]) -> None:
+    table, y = spoiled()
+    estimator = getattr(fathomless, name)(random_state=0)
+    with pytest.warns(DataWarning, match="column 'a' is -999 in 2 of 60 rows"):
+        prepared = prepared_by(estimator, table, y)
     rows = prepared.train.x if prepared.valid is None else np.concatenate([prepared.train.x, prepared.valid.x])
     assert np.abs(np.asarray(rows)).max() < 10.0  # in standard deviations of the other cells
     assert prepared.schema.columns[0].scale == pytest.approx(np.delete(y, [4, 9]).std())
@@ -240,13 +251,12 @@ def test_the_exported_module_knows_the_limits() -> None:
     np.testing.assert_allclose(said.numpy(), fitted.predict(table), rtol=1e-6)
 
 
-def test_densities_are_told_and_keep_their_scale() -> None:
+def test_densities_are_told_and_keep_their_scale(prepared_by: Callable[..., Any]) -> None:
     table, _ = spoiled()
-    make = IndianChefsDensity(sweeps=4, states=2, chains=2, engine="numpy", random_state=0)
     with pytest.warns(DataWarning, match="^column 'a' is -999 in 2 of 60 rows.*drop these rows"):
-        fitted = make.fit(table)
-    assert fitted.target_.scale[0] == pytest.approx(table["a"].std(ddof=0))
-    assert fitted.schema_.columns[0].limits is None
+        prepared = prepared_by(IndianChefsDensity(random_state=0), table)
+    assert prepared.target.scale[0] == pytest.approx(table["a"].std(ddof=0))
+    assert prepared.schema.columns[0].limits is None
 
 
 # ------------------------------------------------------------------------------------------------------- weights

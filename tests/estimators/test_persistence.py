@@ -176,10 +176,13 @@ SAVED: dict[str, tuple[Any, dict[str, Any]]] = {
         UnboundedDepthRegressor,
         {"depth_law": FixedDepth((0, 2), (0.25, 0.75)), "depth_prior": PoissonPrior(1.0)},
     ),
-    "mean field": (UnboundedDepthRegressor, {"weights": "meanfield"}),
-    "mean field classifier": (UnboundedDepthClassifier, {"weights": "meanfield", "depth_law": "stick_breaking"}),
+    "mean field": (UnboundedDepthRegressor, {"weights": "meanfield", "cv": 1}),
+    "mean field classifier": (
+        UnboundedDepthClassifier,
+        {"weights": "meanfield", "cv": 1, "depth_law": "stick_breaking"},
+    ),
     "residual": (UnboundedDepthClassifier, {"architecture": "residual"}),
-    "transformer": (UnboundedDepthRegressor, {"architecture": "transformer", "epochs": 3}),
+    "transformer": (UnboundedDepthRegressor, {"architecture": "transformer", "epochs": 2}),
     "student": (UnboundedDepthRegressor, {"likelihood": "student_t"}),
     "noise by input": (UnboundedDepthRegressor, {"noise": "input", "likelihood": "laplace"}),
     "fixed noise": (UnboundedDepthRegressor, {"noise": 0.2}),
@@ -211,7 +214,7 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
 def test_loading_in_another_process_gives_the_same_bits(tmp_path: Path) -> None:
     expected = {}
     for name, (cls, options) in SAVED.items():
-        options = {"epochs": 8, "width": 8, "random_state": 0, **options}
+        options = {"epochs": 2, "width": 8, "cv": 2, "random_state": 0, **options}
         framed, targets = options.pop("frame", False), options.pop("targets", 1)
         X, y = classes() if cls is UnboundedDepthClassifier else problem(targets=targets)
         folder = tmp_path / name
@@ -238,7 +241,7 @@ def test_loading_in_another_process_gives_the_same_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["law taper", "mean field", "several targets", "frame"])
 def test_a_loaded_estimator_is_the_one_that_was_saved(name: str, tmp_path: Path) -> None:
     cls, options = SAVED[name]
-    options = {"epochs": 8, "width": 8, "random_state": 0, **options}
+    options = {"epochs": 4, "width": 8, "cv": 2, "random_state": 0, **options}
     framed, targets = options.pop("frame", False), options.pop("targets", 1)
     X, y = classes() if cls is UnboundedDepthClassifier else problem(targets=targets)
     X = pd.DataFrame(table(80)) if framed else X

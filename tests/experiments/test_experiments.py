@@ -98,6 +98,28 @@ def test_what_is_expected_can_be_read_and_says_where_it_comes_from(name: str) ->
         assert len({entry.key for entry in entries}) == len(entries)
 
 
+class _Begun(Exception):
+    """The parts of an experiment were asked for."""
+
+
+@pytest.mark.parametrize("mode", ["smoke", "full"])
+@pytest.mark.parametrize("preset", experiments.PRESETS)
+@pytest.mark.parametrize("name", NAMES)
+def test_settings_are_plain_json(
+    name: str, preset: str, mode: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(parts: Any, *, settings: Any, **_: Any) -> Any:
+        json.dumps(settings)
+        raise _Begun
+
+    module = experiments.find(name).load()
+    monkeypatch.setattr(module, "run_parts", begin)
+    data = request.getfixturevalue("data_folder") if name in NEEDS_DATA else None
+    refused = name == "cifar" and (mode, preset) == ("full", "paper") and not torch.cuda.is_available()
+    with pytest.raises(DataError if refused else _Begun):
+        module.run(Request(mode, data=data, preset=preset))
+
+
 def test_nothing_is_expected_of_experiments_that_do_not_exist() -> None:
     assert set(EXPECTED) <= set(NAMES)
 

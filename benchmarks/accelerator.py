@@ -28,7 +28,7 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "tests")]
 from battery.cases import CASES, Case, predicted  # type: ignore[import-not-found]  # noqa: E402
-from fathomless import UnboundedDepthRegressor  # noqa: E402
+from fathomless import Heun, PathOptions, UnboundedDepthRegressor  # noqa: E402
 from fathomless.estimators.predictor import AnyPredictive  # noqa: E402
 from fathomless.estimators.values import ELBO, HMC  # noqa: E402
 from fathomless.families.registry import families  # noqa: E402
@@ -69,10 +69,15 @@ MORE: list[tuple[str, str, str, dict[str, Any]]] = [
         "continuous",
         "classification",
         "reversible",
-        {"steps": 8, "gradient": "reversible", "rate": 0.02, "precision": "float64"},
+        {"solver": Heun(steps=8, gradient="reversible"), "path": PathOptions(rate=0.02), "precision": "float64"},
     ),
-    ("continuous", "classification", "checkpointed", {"hidden": 6, "steps": 4, "gradient": "checkpointed"}),
-    ("continuous", "classification", "times", {"hidden": 6, "steps": 3, "jitter": "times", "transition": "euler"}),
+    ("continuous", "classification", "checkpointed", {"hidden": 6, "solver": Heun(steps=4, gradient="checkpointed")}),
+    (
+        "continuous",
+        "classification",
+        "times",
+        {"hidden": 6, "solver": Heun(steps=3, jitter="times"), "path": PathOptions(transition="euler")},
+    ),
     ("manifold", "regression", "sampled", {"latent_posterior": "sampled", "components": 2, "latent_dim": 2}),
     ("manifold", "classification", "last", {"decoder_law": "last", "latent_dim": 2}),
     ("manifold", "classification", "layers", {"decoder_map": "layers", "latent_dim": 2}),

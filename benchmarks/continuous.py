@@ -48,11 +48,11 @@ def model(drift: str, solver: str, gradient: str, steps: int) -> Any:
     from fathomless.families.continuous.dynamics import MLPDynamics
     from fathomless.families.continuous.model import ContinuousDepth
     from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-    from fathomless.families.continuous.solve import PathOptions
+    from fathomless.families.continuous.solve import PathInference
 
     network = MLPDynamics(1, 1, hidden=SIZES[1:-1], encoder="pad", augment=2, activation="swish", time="gate")
     kind = "euler" if solver == "euler" and drift == "network" else "exact"
-    options = PathOptions(
+    options = PathInference(
         drift=drift, rank=UNITS, solver=solver, transition=kind, gradient=gradient, steps=steps, jitter="none"
     )
     return ContinuousDepth(network, prior=OrnsteinUhlenbeck(rate=THETA), options=options)

@@ -23,7 +23,7 @@ import torch
 TABLES = ("yacht", "boston", "energy", "concrete", "diabetes", "iris", "wine", "cancer")
 OTHERS = ("default", "meanfield", "linear")
 SETTINGS: list[dict[str, Any]] = [
-    {"initial": initial, "drift": drift, "temperature": temperature, "rate": rate}
+    {"path__initial": initial, "path__drift": drift, "temperature": temperature, "path__rate": rate}
     for rate, temperature, drift, initial in itertools.product(
         ("learned", 0.1, 0.25, 1.0), (1.0, 0.1), ("diagonal", "lowrank", "network"), ("point", "gaussian")
     )
@@ -32,7 +32,8 @@ SETTINGS: list[dict[str, Any]] = [
 
 def named(settings: dict[str, Any]) -> str:
     """Name settings in one word."""
-    return f"{settings['initial']},{settings['drift']},T={settings['temperature']:g},rate={settings['rate']}"
+    initial, drift, rate = (settings[f"path__{name}"] for name in ("initial", "drift", "rate"))
+    return f"{initial},{drift},T={settings['temperature']:g},rate={rate}"
 
 
 def summary(lines: list[dict[str, Any]]) -> None:

@@ -102,7 +102,7 @@ def score(folder: Path, name: str, split: int, seed: int, column: str, options: 
             family, given = OURS[column]
             kind = getattr(fathomless, f"{family}{'Regressor' if regression else 'Classifier'}")
             own = {k: v for k, v in given.items() if regression or k != "likelihood"}
-            fitted = kind(random_state=seed, **own, **options).fit(X, y)
+            fitted = kind(random_state=seed, **own).set_params(**options).fit(X, y)
             seconds = time.perf_counter() - began
             rows = fitted.predict_dist(Xt).log_prob(yt).numpy()
             found["validation"] = fitted.validation_score_ or math.nan

@@ -26,7 +26,7 @@ import torch
 from sklearn import datasets
 
 import fathomless
-from fathomless.estimators.values import ELBO, Restarts
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, Restarts
 
 EPOCHS = 25
 MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
@@ -36,7 +36,7 @@ MORE: dict[str, list[dict[str, Any]]] = {  # options beside the defaults
         {"weights": "meanfield", "weight_draws": 4},
         {"weights": "sparse", "weight_draws": 4},
         {"structure_from": ELBO(optimizer="natural"), "depth_law": "stick_breaking"},
-        {"architecture": "transformer", "width": 8, "clip_norm": 1.0},
+        {"architecture": "transformer", "width": 8, "optimizer": Adam(clip_norm=1.0)},
     ],
     "SparseBayes": [
         {"posterior": "flow"},
@@ -131,7 +131,7 @@ def computed(name: str, options: dict[str, Any], X: Any, y: Any) -> dict[str, st
         start = {**quick, "random_state": 0, **options}
         if name.startswith("SparseBayes"):
             start["weight_draws"] = 16  # whatever the default is
-        estimator = getattr(fathomless, name)(**start, checkpoint=checkpoint, checkpoint_seconds=0).fit(X, y)
+        estimator = getattr(fathomless, name)(**start, checkpoint=CheckpointOptions(checkpoint, seconds=0)).fit(X, y)
         estimator.save(saved)
         if name.endswith("Density"):
             return {"density": digest(estimator.score_samples(X)), **folder(saved)}

@@ -77,7 +77,7 @@ def _part(settings: Mapping[str, Any], kind: str, data: str | PathLike[str] | No
     device, seed = local_device(), fold_in(settings["seed"], "images", kind)
     train, test = pixels("mnist", settings["rows"], data, device)
     dynamics, likelihood = ConvDynamics(1, 28, 10, **settings["network"]), Categorical(10).to(device)
-    options: dict[str, Any] = {"architecture": lambda *_: dynamics, **({"rate": 0.0} if kind == "ode" else {})}
+    options: dict[str, Any] = {"architecture": lambda *_: dynamics, **({"path__rate": 0.0} if kind == "ode" else {})}
     if "diffusion" in settings and kind == "path":
         units = {"rank": settings["rank"], "steps": settings["steps"]}
         model = published(dynamics, settings["diffusion"], **units, seed=seed).to(device)

@@ -1,7 +1,7 @@
 """Digits of 8 x 8 pixels (from scikit-learn): accuracy, densities and calibration against the number of steps.
 
 Two networks, convolutions on the image and the default on flat pixels, each with a path of weights and as a plain
-network of an ordinary differential equation, whose weights are the same at every depth (``rate=0``). The number of
+network of an ordinary differential equation, whose weights are the same at every depth (rate 0). The number of
 steps is a knob: all of them are followed with half, twice and four times as many steps as predictions take. 1,257
 digits train, 540 test. The convolutions are one network that is trained for 40 epochs, so that they take minutes; the
 others are the estimator as it comes.
@@ -50,9 +50,9 @@ def convolutions(inputs: int, outputs: int) -> ConvDynamics:
 #: Options of each kind of network.
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "conv": {"architecture": convolutions, **_ONE},
-    "conv_ode": {"architecture": convolutions, "rate": 0.0, **_ONE},
+    "conv_ode": {"architecture": convolutions, "path__rate": 0.0, **_ONE},
     "mlp": {},
-    "mlp_ode": {"rate": 0.0},
+    "mlp_ode": {"path__rate": 0.0},
 }
 
 
@@ -88,7 +88,7 @@ def _part(settings: Mapping[str, Any], options: Mapping[str, Any], s: int) -> di
     order = np.random.default_rng(seed).permutation(len(data.X))
     train, test = order[:_TRAIN][: settings["train"]], order[_TRAIN:][: settings["test"]]
     X, y = np.asarray(data.X, dtype=np.float64), np.asarray(data.y)
-    estimator = ContinuousDepthClassifier(random_state=seed, **options).fit(X[train], y[train])
+    estimator = ContinuousDepthClassifier(random_state=seed).set_params(**options).fit(X[train], y[train])
     rows, model, steps = rows_of(estimator, X[test], y[test]), estimator.model_, steps_of(estimator.model_)
     scores: dict[str, float] = {"steps": float(steps), "effective_depth": float(estimator.effective_depth_)}
     for name, times in MULTIPLES.items():

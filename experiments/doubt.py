@@ -29,7 +29,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathOptions, follow, parted
+from fathomless.families.continuous.solve import PathInference, follow, parted
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.distributions import ContinuousPredictive
@@ -89,8 +89,8 @@ def _part(settings: Mapping[str, Any], method: str, s: int) -> dict[str, Any]:
 
 
 def _network(settings: Mapping[str, Any], seed: int, **options: Any) -> ContinuousDepthRegressor:
-    given = {name: settings[name] for name in ("width", "hidden", "steps")}
-    return ContinuousDepthRegressor(random_state=seed, **given, **settings["options"], **options)
+    given = {"width": settings["width"], "hidden": settings["hidden"], "solver__steps": settings["steps"]}
+    return ContinuousDepthRegressor(random_state=seed).set_params(**given, **settings["options"], **options)
 
 
 def _fitted(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int, **options: Any) -> _Fit:
@@ -122,11 +122,11 @@ def _one(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _F
 
 def _lowrank(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
     """Start low rank from a point fit, with the linearised posterior, and train on."""
-    one = {**settings["options"], "cv": 1, "weight_prior": 1.0, "rate": settings["rate"]}
+    one = {**settings["options"], "cv": 1, "weight_prior": 1.0, "path__rate": settings["rate"]}
     noise = toy.noise / float(y.std())
     estimator = _network({**settings, "options": one}, seed, noise=noise, likelihood="gaussian").fit(X, y)
     point, rows = each(estimator.model_)[0], rows_of(estimator, X, y)
-    options = PathOptions(initial="gaussian", drift="lowrank", rank=settings["rank"], steps=settings["steps"])
+    options = PathInference(initial="gaussian", drift="lowrank", rank=settings["rank"], steps=settings["steps"])
     prior = OrnsteinUhlenbeck(settings["rate"])
     model = ContinuousDepth(point.dynamics, prior=prior, weight_prior=1.0, options=options, seed=seed)
     _start_low_rank(model, point, rows, noise)
@@ -185,7 +185,7 @@ def prior_output(model: ContinuousDepth, start: Tensor, steps: list[Tensor], x: 
 def _hamiltonian(settings: Mapping[str, Any], toy: Toy, X: Any, y: Any, seed: int) -> _Fit:
     """Sample initial weights and steps of the path, all of them standard normal before the data."""
     noise = toy.noise / float(y.std())
-    few = {**settings["options"], "cv": settings["chains"], "weight_prior": 1.0, "rate": settings["rate"]}
+    few = {**settings["options"], "cv": settings["chains"], "weight_prior": 1.0, "path__rate": settings["rate"]}
     estimator = _network({**settings, "options": few}, seed, noise=noise, likelihood="gaussian").fit(X, y)
     networks, rows = each(estimator.model_), rows_of(estimator, X, y)
     model, n = networks[0], settings["steps"]

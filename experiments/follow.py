@@ -14,9 +14,8 @@ from fathomless.families.continuous.accuracy import coupled
 from fathomless.families.continuous.dynamics import Dynamics
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier, ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.objective import elbo
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.distributions import ClassPredictive
@@ -34,7 +33,7 @@ _CHUNK = 500  # rows that are followed at once
 
 def network(options: Mapping[str, Any], inputs: int, outputs: int, seed: int) -> ContinuousDepth:
     """Return an untrained network as the estimators build it with some options."""
-    return ContinuousDepthRegressor(**options)._build_model(inputs, Gaussian(outputs), seed, torch.float32)
+    return ContinuousDepthRegressor().set_params(**options)._build_model(inputs, Gaussian(outputs), seed, torch.float32)
 
 
 def published(dynamics: Dynamics, diffusion: float, *, rank: int, steps: int, seed: int) -> ContinuousDepth:
@@ -42,7 +41,7 @@ def published(dynamics: Dynamics, diffusion: float, *, rank: int, steps: int, se
 
     The drift of the posterior is a network of `rank` units, all steps are Euler's, the gradient sticks the landing.
     """
-    options = PathOptions(
+    options = PathInference(
         charged=False,
         drift="network",
         rank=rank,
@@ -58,10 +57,9 @@ def published(dynamics: Dynamics, diffusion: float, *, rank: int, steps: int, se
 
 def training(given: Mapping[str, Any], **more: Any) -> Training:
     """Return the options of a training as the estimators have them with some options, and more."""
-    options = ContinuousOptions(**given)
-    names = ("temperature", "warm_up", "learning_rate", "schedule", "clip_norm")
-    own = {name: getattr(options, name) for name in names}
-    return Training(**{**own, "draws": options.training_draws, **more})
+    plan = ContinuousDepthRegressor().set_params(**given)._training_plan()
+    names = ("temperature", "warm_up", "learning_rate", "schedule", "clip_norm", "draws")
+    return Training(**{**{name: getattr(plan, name) for name in names}, **more})
 
 
 def each(model: Model) -> list[ContinuousDepth]:

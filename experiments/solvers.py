@@ -25,7 +25,7 @@ from fathomless.families.continuous.accuracy import coupled
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck, excess, transition
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.objective import elbo
 from fathomless.inference.variational.svi import fit
 from fathomless.posterior.likelihoods import Gaussian
@@ -84,7 +84,7 @@ def run(request: Request) -> Result:
 def _small(seed: int, **options: Any) -> ContinuousDepth:
     """Return a network of two hidden units whose posterior differs from its prior in every parameter."""
     net = MLPDynamics(1, 2, hidden=(4,), encoder="pad", augment=1)
-    given = PathOptions(**{"drift": "network", "rank": 4, "jitter": "none", "gradient": "unrolled", **options})
+    given = PathInference(**{"drift": "network", "rank": 4, "jitter": "none", "gradient": "unrolled", **options})
     own: dict[str, Any] = {"options": given, "seed": seed, "dtype": torch.float64}
     model = ContinuousDepth(net, prior=OrnsteinUhlenbeck(1.0), weight_prior=1.0, **own)
     noise = as_generator(fold_in(seed, "posterior"))

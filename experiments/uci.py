@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from experiments.results import Request, Result, Value, paired, summed_up
 from fathomless.data import datasets
-from fathomless.estimators.values import ELBO
 from fathomless.estimators.variational import fit_together
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP
@@ -54,11 +53,13 @@ def _narrow(inputs: int, outputs: int) -> MLP:
 _PAPER: Mapping[str, Any] = {
     "architecture": _narrow,
     "noise": 1.0,
-    "structure_from": ELBO(rate=0.1, initial_depth=1.0),
+    "structure_from": "elbo",
+    "structure_from__rate": 0.1,
+    "structure_from__initial_depth": 1.0,
     "min_depth": 1,
     "learning_rate": 0.01,
     "batch_size": 256,
-    "schedule": "constant",
+    "optimizer__schedule": "constant",
     "patience": None,
     "calibrate": False,
     "precision": "float32",
@@ -147,8 +148,7 @@ def _scores(
             epochs=settings["epochs"][table],
             validation_fraction=1 / 9,
             random_state=settings["seed"] + s,
-            **{"structure_from": "elbo", "likelihood": "gaussian", **options},
-        )
+        ).set_params(**{"structure_from": "elbo", "likelihood": "gaussian", **options})
         for s in range(len(splits))
     ]
     fit_together(estimators, [(X[train], y[train]) for train, _ in splits])

@@ -35,6 +35,7 @@ import torch
 import fathomless
 from fathomless.app import runs
 from fathomless.app.cli import main
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.system.locks import LOCK
 
@@ -76,7 +77,7 @@ class Scene:
 
 def fit(*words: str) -> list[str]:
     """Return the command of a fit that writes a checkpoint at every row of its history."""
-    return ["fit", "table.csv", "--out", "run", "--checkpoint-seconds", "0", "--quiet", *words]
+    return ["fit", "table.csv", "--out", "run", "--checkpoint.seconds", "0", "--quiet", *words]
 
 
 SIDE, HEIGHT = ["--target", "side"], ["--target", "height"]
@@ -108,7 +109,9 @@ SCENES: dict[str, dict[str, Scene]] = {
         "": Scene(fit(*SIDE, *NET, "--structure", "sparse")),
         "temperature": Scene(fit(*HEIGHT, *NET, "--structure", "sparse", "--temperature", "1")),
     },
-    "continuous": {"": Scene(fit(*HEIGHT, *SHORT[2:], "--structure", "continuous", "--hidden", "4", "--steps", "3"))},
+    "continuous": {
+        "": Scene(fit(*HEIGHT, *SHORT[2:], "--structure", "continuous", "--hidden", "4", "--solver.steps", "3"))
+    },
     "manifold": {"": Scene(fit(*HEIGHT, "--structure", "manifold", *STAGES))},
     "laplace": {"": Scene(fit(*SIDE, *NET, "--structure", "laplace"))},
     "swag": {"": Scene(fit(*HEIGHT, *NET, "--structure", "swag", "--passes", "8", "--networks", "4"))},
@@ -155,9 +158,11 @@ def table(path: Path) -> None:
 def vary() -> int:
     """Fit kinds of network, which the command line does not offer."""
     x = np.random.default_rng(0).normal(size=(64, 2))
-    options = {"width": 4, "epochs": 8, "batch_size": 32, "cv": 2, "checkpoint_seconds": 0, "random_state": 0}
+    options = {"width": 4, "epochs": 8, "batch_size": 32, "cv": 2, "random_state": 0}
     kinds = {"activation": ["relu", "tanh"]}
-    UnboundedDepthClassifier(vary=kinds, checkpoint="run/checkpoint", **options).fit(x, x[:, 0] > 0).save("run")
+    UnboundedDepthClassifier(vary=kinds, checkpoint=CheckpointOptions("run/checkpoint", seconds=0), **options).fit(
+        x, x[:, 0] > 0
+    ).save("run")
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.posterior.laws import PoissonPrior
 from fathomless.system import io
@@ -151,7 +152,7 @@ def test_an_option_that_cannot_be_saved_is_told(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_told_before_training(tmp_path: Path) -> None:
     X = numbers(100)
-    options = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0}
+    options = {"checkpoint": CheckpointOptions(tmp_path / "c", seconds=0)}
     regressor(**options).fit(X, X[:, 0])
     (path,) = (tmp_path / "c").glob("*.safetensors")
     path.write_bytes(path.read_bytes()[:-1])

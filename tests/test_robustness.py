@@ -99,7 +99,7 @@ def test_predictions_that_do_not_fit_leave_nothing_behind(disk: Path, table: Pat
 
 RUN = ["fit", "../table.csv", "--out", "run", "--target", "side", "--depth-law", "poisson", "--epochs", "30"]
 RUN += ["--structure-from", "elbo", "--elbo.rate", "1", "--width", "6", "--batch-size", "32", "--patience", "none"]
-RUN += ["--resume", "--checkpoint-seconds", "0", "--log-json"]
+RUN += ["--resume", "--checkpoint.seconds", "0", "--log-json"]
 
 
 def start(home: Path) -> "subprocess.Popen[str]":

@@ -13,6 +13,8 @@ from fathomless.system.version import __version__ as __version__
 if TYPE_CHECKING:  # type checkers do not run what follows
     from fathomless.estimators.values import ELBO as ELBO
     from fathomless.estimators.values import HMC as HMC
+    from fathomless.estimators.values import Adam as Adam
+    from fathomless.estimators.values import CheckpointOptions as CheckpointOptions
     from fathomless.estimators.values import Folds as Folds
     from fathomless.estimators.values import Restarts as Restarts
     from fathomless.families.baselines.estimator import (
@@ -71,6 +73,10 @@ if TYPE_CHECKING:  # type checkers do not run what follows
     )
     from fathomless.families.continuous.estimator import ContinuousDepthClassifier as ContinuousDepthClassifier
     from fathomless.families.continuous.estimator import ContinuousDepthRegressor as ContinuousDepthRegressor
+    from fathomless.families.continuous.options import Euler as Euler
+    from fathomless.families.continuous.options import Heun as Heun
+    from fathomless.families.continuous.options import PathOptions as PathOptions
+    from fathomless.families.continuous.options import RandomHorizon as RandomHorizon
     from fathomless.families.depth.estimator import UnboundedDepthClassifier as UnboundedDepthClassifier
     from fathomless.families.depth.estimator import UnboundedDepthRegressor as UnboundedDepthRegressor
     from fathomless.families.graph.estimator import IndianChefsClassifier as IndianChefsClassifier
@@ -88,7 +94,12 @@ def _places() -> dict[str, str]:
     from fathomless.families.registry import BUILT_IN
 
     places = {name: place for family in BUILT_IN for name, place in family.estimators.items()}
-    values = {name: f"fathomless.estimators.values:{name}" for name in ("ELBO", "HMC", "Folds", "Restarts")}
+    values = {
+        name: f"fathomless.estimators.values:{name}"
+        for name in ("ELBO", "HMC", "Adam", "CheckpointOptions", "Folds", "Restarts")
+    }
+    own = {"fathomless.families.continuous.options": ("Euler", "Heun", "PathOptions", "RandomHorizon")}
+    values |= {name: f"{module}:{name}" for module, names in own.items() for name in names}
     return {**places, **values, "load": "fathomless.families.registry:load"}
 
 

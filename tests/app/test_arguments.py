@@ -14,7 +14,10 @@ from fathomless.app.commands.arguments import parser
 from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
+from fathomless.estimators.renamed import Moved, moved
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
+from fathomless.families.family import Family
+from fathomless.families.registry import families
 
 COMMANDS = [
     "fit",
@@ -118,7 +121,7 @@ def test_help_needs_neither_torch_nor_numpy_nor_pyarrow() -> None:
 
 def test_help_names_what_help_all_explains(capsys: pytest.CaptureFixture[str]) -> None:
     brief, whole = help_of(capsys, "fit"), help_of(capsys, "fit", all_=True)
-    assert len(brief.splitlines()) < 140
+    assert len(brief.splitlines()) < 150
     assert brief.index("--target") < brief.index("--structure") < brief.index("--decimal") < brief.index("--epochs")
     for name in sorted(set(re.findall(r"--[a-z][-a-z0-9.]*[a-z0-9]", whole)) - {"--help-all"}):
         if f"\n  {name}" in whole:
@@ -157,6 +160,24 @@ def test_a_fit_without_options_is_that_of_the_default_estimator() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("family", "old", "place"),
+    [
+        pytest.param(family, old, place, id=f"{family.name}-{old}")
+        for family in families().values()
+        for old, place in moved(family.options).items()
+    ],
+)
+def test_old_flags_take_what_they_took(family: Family, old: str, place: Moved) -> None:
+    nested = {name: inner for name, _, _, inner in nested_options(options_of(family.options))}
+    allowed = nested[place.nested].metadata
+    if allowed["kind"] == "object":
+        return
+    texts: dict[str, Any] = {name: name for name in allowed["names"]}
+    for text, value in (texts or {"7": 7}).items():
+        assert options(f"--{old.replace('_', '-')}", text, "--structure", family.name) == {old: value}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=name_of)

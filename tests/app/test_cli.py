@@ -157,7 +157,6 @@ RANGES = {
 } | {
     "learning_rate": ["0", "-1"],
     "temperature": ["0", "-1"],
-    "clip_norm": ["0", "-1"],
     "validation_fraction": ["1", "-0.1"],
     "depth_prior": ["0", "-1", "1e9"],
     "weight_prior": ["0", "-1"],
@@ -180,6 +179,9 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
         assert manifests.state("run") == "empty"
 
 
+PATHS = ["--structure", "continuous", "--hidden", "4", "--epochs", "2"]
+
+
 @pytest.mark.parametrize(
     ("words", "flag"),
     [
@@ -192,6 +194,23 @@ def test_options_out_of_range_are_refused_and_leave_no_run(call: Call, option: A
         (["--weights", "hmc", "--hmc.chains", "1"], "--hmc.chains 1 was given; at least 2 is needed"),
         (["--weights", "hmc", "--hmc.sweeps", "15"], "--hmc.sweeps 15 was given; at least 16 is needed"),
         (["--hmc.chains", "3"], "--hmc.chains was given with --weights map; it is an option of --weights hmc: add"),
+        (["--adam.clip-norm", "0"], "--adam.clip-norm 0.0 was given; a positive, finite number is allowed, or 'auto'"),
+        (["--adam.clip-norm", "nan"], "--adam.clip-norm nan was given"),
+        (["--adam.warm-up", "1"], "--adam.warm-up 1.0 was given; 0 <= --adam.warm-up < 1 is allowed"),
+        (["--path.rate", "0"], "--path.rate was given, which --structure depth has not; it is for --structure cont"),
+        ([*PATHS, "--path.rate", "-1"], "--path.rate -1.0 was given; 0 or more is allowed"),
+        ([*PATHS, "--solver.steps", "0"], "--solver.steps 0 was given; at least 1 is needed"),
+        ([*PATHS, "--solver.gradient", "reversible"], "--solver.gradient reversible was given with a learned rate"),
+        (
+            [*PATHS, "--solver", "euler", "--solver.gradient", "reversible", "--path.rate", "0.1"],
+            "--solver.gradient reversible was given with --solver euler and --path.estimator closed",
+        ),
+        ([*PATHS, "--horizon", "random", "--horizon.count", "0"], "--horizon.count 0 was given; at least 1 is needed"),
+        (
+            [*PATHS, "--horizon.count", "3"],
+            "--horizon.count was given with --horizon 1.0; it is an option of --horizon random: add --horizon random",
+        ),
+        ([*PATHS, "--steps", "3", "--solver.steps", "3"], "leave it out"),
         (["--elbo.rate", "1"], "--elbo.rate was given with --structure-from auto; it is an option of --structure-from"),
         (["--structure", "graph", "--hmc.chains", "3"], "which --structure graph has not; it is for --structure depth"),
         (
@@ -212,6 +231,28 @@ def test_options_of_values_are_refused_and_leave_no_run(call: Call, words: list[
     refused(said, flag)
     assert "__" not in said.err
     assert manifests.state("run") == "empty"
+
+
+def test_old_flags_of_continuous_depth_are_taken_with_a_note(call: Call) -> None:
+    quick = [*PATHS, "--width", "4", "--cv", "1", "--quiet", "--horizon", "random", "--solver", "euler"]
+    quick += ["--structure-from", "elbo"]
+    old = ["--steps", "3", "--prior", "brownian", "--rate", "0.2", "--horizons", "3", "--schedule", "constant"]
+    new = ["--solver.steps", "3", "--path.prior", "brownian", "--path.rate", "0.2", "--horizon.count", "3"]
+    for name, words in (
+        ("old", [*old, "--checkpoint-seconds", "5"]),
+        ("new", [*new, "--adam.schedule", "constant", "--checkpoint.seconds", "5"]),
+    ):
+        said = call("fit", "houses.csv", "--target", "price", "--out", name, *quick, *words)
+        assert said.code == 0, said.err
+        assert ("note: --steps is deprecated; use --solver.steps" in said.err) == (name == "old")
+        assert ("note: --prior is deprecated; use --path.prior" in said.err) == (name == "old")
+        assert ("note: --checkpoint-seconds is deprecated; use --checkpoint.seconds" in said.err) == (name == "old")
+    tensors = [next(Path(name).glob("tensors-*")).read_bytes() for name in ("old", "new")]
+    assert tensors[0] == tensors[1]
+    before, after = (manifests.read_manifest(name) for name in ("old", "new"))
+    assert before is not None
+    assert after is not None
+    assert before.options == after.options
 
 
 def test_old_flags_are_taken_with_a_note(call: Call) -> None:

@@ -22,7 +22,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.estimators.evaluation import Evaluation, evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.scores import Score
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import FixedDepth
 from fathomless.posterior.likelihoods import Gaussian
@@ -152,7 +152,7 @@ def test_a_depth_that_learns_too_slowly_has_not_moved() -> None:
 
 def test_a_depth_that_still_moves_has_not_come_to_rest() -> None:
     estimator = regressor(
-        structure_from=ELBO(initial_depth=8.0, rate=2.0), epochs=60, batch_size=16, schedule="constant"
+        structure_from=ELBO(initial_depth=8.0, rate=2.0), epochs=60, batch_size=16, optimizer=Adam(schedule="constant")
     )
     with pytest.warns(ConvergenceWarning, match="not come to rest"):
         findings = looked_over(estimator, *line(120))
@@ -207,7 +207,8 @@ def test_nothing_is_said_of_the_depth_of_a_family_without_one() -> None:
 
 def test_a_training_that_ends_while_scores_rise_ended_too_soon() -> None:
     findings = looked_over(
-        regressor(structure_from="elbo", epochs=15, schedule="constant", learning_rate=1e-3), *line(2000, 0.1)
+        regressor(structure_from="elbo", epochs=15, optimizer=Adam(schedule="constant"), learning_rate=1e-3),
+        *line(2000, 0.1),
     )
     assert findings["The training ended too soon"].remedy == "Raise epochs (now 15)."
     assert findings["The training ended too soon"].severity == "problem"

@@ -22,6 +22,7 @@ from commands import Call
 from fathomless import (
     ContinuousDepthRegressor,
     FiniteNetworkRegressor,
+    Heun,
     SparseBayesRegressor,
     UnboundedDepthRegressor,
 )
@@ -35,6 +36,7 @@ from run_folders import FIT, write_table
 
 BAIT = ["=1+1", '=HYPERLINK("http://127.0.0.1","x")', "+1", "-1+2", "@SUM(A1)", "#N/A", "plain", "a=b"]
 FINITE, SPARSE, PATHS = "finite", "sparse", "paths"
+KNOTS = {"class": "PathOptions", "fields": {"knots": 10**8}}
 
 
 def test_text_in_a_sheet_is_no_formula(workplace: None) -> None:
@@ -201,7 +203,7 @@ def test_altered_models_build_and_set_nothing(tmp_path: Path, change: dict[str, 
         (SPARSE, lambda meta: meta["options"].update(depth=900), "its options build a larger network than its tensors"),
         (SPARSE, lambda meta: meta["options"].update(weight_draws=""), "weight_draws='' was given"),
         (SPARSE, lambda meta: meta["options"].update(weight_draws=10**9), "at most 10,000 is allowed"),
-        (PATHS, lambda meta: meta["options"].update(knots=10**8), "knots=100000000 was given; at most 1,000"),
+        (PATHS, lambda meta: meta["options"].update(path=KNOTS), "path__knots=100000000 was given; at most 1,000"),
         (PATHS, lambda meta: meta["options"].update(horizon=1e9), "larger network than its tensors"),
     ],
 )
@@ -233,7 +235,11 @@ def test_wide_tables_and_bombs_ask_for_memory_first(workplace: None, monkeypatch
 @cache
 def small(model: str) -> Any:
     """Fit a small model."""
-    options = {"finite": {"depth": 2}, "sparse": {"depth": 1}, "paths": {"hidden": 4, "steps": 2, "cv": 1}}[model]
+    options = {
+        "finite": {"depth": 2},
+        "sparse": {"depth": 1},
+        "paths": {"hidden": 4, "solver": Heun(steps=2), "cv": 1},
+    }[model]
     kind = {"finite": FiniteNetworkRegressor, "sparse": SparseBayesRegressor, "paths": ContinuousDepthRegressor}[model]
     return kind(width=4, epochs=1, random_state=0, **options).fit(*problem(30))
 

@@ -204,7 +204,7 @@ def test_only_the_same_run_is_resumed(call: Call, changes: list[str], difference
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
-STEADY = ["--schedule", "constant", "--cv", "1", "--structure-from", "elbo", "--elbo.rate", "0.3"]
+STEADY = ["--adam.schedule", "constant", "--cv", "1", "--structure-from", "elbo", "--elbo.rate", "0.3"]
 
 
 def test_a_finished_run_at_steady_rates_can_be_lengthened(call: Call) -> None:

@@ -27,7 +27,7 @@ ROWS = 84  # enough for rows to be held out, and three steps in an epoch
 TINY = {"epochs": 9, "width": 6, "batch_size": 24, "weight_draws": 8, "validation_fraction": 0.2, "patience": None}
 AVERAGE = {"n_restarts": Restarts(count=2, keep="average")}
 #: Fast, in double, and with weights that move.
-PATHS = {"hidden": 6, "steps": 3, "rate": 0.5, "precision": "auto", "warm_up": 0.0}
+PATHS = {"hidden": 6, "solver__steps": 3, "path__rate": 0.5, "precision": "auto", "optimizer__warm_up": 0.0}
 #: Three stages that are short.
 STAGES = {"candidates": 12, "candidate_steps": 80, "latent_dim": 4, "decoder_width": 8, "decoder_steps": 80}
 STAGES |= {"components": 3, "latent_steps": 40}
@@ -53,12 +53,12 @@ VARIANTS: dict[str, dict[str, tuple[dict[str, Any], set[str]]]] = {
     "continuous": {
         "": (PATHS, {"structure"}),
         "cross-fitted": ({**PATHS, "cv": 3, "validation_fraction": "auto"}, {"structure"}),
-        "random": ({**PATHS, "horizon": "random", "horizons": 2}, set()),
-        "random-elbo": ({**PATHS, "horizon": "random", "horizons": 2, "structure_from": "elbo"}, set()),
-        "gaussian": ({**PATHS, "initial": "gaussian"}, {"structure"}),
-        "learned": ({**PATHS, "rate": "learned"}, {"structure"}),
-        "lowrank": ({**PATHS, "drift": "lowrank", "rank": 4}, {"structure"}),
-        "network": ({**PATHS, "drift": "network", "rank": 4, "estimator": "sticking"}, {"structure"}),
+        "random": ({**PATHS, "horizon": "random", "horizon__count": 2}, set()),
+        "random-elbo": ({**PATHS, "horizon": "random", "horizon__count": 2, "structure_from": "elbo"}, set()),
+        "gaussian": ({**PATHS, "path__initial": "gaussian"}, {"structure"}),
+        "learned": ({**PATHS, "path__rate": "learned"}, {"structure"}),
+        "lowrank": ({**PATHS, "path__drift": "lowrank", "path__rank": 4}, {"structure"}),
+        "network": ({**PATHS, "path__drift": "network", "path__rank": 4, "path__estimator": "sticking"}, {"structure"}),
         "average": ({**PATHS, **AVERAGE}, {"structure"}),
     },
     "graph": {"": ({"chains": 2, "sweeps": 60, "states": 20, "weight_draws": 4, "engine": "numpy"}, set())},
@@ -107,7 +107,7 @@ class Case:
         kind = estimator_class(self.family.tasks[self.task])
         known = options(self.family, self.task)
         given = {name: value for name, value in TINY.items() if name in known}
-        return kind(**{**given, "random_state": 3, **self.options, **more})
+        return kind().set_params(**{**given, "random_state": 3, **self.options, **more})
 
     def table(self) -> tuple[Array, Any]:
         """Return X and y; a density has no y."""

@@ -12,7 +12,7 @@ import torch
 from fathomless import Folds, Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.problem import Problem
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.runs.run import Run
 from fathomless.posterior.ensemble import Ensemble
@@ -294,8 +294,8 @@ def test_named_law_and_fixed_depth() -> None:
     assert fixed.depth_posterior_ == {2: 1.0}
     assert fixed.fold_ is not None
     assert fixed.validation_score_ is not None
-    with pytest.warns(DataWarning, match="schedule"):
-        regressor(schedule="constant").fit(X, y)
+    with pytest.warns(DataWarning, match="optimizer__schedule"):
+        regressor(optimizer=Adam(schedule="constant")).fit(X, y)
 
 
 def test_drawn_weights_keep_the_bound_by_default() -> None:
@@ -317,8 +317,8 @@ def test_resume_is_bit_equal(tmp_path: Path) -> None:
 
     whole = regressor().fit(X, y)
     with pytest.raises(PausedError):
-        regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0, callbacks=[stop]).fit(X, y)
-    again = regressor(checkpoint=tmp_path / "c", checkpoint_seconds=0.0).fit(X, y)
+        regressor(checkpoint=CheckpointOptions(tmp_path / "c", seconds=0.0), callbacks=[stop]).fit(X, y)
+    again = regressor(checkpoint=CheckpointOptions(tmp_path / "c", seconds=0.0)).fit(X, y)
     assert np.array_equal(whole.predict(X), again.predict(X))
     assert whole.fit_diagnostics_ == again.fit_diagnostics_
     with pytest.raises(DataError, match="other data or other options"):
@@ -416,7 +416,11 @@ def test_paper_preset_is_untouched(kind: str, preset: str) -> None:
     """With structure from the bound, fits are those of version 0.1 (the same bytes on one machine)."""
     options: dict[str, Any] = {"epochs": 20, "width": 8, "random_state": 0, "structure_from": "elbo"}
     if preset == "paper":
-        options |= {"depth_law": "quantile", "structure_from": ELBO(initial_depth=1.0), "schedule": "constant"}
+        options |= {
+            "depth_law": "quantile",
+            "structure_from": ELBO(initial_depth=1.0),
+            "optimizer": Adam(schedule="constant"),
+        }
     fitted: UnboundedDepthClassifier | UnboundedDepthRegressor
     if kind == "regressor":
         X, y = problem(80)

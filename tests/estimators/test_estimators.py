@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fathomless.data import datasets
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.posterior.laws import SmoothTruncation, TruncatedPoisson, UniformPrior
 from fathomless.system.errors import ConvergenceWarning
@@ -63,7 +63,7 @@ def test_pipelines_searches_and_cross_validation_work() -> None:
 
 def test_clone_and_parameters_keep_every_option() -> None:
     law, prior = TruncatedPoisson(3.0, SmoothTruncation()), UniformPrior(20)
-    first = regressor(depth_law=law, depth_prior=prior, schedule=((2, 0.1), (8, 1.0)), noise=0.3)
+    first = regressor(depth_law=law, depth_prior=prior, optimizer=Adam(schedule=((2, 0.1), (8, 1.0))), noise=0.3)
     again = clone(first)
     assert again.get_params() == first.get_params()
     assert again.set_params(width=5, noise="input").get_params()["width"] == 5
@@ -339,7 +339,7 @@ def test_a_posterior_that_still_moves_is_told() -> None:
         structure_from=ELBO(initial_depth=12.0, rate=10.0),
         epochs=28,
         batch_size=64,
-        schedule="constant",
+        optimizer=Adam(schedule="constant"),
         patience=None,
     )
     with pytest.warns(ConvergenceWarning, match=r"has not come to rest: its mean is .* Raise epochs \(now 28\) or s"):

@@ -18,6 +18,7 @@ from scipy import special, stats
 from battery.cases import CASES, Case, fitted
 from fathomless import (
     ContinuousDepthRegressor,
+    Heun,
     MeanFieldNetworkRegressor,
     UnboundedDepthClassifier,
     UnboundedDepthRegressor,
@@ -186,7 +187,7 @@ def test_a_file_for_onnx_runtime(tmp_path: Path) -> None:
 def test_a_file_for_torch(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    options = {"hidden": 4, "steps": 2, "epochs": 4, "cv": 2, "weight_draws": 3, "random_state": 0}
+    options = {"hidden": 4, "solver": Heun(steps=2), "epochs": 4, "cv": 2, "weight_draws": 3, "random_state": 0}
     estimator = ContinuousDepthRegressor(**options).fit(X, X[:, 0])
     told = estimator.export(tmp_path / "model.pt2", levels=[0.2])
     extra = {"metadata.json": ""}

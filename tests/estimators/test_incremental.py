@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fathomless import FiniteNetworkRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.registry import estimator_class, families
 from fathomless.posterior.ensemble import members_of
 from fathomless.system.errors import DataError
@@ -68,7 +68,7 @@ def test_passes_are_the_epochs_of_a_fit_that_holds_nothing_out(options: dict[str
     fitted = UnboundedDepthRegressor(**given)
     for _ in range(12):
         fitted.partial_fit(X, y, total_rows=60)
-    one = {"cv": 1, "validation_fraction": 0.0, "schedule": "constant", "epochs": 12}
+    one = {"cv": 1, "validation_fraction": 0.0, "optimizer": Adam(schedule="constant"), "epochs": 12}
     whole = UnboundedDepthRegressor(**given, **one, calibrate=False).fit(X, y)
     np.testing.assert_allclose(fitted.predict(X), whole.predict(X), rtol=1e-5)
     assert fitted.depth_posterior_ == pytest.approx(whole.depth_posterior_, rel=1e-5)

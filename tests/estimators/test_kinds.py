@@ -11,6 +11,7 @@ import torch
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
 from fathomless.estimators.kinds import averaged, kinds
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.report import page
 from fathomless.inference.runs.run import Run
 from fathomless.posterior.diagnostics import StructureWeights
@@ -109,7 +110,7 @@ def test_kinds_resume_to_the_same_bytes(fitted: UnboundedDepthRegressor, tmp_pat
         seen.append(run.epoch)
         run.pause = seen.count(16) == 2  # in the second kind
 
-    options = {**SHORT, "vary": BOTH, "checkpoint": tmp_path / "c", "checkpoint_seconds": 0.0}
+    options = {**SHORT, "vary": BOTH, "checkpoint": CheckpointOptions(tmp_path / "c", seconds=0.0)}
     with pytest.raises(PausedError):
         UnboundedDepthRegressor(**options, callbacks=[pause]).fit(X, y)
     again = UnboundedDepthRegressor(**options).fit(X, y)

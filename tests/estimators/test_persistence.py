@@ -13,7 +13,7 @@ import torch
 from sklearn.base import clone
 from sklearn.metrics import r2_score
 
-from fathomless.estimators.values import ELBO
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP, Architecture
 from fathomless.posterior.laws import FixedDepth, PoissonPrior
@@ -52,7 +52,9 @@ def saved(estimator: Any, folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.mark.parametrize("options", [{}, {"structure_from": ELBO(optimizer="natural")}, {"clip_norm": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"structure_from": ELBO(optimizer="natural")}, {"optimizer": Adam(clip_norm=0.1)}], ids=str
+)
 def test_a_weight_is_a_repetition(options: dict[str, Any]) -> None:
     X, y = problem(20)
     weight = np.arange(20) % 3
@@ -112,20 +114,19 @@ class Interrupt:
 @pytest.mark.parametrize("weights", ["map", "meanfield"])
 def test_an_interrupted_fit_goes_on_to_the_same_bytes(weights: str, tmp_path: Path) -> None:
     X, y = problem(300)
-    options = {"weights": weights, "epochs": 24, "batch_size": 128, "checkpoint_seconds": 0}
+    options = {"weights": weights, "epochs": 24, "batch_size": 128}
     whole = saved(regressor(**options, checkpoint=tmp_path / "never").fit(X, y), tmp_path / "whole")
     folder = tmp_path / "interrupted"
     for epoch in (6, 15):
-        halted = regressor(**options, checkpoint=folder, callbacks=[Interrupt(epoch)])
+        halted = regressor(**options, checkpoint=CheckpointOptions(folder, seconds=0), callbacks=[Interrupt(epoch)])
         with pytest.raises(KeyboardInterrupt):
             halted.fit(X, y)
         assert not hasattr(halted, "model_")
         assert io.holds(folder)
-    options["checkpoint_seconds"] = 60.0  # how a run is shown and kept may change on the way
-    resumed = regressor(**options, checkpoint=folder, verbose=1).fit(X, y)
-    resumed.set_params(verbose=0, checkpoint_seconds=0)
+    keeper = CheckpointOptions(folder, seconds=60.0)  # how a run is shown and kept may change on the way
+    resumed = regressor(**options, checkpoint=keeper, verbose=1).fit(X, y)
+    resumed.set_params(verbose=0)
     assert saved(resumed, tmp_path / "resumed") == whole
-    options["checkpoint_seconds"] = 0
     assert saved(regressor(**options).fit(X, y), tmp_path / "plain") == whole
     assert 15 < resumed.n_iter_ <= 24
 

@@ -10,7 +10,7 @@ import pytest
 
 from fathomless.app import runs
 from fathomless.app.commands.printing import show_json
-from fathomless.estimators.values import HMC
+from fathomless.estimators.values import HMC, CheckpointOptions
 from fathomless.families import registry
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.graph.estimator import IndianChefsClassifier
@@ -74,7 +74,7 @@ def test_graphs_whose_chains_stand_still_or_follow_what_is_not_finite(
     monkeypatch.setattr(GraphSampler, "follow", followed)
     if value is None:
         monkeypatch.setattr(GraphSampler, "sweep", lambda self, state, done, generator: state)
-    keeper = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0}
+    keeper = {"checkpoint": CheckpointOptions(tmp_path / "c", seconds=0)}
     with pytest.warns(ConvergenceWarning, match=f"have not mixed: R-hat of .* is {rhat:.2f}"):
         fitted = IndianChefsClassifier(**GRAPH, **keeper, random_state=0).fit(X, Y > 0)
     assert {repr(one.rhat) for one in fitted.diagnostics_.values()} == {repr(rhat)}
@@ -98,7 +98,7 @@ def test_a_history_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixt
         show_json(**run.history[-1])
 
     net: dict[str, Any] = {"width": 4, "epochs": 4, "batch_size": 24, "random_state": 0, "patience": None}
-    keeper = {"checkpoint": tmp_path / "c", "checkpoint_seconds": 0, "cv": 1, "structure_from": "elbo"}
+    keeper = {"checkpoint": CheckpointOptions(tmp_path / "c", seconds=0), "cv": 1, "structure_from": "elbo"}
     fitted = UnboundedDepthRegressor(**net, **keeper, callbacks=[spoil]).fit(X, Y)
     kept(fitted, tmp_path / "m", "nats")
     again = UnboundedDepthRegressor(**net, **keeper).fit(X, Y)  # from its checkpoint

@@ -17,20 +17,26 @@ import fathomless
 from fathomless import (
     ELBO,
     HMC,
+    Adam,
+    CheckpointOptions,
     ContinuousDepthRegressor,
     DeepEnsembleRegressor,
+    Euler,
     FiniteNetworkRegressor,
     Folds,
+    PathOptions,
+    RandomHorizon,
     Restarts,
     UnboundedDepthClassifier,
     UnboundedDepthRegressor,
 )
 from fathomless.app import manifests
 from fathomless.estimators import saving
-from fathomless.estimators.declaring import nested_options, simplest, value_of
+from fathomless.estimators.declaring import having_option, nested_options, simplest, value_of
 from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import MOVED, from_saved, moved
 from fathomless.families import registry
+from fathomless.posterior.laws import PoissonPrior
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from quick_fits import problem
@@ -64,17 +70,19 @@ def test_every_option_of_a_value_can_be_read_set_cloned_and_pickled(kind: Any) -
         assert f"{inner.name} : " in (class_.__doc__ or "")
         if class_.plain:
             continue
-        with pytest.raises(
-            DataError, match=rf"{nested}={value!r} was given with {option.name}=.*{option.name}='{key}'"
-        ):
-            kind(**{option.name: option.metadata["names"][0]}).set_params(**{nested: value})
+        for other in sorted(set(option.metadata["names"]) - set(having_option(option, inner.name)))[:1]:
+            with pytest.raises(
+                DataError, match=rf"{nested}={value!r} was given with {option.name}='{other}'.*{option.name}='{key}'"
+            ):
+                kind(**{option.name: other}).set_params(**{nested: value})
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_values_are_frozen_and_their_names_are_choices(kind: Any) -> None:
     for option in options_of(kind):
         for key, class_ in option.metadata["values"].items():
-            assert (key in option.metadata["names"]) is not bool(class_.plain)
+            named = key is None or key in {*option.metadata["names"], *option.metadata["special"]}
+            assert named is not bool(class_.plain)
             value = value_of(option, option.default if class_.plain else key)
             assert type(value) is class_
             assert hash(value) == hash(replace(value))  # type: ignore[type-var]
@@ -179,7 +187,7 @@ def test_old_names_are_taken_with_a_warning_that_names_the_new(kind: Any, old: s
         kind(**{option.name: class_(), old: value})
     with pytest.raises(DataError, match=rf"{old}=.* was given with {place.nested}=.* leave it out"):
         kind(**choice).set_params(**{old: value, place.nested: value})
-    if class_.plain:
+    if class_.plain or value_of(option, option.default) is not None:
         return
     with pytest.warns(FutureWarning, match=rf"has no effect unless {option.name} is '{place.choice}'"):
         idle = kind(**{old: value})
@@ -306,10 +314,70 @@ def test_auto_is_the_bound_where_weights_are_drawn() -> None:
 def test_the_table_of_old_names_is_of_options_there_are() -> None:
     groups = {base.__name__: base for family in registry.BUILT_IN for base in family.options.__mro__}
     for name, places in MOVED.items():
-        nested = {one: (key, option.name) for one, option, key, _ in nested_options(options_of(groups[name]))}
+        nested = {(one, key, option.name) for one, option, key, _ in nested_options(options_of(groups[name]))}
         for old, place in places.items():
-            assert nested[place.nested] == (place.choice, place.option), old
+            assert (place.nested, place.choice, place.option) in nested, old
             assert old not in {option.name for option in options_of(groups[name])}
+
+
+def test_a_folder_stands_for_its_checkpoints() -> None:
+    new = UnboundedDepthRegressor(checkpoint="run").set_params(checkpoint__seconds=5.0)
+    assert new.checkpoint == CheckpointOptions("run", seconds=5.0)
+    assert UnboundedDepthRegressor(checkpoint=Path("run")).get_params()["checkpoint__folder"] == Path("run")
+    with pytest.warns(FutureWarning, match=r"use checkpoint=CheckpointOptions\(folder='run', seconds=5.0\)"):
+        old = UnboundedDepthRegressor(checkpoint="run", checkpoint_seconds=5.0)
+    assert old.checkpoint == new.checkpoint
+    with pytest.raises(
+        DataError, match=r"checkpoint=3 was given; allowed are None, a path and CheckpointOptions\(...\)"
+    ):
+        UnboundedDepthRegressor(checkpoint=3).fit(*problem(30))
+    with pytest.raises(DataError, match=r"checkpoint__seconds=-1\.0 was given; 0 or more is allowed"):
+        UnboundedDepthRegressor(checkpoint=CheckpointOptions("run", seconds=-1.0)).fit(*problem(30))
+
+
+def test_old_options_of_steps_and_horizons_join_the_choice_that_is_there() -> None:
+    with pytest.warns(FutureWarning, match=r"use solver=Euler\(steps=3, jitter='none'\)"):
+        built = ContinuousDepthRegressor(solver="euler", steps=3, jitter="none")
+    assert built.solver == Euler(steps=3, jitter="none")
+    with pytest.warns(FutureWarning, match=r"use solver=Euler\(predict_steps=7\)"):
+        assert built.set_params(predict_steps=7).solver == Euler(steps=3, jitter="none", predict_steps=7)
+    with pytest.warns(FutureWarning, match="horizons will be removed .* has no effect unless horizon is 'random'"):
+        assert ContinuousDepthRegressor(horizon=2.0, horizons=3).horizon == 2.0
+    with pytest.warns(FutureWarning, match=r"use optimizer=Adam\(clip_norm=None, warm_up=0.0\)"):
+        plain = ContinuousDepthRegressor(clip_norm=None, warm_up=0.0)
+    assert plain.optimizer == Adam(clip_norm=None, warm_up=0.0)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"path__rank": 7},
+        {"solver": "euler"},
+        {"solver__steps": 2},
+        {"horizon": "random"},
+        {"path__initial": "gaussian"},
+    ],
+    ids=str,
+)
+def test_a_fit_that_continues_needs_the_options_of_its_network(changed: dict[str, Any]) -> None:
+    X, y = problem(40)
+    own = {"epochs": 1, "width": 4, "hidden": 4, "cv": 1, "random_state": 0, "warm_start": True}
+    fitted = ContinuousDepthRegressor(**own).fit(X, y)
+    fitted.set_params(path=PathOptions(), optimizer=Adam(clip_norm=1.0)).fit(X, y)  # equal, and of the training
+    with pytest.raises(DataError, match=f"{next(iter(changed)).partition('__')[0]}=.* was given; set it back"):
+        fitted.set_params(**changed).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "clip_norm", "warm_up"),
+    [(ContinuousDepthRegressor, 10.0, 0.5), (UnboundedDepthRegressor, None, 0.0)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_families_resolve_automatic_options_of_adam(kind: Any, clip_norm: float | None, warm_up: float) -> None:
+    plan = kind()._training_plan()
+    assert (plan.schedule, plan.clip_norm, plan.warm_up) == ("cosine", clip_norm, warm_up)
+    given = kind(optimizer=Adam(schedule="constant", clip_norm=3.0, warm_up=0.25))._training_plan()
+    assert (given.schedule, given.clip_norm, given.warm_up) == ("constant", 3.0, 0.25)
 
 
 # ------------------------------------------------------------------------------------------------- files
@@ -350,6 +418,42 @@ def test_old_defaults_are_loaded_without_a_word(tmp_path: Path) -> None:
     fitted.save(tmp_path / "m")
     as_before(tmp_path / "m")
     assert UnboundedDepthRegressor.load(tmp_path / "m").get_params() == fitted.get_params()
+
+
+def test_continuous_depth_of_the_version_before_is_loaded(tmp_path: Path) -> None:
+    X, y = problem(40)
+    own: dict[str, Any] = {"epochs": 2, "width": 4, "hidden": 4, "cv": 1, "random_state": 0}
+    horizon = RandomHorizon(count=4, prior=PoissonPrior(3.0))
+    given = {"path": PathOptions(rate=0.2, rank=3), "solver": Euler(steps=3), "horizon": horizon}
+    fitted = ContinuousDepthRegressor(**own, **given, optimizer=Adam(schedule="constant")).fit(X, y)
+    folder = fitted.save(tmp_path / "m")
+    saved = io.load(folder, kinds={"ContinuousDepthRegressor"})
+    prior = {"class": "PoissonPrior", "fields": {"rate": 3.0}}
+    flat = {"prior": "ou", "rate": 0.2, "initial": "point", "drift": "diagonal", "rank": 3, "knots": 4, "steps": 3}
+    flat |= {"solver": "euler", "predict_steps": None, "jitter": "count", "gradient": "auto", "estimator": "closed"}
+    flat |= {"horizon": "random", "horizons": 4, "horizon_prior": prior, "transition": "exact"}
+    flat |= {"schedule": "constant", "clip_norm": 10.0, "warm_up": 0.5, "checkpoint_seconds": 30.0}
+    options = {name: value for name, value in saved.meta["options"].items() if name not in ("path", "optimizer")}
+    meta = {**saved.meta, "options": {**options, **flat}}
+    io.save(folder, kind="ContinuousDepthRegressor", tensors=saved.tensors, meta=meta)
+    with pytest.warns(FutureWarning, match="old names .*path__rate=0.2.*solver__steps=3.*horizon__count=4"):
+        before = ContinuousDepthRegressor.load(folder)
+    assert before.get_params() == fitted.get_params()
+    assert np.array_equal(before.predict(X), fitted.predict(X))
+
+
+def test_a_fixed_horizon_of_the_version_before_is_loaded_whatever_the_depths_were(tmp_path: Path) -> None:
+    """`horizons` had no effect on a fixed horizon, but stood in the layout."""
+    X, y = problem(40)
+    own: dict[str, Any] = {"epochs": 2, "width": 4, "hidden": 4, "cv": 1, "random_state": 0}
+    fitted = ContinuousDepthRegressor(**own).fit(X, y)
+    folder = fitted.save(tmp_path / "m")
+    saved = io.load(folder, kinds={"ContinuousDepthRegressor"})
+    options = {**saved.meta["options"], "horizons": 4}
+    meta = {**saved.meta, "options": options, "layout": {**saved.meta["layout"], "support": [3]}}
+    io.save(folder, kind="ContinuousDepthRegressor", tensors=saved.tensors, meta=meta)
+    loaded = ContinuousDepthRegressor.load(folder)
+    assert np.array_equal(loaded.predict(X), fitted.predict(X))
 
 
 def test_manifests_of_runs_have_the_new_names() -> None:

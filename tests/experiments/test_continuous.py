@@ -130,7 +130,7 @@ def test_rows_are_followed_on_the_same_paths_however_they_are_split(monkeypatch:
 
 
 def test_the_bound_of_a_network_without_noise_is_its_likelihood_less_its_decay() -> None:
-    model = follow.network({"rate": 0.0, "width": 4, "hidden": 4}, 1, 1, 0)
+    model = follow.network({"path__rate": 0.0, "width": 4, "hidden": 4}, 1, 1, 0)
     x = torch.linspace(-1.0, 1.0, 9)[:, None]
     likelihood, rows = Gaussian(noise=0.5), Rows(x, x.sin())
     f = model.eval().draw(x, 1).f

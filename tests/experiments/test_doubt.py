@@ -9,7 +9,7 @@ from experiments import doubt
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.system.rng import as_generator
 
 
@@ -37,7 +37,7 @@ def test_the_sampled_network_is_that_of_the_family() -> None:
     """With the numbers that the family would draw, from a start without feedback and shift."""
     net = MLPDynamics(1, 1, width=3, hidden=(4,))
     model = ContinuousDepth(
-        net, prior=OrnsteinUhlenbeck(0.3), weight_prior=1.0, options=PathOptions(steps=4), dtype=torch.float64
+        net, prior=OrnsteinUhlenbeck(0.3), weight_prior=1.0, options=PathInference(steps=4), dtype=torch.float64
     ).eval()
     x = torch.linspace(-1.0, 1.0, 5, dtype=torch.float64)[:, None]
     noise = as_generator(3)

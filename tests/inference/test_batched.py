@@ -17,6 +17,7 @@ from torch.func import functional_call
 from fathomless import Restarts, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.estimators.variational import fit_together
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import load
@@ -308,14 +309,19 @@ def test_an_average_of_restarts_predicts_the_mixture_and_comes_back_from_disk(ki
 
 def test_restarts_resume_from_a_checkpoint_to_the_same_bytes(tmp_path: Path) -> None:
     X, y = load_iris(return_X_y=True)
-    options = {"n_restarts": Restarts(count=3, keep="average"), "patience": 3, "checkpoint_seconds": 0.0}
+    options = {"n_restarts": Restarts(count=3, keep="average"), "patience": 3}
     whole = quick(UnboundedDepthClassifier, **options, checkpoint=tmp_path / "a").fit(X, y)
 
     def halt(runs: Any) -> None:
         runs.pause = runs.epoch >= 16
 
     with pytest.raises(PausedError):
-        quick(UnboundedDepthClassifier, **options, checkpoint=tmp_path / "b", callbacks=[halt]).fit(X, y)
+        quick(
+            UnboundedDepthClassifier,
+            **options,
+            checkpoint=CheckpointOptions(tmp_path / "b", seconds=0.0),
+            callbacks=[halt],
+        ).fit(X, y)
     again = quick(UnboundedDepthClassifier, **options, checkpoint=tmp_path / "b").fit(X, y)
     assert np.array_equal(whole.predict_proba(X), again.predict_proba(X))
     assert whole.history_ == again.history_

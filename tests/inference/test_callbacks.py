@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fathomless.estimators.values import ELBO, CheckpointOptions
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.inference.runs.callbacks import Checkpoint, History, TensorBoard, write_history
 from fathomless.inference.runs.run import Run
@@ -32,8 +33,7 @@ def fit(*callbacks: Any, checkpoint: Path | None = None, **options: Any) -> Unbo
         "epochs": EPOCHS,
         "width": 6,
         "batch_size": 60,
-        "structure_rate": 1.0,
-        "structure_from": "elbo",
+        "structure_from": ELBO(rate=1.0),
         "patience": None,
         **options,
     }
@@ -72,10 +72,9 @@ def test_a_fit_that_pauses_and_goes_on_ends_in_the_same_bytes(
     whole = fit(weights=weights)
     for epoch in pauses:
         with pytest.raises(PausedError, match=f"paused after epoch {epoch} of {EPOCHS}; with a checkpoint, the same"):
-            fit(pause_at(epoch), checkpoint=tmp_path / "checkpoint", checkpoint_seconds=1e9, weights=weights)
+            fit(pause_at(epoch), checkpoint=CheckpointOptions(tmp_path / "checkpoint", seconds=1e9), weights=weights)
     resumed = fit(checkpoint=tmp_path / "checkpoint", weights=weights)
     assert resumed.history_ == whole.history_
-    whole.set_params(checkpoint_seconds=resumed.checkpoint_seconds)
     assert files(resumed.save(tmp_path / "resumed")) == files(whole.save(tmp_path / "whole"))
 
 
@@ -105,7 +104,7 @@ def test_a_classifier_that_pauses_at_every_row_ends_in_the_same_bytes(tmp_path: 
 
 def test_a_pause_writes_a_checkpoint_however_recent_the_last_one_is(tmp_path: Path) -> None:
     with pytest.raises(PausedError):
-        fit(pause_at(8), checkpoint=tmp_path, checkpoint_seconds=1e9)
+        fit(pause_at(8), checkpoint=CheckpointOptions(tmp_path, seconds=1e9))
     assert io.load(tmp_path, kinds={"checkpoint"}).meta["run"]["epoch"] == 8
 
 
@@ -116,7 +115,7 @@ def test_checkpoints_wait_their_seconds_unless_the_run_ends(tmp_path: Path) -> N
         if io.holds(tmp_path):
             written.append(io.load(tmp_path, kinds={"checkpoint"}).meta["run"]["epoch"])
 
-    fit(look, checkpoint=tmp_path, checkpoint_seconds=1e9)
+    fit(look, checkpoint=CheckpointOptions(tmp_path, seconds=1e9))
     assert written == [4, 4]
     assert io.load(tmp_path, kinds={"checkpoint"}).meta["run"]["epoch"] == EPOCHS
 
@@ -242,7 +241,7 @@ def test_a_callback_that_fails_leaves_a_checkpoint_to_go_on_from(tmp_path: Path)
             raise DivergenceError(f"the bound is {math.nan}")
 
     with pytest.raises(DivergenceError, match="the bound is nan"):
-        fit(fail, checkpoint=tmp_path / "checkpoint", checkpoint_seconds=0)
+        fit(fail, checkpoint=CheckpointOptions(tmp_path / "checkpoint", seconds=0))
     assert io.load(tmp_path / "checkpoint", kinds={"checkpoint"}).meta["run"]["epoch"] == 4
-    resumed = fit(checkpoint=tmp_path / "checkpoint", checkpoint_seconds=0)
+    resumed = fit(checkpoint=CheckpointOptions(tmp_path / "checkpoint", seconds=0))
     assert resumed.history_ == fit().history_

@@ -26,7 +26,7 @@ from fathomless.app.cli import main
 from fathomless.data.rows import Rows
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold.looks import Looks
@@ -76,7 +76,7 @@ def data(n: int, weighted: bool = False, numbers: bool = False) -> Rows:
 def model(outputs: int = 2, paths: dict[str, Any] | None = None, **options: Any) -> Model:
     if paths is not None:
         dynamics = MLPDynamics(2, outputs, width=4, hidden=(5,))
-        return ContinuousDepth(dynamics, options=PathOptions(**paths), seed=4, dtype=torch.float64)
+        return ContinuousDepth(dynamics, options=PathInference(**paths), seed=4, dtype=torch.float64)
     net = MLP(2, outputs, 8)
     return UnboundedDepth(net.layer, net.head, **{"dtype": torch.float64, "seed": 4, **options})
 
@@ -394,7 +394,7 @@ def fit_words(table: Path, out: Path, epochs: int, *more: str) -> list[Any]:
         "16",
         "--patience",
         "none",
-        "--checkpoint-seconds",
+        "--checkpoint.seconds",
         "0",
     ]
     return ["fit", table, "--target", "price", "--out", out, *quick, *more]

@@ -148,7 +148,7 @@ def _require_end(folder: Path) -> None:
         raise DataError(
             f"the run in {folder} is finished, and was planned for its epochs: rates that fall with them, or rows that "
             "ended it, would have made another of a longer one. Give --overwrite or another --out; one network "
-            "(--cv 1 --structure-from elbo) at steady rates (--schedule constant, a number for --structure-rate) "
+            "(--cv 1 --structure-from elbo) at steady rates (--adam.schedule constant, a number for --elbo.rate) "
             "can be lengthened, and so can --structure graph"
         )
 

@@ -288,7 +288,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             seed=seed,
             dtype=self.model_.dtype if self._continued() else choose_dtype(self.precision, source.rows),
             device=self._device(),
-            digest="" if self.checkpoint is None else source.digest(),
+            digest="" if self._checkpoint().folder is None else source.digest(),
         )
 
     def _column_options(self) -> ColumnOptions:
@@ -299,7 +299,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         return (self.schema_, self.target_) if self._continued() else None
 
     def _seed(self) -> int:
-        if self.checkpoint is not None and self.random_state is None:
+        if self._checkpoint().folder is not None and self.random_state is None:
             raise DataError(
                 "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
                 "set random_state to an integer"
@@ -337,11 +337,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _session(self) -> Session:
         """Return callbacks, checkpoint and display."""
+        checkpoint = self._checkpoint()
         return Session(
             callbacks=tuple(self.callbacks or ()),
-            checkpoint=self.checkpoint,
-            seconds=self.checkpoint_seconds,
-            lasting=self._lasting() if self.checkpoint is not None else {},
+            checkpoint=checkpoint.folder,
+            seconds=checkpoint.seconds,
+            lasting=self._lasting() if checkpoint.folder is not None else {},
             verbose=self.verbose,
             shown=self.shown,
         )
@@ -358,8 +359,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             )
 
     def _without_nested(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options with names in place of values with options, which say how a posterior is found."""
-        return {option.name: chosen(option, given[option.name]) for option in options_of(type(self))}
+        """Return options with names in place of values with options that only say how a posterior is found."""
+        declared = {option.name: option for option in options_of(type(self))}
+        values = {name: value_of(option, given[name]) for name, option in declared.items()}
+        kept = {name: value for name, value in values.items() if value is not None and value.of_network}
+        return {name: kept.get(name, chosen(option, given[name])) for name, option in declared.items()}
 
     def _lasting(self) -> dict[str, Any]:
         """Return the options that a fit depends on, as plain JSON."""

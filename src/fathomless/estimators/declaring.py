@@ -22,6 +22,7 @@ __all__ = [
     "chosen",
     "described",
     "documentation",
+    "having_option",
     "nested_fields",
     "nested_of",
     "nested_options",
@@ -46,7 +47,7 @@ def option(
     least: float | None = None,
     most: float | None = None,
     names: Sequence[str] = (),
-    values: Mapping[str, type] | None = None,
+    values: Mapping[Any, type] | None = None,
     without: Sequence[str] = (),
 ) -> Any:
     """Declare an option.
@@ -63,10 +64,11 @@ def option(
         The smallest and the largest number allowed.
     names : sequence of str
         The choices.
-    values : mapping of str to type, optional
+    values : mapping of str or None to type, optional
         Choices with options of their own: name -> class of :class:`OptionValue`. The name stands for the class with its
         defaults, and a value of the class may be given in its place. The name of a class that plain values stand for
-        (:attr:`OptionValue.plain`) is no choice; the command line has it in front of the options.
+        (:attr:`OptionValue.plain`) is no choice; the command line has it in front of the options. None as a name is
+        for an option that is such a value and nothing else.
     without : sequence of str
         Options of these classes that have no effect here.
     """
@@ -83,9 +85,12 @@ class OptionValue:
     plain : str
         Name of the option that may be given alone, in place of the value: ``cv=5`` is ``cv=Folds(n_splits=5)``. "" if
         there is none.
+    of_network : bool
+        True if they change the network, so that a fit which continues from a fitted network needs the same ones.
     """
 
     plain: ClassVar[str] = ""
+    of_network: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         """Return the call that makes an equal value, without options that have their defaults."""
@@ -140,7 +145,7 @@ def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
             if _is_plain(next(f for f in _fields(kind) if f.name == kind.plain), given):
                 usual = declared.default if isinstance(declared.default, kind) else kind()
                 return cast(OptionValue, replace(cast(Any, usual), **{kind.plain: given}))
-        elif isinstance(given, str) and given == name:
+        elif (given is None or isinstance(given, str)) and given == name:
             return kind()
     return None
 
@@ -149,7 +154,8 @@ def _is_plain(inner: Field[Any], given: Any) -> bool:
     """Return True if a value is of the type of an option; whether it is in its range is checked at fit."""
     every: dict[str, tuple[type, ...]] = {"whole": (Integral,), "real": (Real,), "text": (str, PathLike)}
     types = every.get(inner.metadata["kind"], ())
-    return isinstance(given, types) or (isinstance(given, str) and given in inner.metadata["special"])
+    named = given is None or isinstance(given, str)
+    return isinstance(given, types) or (named and given in inner.metadata["special"])
 
 
 def plain_name(declared: Field[Any]) -> str:
@@ -180,6 +186,8 @@ def simplest(declared: Field[Any], value: OptionValue) -> Any:
 
 def chosen(declared: Field[Any], given: Any) -> Any:
     """Return the name of a choice: that of its class for a value with options, and else the choice itself.
+
+    The name of an option that is one value and nothing else is None.
 
     Parameters
     ----------
@@ -215,7 +223,21 @@ def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
     return copies
 
 
-def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str, Field[Any]]]:
+def having_option(declared: Field[Any], name: str) -> dict[Any, type[OptionValue]]:
+    """Return name of a choice -> its class, of the choices with an option.
+
+    Parameters
+    ----------
+    declared : Field
+        Declaration of the option that is chosen.
+    name : str
+        Name of the nested option, without that of `declared`.
+    """
+    values: Mapping[Any, type[OptionValue]] = declared.metadata["values"]
+    return {key: kind for key, kind in values.items() if name in nested_fields(declared, kind)}
+
+
+def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str | None, Field[Any]]]:
     """Yield (nested name, option, name of the choice, nested option) for every option of every value.
 
     Parameters
@@ -267,9 +289,7 @@ def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> Op
     before, option_name = value_of(declared, given), declared.name
     first = next(iter(entries))
     if before is None:
-        having = {
-            key: kind for key, kind in declared.metadata["values"].items() if first in nested_fields(declared, kind)
-        }
+        having = having_option(declared, first)
         allowed = [
             f"{option_name}={kind.__name__}(...) or its {kind.plain} alone"
             if kind.plain

@@ -73,7 +73,7 @@ class Incremental(VariationalEstimator, ABC):
         Not guaranteed: the posterior given all rows. What earlier parts said is kept by the networks alone, and a part
         that differs from the rest moves them towards itself; give parts in random order, several times where the rows
         can be had again, or :meth:`fit_stream`. No row is held out, so there is no score, no epoch is chosen, and noise
-        and temperature are not calibrated; `epochs`, `schedule`, `warm_up`, the delay of `structure_from`, `patience`,
+        and temperature are not calibrated; `epochs`, `optimizer`, the delay of `structure_from`, `patience`,
         `validation_fraction` and `checkpoint` are for :meth:`fit`.
         """
         return self._fit(

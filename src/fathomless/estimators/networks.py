@@ -3,13 +3,13 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 
 from fathomless.estimators.declaring import chosen, nested_of, value_of
 from fathomless.estimators.options import DrawnWeightsOptions, TableOptions, options_of
-from fathomless.estimators.values import ELBO, Restarts
+from fathomless.estimators.values import ELBO, CheckpointOptions, Restarts
 from fathomless.inference.runs.distributed import local_device
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
@@ -48,6 +48,15 @@ class Networks(TableOptions, ABC):
         """Return the name of a choice, also where a value with options was given; None without such an option."""
         declared = next((option for option in options_of(type(self)) if option.name == name), None)
         return None if declared is None else chosen(declared, getattr(self, name))
+
+    def _value(self, name: str) -> Any:
+        """Return the value with options that an option stands for; None for a choice that has none."""
+        declared = next(option for option in options_of(type(self)) if option.name == name)
+        return value_of(declared, getattr(self, name))
+
+    def _checkpoint(self) -> CheckpointOptions:
+        """Return the options of checkpoints."""
+        return cast(CheckpointOptions, self._value("checkpoint"))
 
     def _elbo(self) -> ELBO:
         """Return the options of the evidence bound; the defaults where "auto" ends in it."""

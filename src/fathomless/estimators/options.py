@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from fathomless.estimators.declaring import documentation, option
 from fathomless.estimators.renamed import accepted, moved
-from fathomless.estimators.values import ELBO, FoldArray, Folds, Restarts, Splitter
+from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, FoldArray, Folds, Restarts, Splitter
 
 if TYPE_CHECKING:
     from fathomless.inference.runs.run import Run
@@ -57,10 +57,9 @@ class TableOptions:
         "cpu", "cuda", ...; "auto" takes a GPU if there is one.
     precision : {"auto", "float32", "float64", "bfloat16"}
         "auto" is double below 2,000 rows, where it costs nothing, else single.
-    checkpoint : path, optional
-        Folder for checkpoints. A fit that was interrupted goes on from there, to the same bytes.
-    checkpoint_seconds : float
-        Least time between two checkpoints; the first is written at the first row of the history.
+    checkpoint : path or CheckpointOptions, optional
+        Folder for checkpoints, or :class:`~fathomless.estimators.values.CheckpointOptions`. A fit that was interrupted
+        goes on from there, to the same bytes.
     verbose : int
         0 says nothing; 1 shows a progress bar on standard error, and 2 writes a line there for every row of the
         history instead, for files and notebooks.
@@ -73,8 +72,9 @@ class TableOptions:
     max_levels: int = option(100, "whole", least=2)
     device: str = option("auto", "text")
     precision: str = option("auto", "choice", names=("auto", "float32", "float64", "bfloat16"))
-    checkpoint: "str | PathLike[str] | None" = option(None, "object")
-    checkpoint_seconds: float = option(30.0, "real", least=0)
+    checkpoint: "str | PathLike[str] | CheckpointOptions | None" = option(
+        None, "object", None, str, PathLike, values={"checkpoint": CheckpointOptions}
+    )
     verbose: int = option(0, "object")
     random_state: Any = option(None, "object")
 
@@ -87,9 +87,6 @@ class VariationalOptions:
     ----------
     temperature : float
         T multiplies the divergence of the weights; 1 is the model.
-    warm_up : float
-        Share of the epochs over which the temperature rises from 0. No epoch of these is kept as the best one, unless
-        held-out rows decide about structure too.
     epochs : int or "auto"
         Passes over the data. "auto" makes about 4,000 steps (2,000 of more than five networks side by side), within 20
         and 1,000 epochs; where the posterior over structure is fitted to held-out rows, growth and slow starts may
@@ -98,15 +95,13 @@ class VariationalOptions:
         Rows per step. "auto" is 256, and 512 from 10,000 rows on.
     learning_rate : float
         Rate of the weights.
-    schedule : str or tuple
-        Of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
-        :class:`~fathomless.inference.variational.training.Training`.
+    optimizer : {"adam"} or Adam
+        Steps of the weights, whose options are those of :class:`~fathomless.estimators.values.Adam`: the schedule of
+        the rate, the longest gradient and the rise of the temperature.
     patience : int, "auto" or None
         Stop after so many validation scores without a better one; None never stops early. "auto" is 30; where the
         posterior over structure is fitted to held-out rows, it is a tenth of the epochs, and nothing stops before the
         focus.
-    clip_norm : float or None
-        Longest gradient of each network; None does not clip.
     validation_fraction : float or "auto"
         Share of the rows that is held out of one network to choose the best epoch; 0 trains on all. "auto" is 0.1 from
         60 rows on, else 0.
@@ -123,15 +118,11 @@ class VariationalOptions:
     """
 
     temperature: float = option(1.0, "real")
-    warm_up: float = option(0.0, "real", least=0)
     epochs: "int | str" = option("auto", "whole", "auto", least=1)
     batch_size: "int | str" = option("auto", "whole", "auto", least=1)
     learning_rate: float = option(5e-3, "real")
-    schedule: "str | tuple[tuple[int, float], ...]" = option(
-        "cosine", "choice", names=("cosine", "constant", "one_cycle")
-    )
+    optimizer: "str | Adam" = option("adam", "choice", names=("adam",), values={"adam": Adam})
     patience: "int | str | None" = option("auto", "whole", "auto", None, least=1)
-    clip_norm: "float | None" = option(None, "real", None)
     validation_fraction: "float | str" = option("auto", "real", "auto")
     n_restarts: "int | Restarts" = option(1, "whole", least=1, most=10_000, values={"restarts": Restarts})
     calibrate: bool = option(True, "flag")
@@ -306,7 +297,7 @@ class NoiseOptions:
 
 
 #: Options of one run, which neither predictions nor checkpoints depend on.
-OF_A_RUN = ("verbose", "checkpoint_seconds", "n_jobs")
+OF_A_RUN = ("verbose", "n_jobs")
 
 #: Names of the options that are common to families: of tables, training, laws, draws and chains.
 COMMON = frozenset(

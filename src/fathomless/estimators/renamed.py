@@ -43,6 +43,9 @@ def _never(options: Any) -> bool:
     return False
 
 
+_SAME = object()  # default that has not changed
+
+
 @dataclass(frozen=True)
 class Moved:
     """New place of an option.
@@ -51,21 +54,24 @@ class Moved:
     ----------
     option : str
         Option that takes a value with options.
-    choice : str
-        Choice of it that the value belongs to.
+    choice : str or None
+        Choice of it that the value belongs to; of several the default one. None for an option that is one value.
     name : str
         Name of the option there.
     implied : callable
         Returns True if ``"auto"`` means this choice with the other options, by name, whatever the data.
     whole : callable
         Returns True if a value of the old option is one of the new option itself, and not of `name`.
+    default : object
+        Default in the version before, if it was another one.
     """
 
     option: str
-    choice: str
+    choice: str | None
     name: str
     implied: Callable[[Mapping[str, Any]], bool] = _never
     whole: Callable[[Any], bool] = _never
+    default: Any = _SAME
 
     @property
     def nested(self) -> str:
@@ -84,6 +90,8 @@ def _by_bound(options: Mapping[str, Any]) -> bool:
 
 _ELBO = {"structure_rate": "rate", "structure_delay": "delay"}
 _OF_DEPTH = {"structure_optimizer": "optimizer", "structure_radius": "radius", "initial_depth": "initial_depth"}
+_PATH = ("prior", "rate", "initial", "drift", "rank", "knots", "transition", "estimator")
+_SOLVER = ("steps", "predict_steps", "jitter", "gradient")
 _HMC = ("chains", "sweeps", "leapfrogs", "states", "structure_weights")
 
 
@@ -93,7 +101,13 @@ def _is_array(folds: Any) -> bool:
 
 #: Class of the options of a family -> name in the version before -> new place.
 MOVED: Mapping[str, Mapping[str, Moved]] = {
-    "VariationalOptions": {"restarts": Moved("n_restarts", "restarts", "keep")},
+    "TableOptions": {"checkpoint_seconds": Moved("checkpoint", "checkpoint", "seconds")},
+    "VariationalOptions": {
+        "restarts": Moved("n_restarts", "restarts", "keep"),
+        "schedule": Moved("optimizer", "adam", "schedule"),
+        "clip_norm": Moved("optimizer", "adam", "clip_norm", default=None),
+        "warm_up": Moved("optimizer", "adam", "warm_up", default=0.0),
+    },
     "CrossFitOptions": {
         "members": Moved("cv", "folds", "n_splits"),
         "repeats": Moved("cv", "folds", "n_repeats"),
@@ -103,7 +117,14 @@ MOVED: Mapping[str, Mapping[str, Moved]] = {
         **{name: Moved("weights", "hmc", name) for name in _HMC},
         **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in (_ELBO | _OF_DEPTH).items()},
     },
-    "ContinuousOptions": {old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+    "ContinuousOptions": {
+        **{old: Moved("structure_from", "elbo", new, _by_bound) for old, new in _ELBO.items()},
+        "clip_norm": Moved("optimizer", "adam", "clip_norm", default=10.0),
+        "warm_up": Moved("optimizer", "adam", "warm_up", default=0.5),
+        **{name: Moved("path", None, name) for name in _PATH},
+        **{name: Moved("solver", "heun", name) for name in _SOLVER},
+        **{old: Moved("horizon", "random", new) for old, new in (("horizons", "count"), ("horizon_prior", "prior"))},
+    },
 }
 
 
@@ -112,9 +133,9 @@ def moved(kind: type) -> Mapping[str, Moved]:
 
     Examples
     --------
-    >>> from fathomless.families.continuous.options import ContinuousOptions
-    >>> sorted(moved(ContinuousOptions))
-    ['folds', 'members', 'repeats', 'restarts', 'structure_delay', 'structure_rate']
+    >>> from fathomless.families.depth.options import DepthOptions
+    >>> moved(DepthOptions)["chains"].nested
+    'weights__chains'
     """
     return {old: place for base in reversed(kind.__mro__) for old, place in MOVED.get(base.__name__, {}).items()}
 
@@ -245,7 +266,8 @@ def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int 
         for option in dict.fromkeys(place.option for place in names.values()):
             own = {old: place for old, place in names.items() if place.option == option}
             declared, choice = _declared(kind)[option], next(iter(own.values())).choice
-            class_ = declared.metadata["values"][choice].__name__
+            value = value_of(declared, found.options.get(option, found.before.get(option, declared.default)))
+            class_ = (declared.metadata["values"][choice] if idle or value is None else type(value)).__name__
             remedy = f"use {option}={class_}({', '.join(f'{p.name}={given[old]!r}' for old, p in own.items())})"
             without = f", and has no effect unless {option} is {choice!r}" if idle else ""
             if plain_name(declared):
@@ -300,7 +322,8 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
         if place.whole(value):
             return False
         class_ = declared[place.option].metadata["values"][place.choice]
-        return bool(value == nested_fields(declared[place.option], class_)[place.name].default)
+        inner = nested_fields(declared[place.option], class_)[place.name]
+        return bool(value == (inner.default if place.default is _SAME else place.default))
 
     every = (
         {name: value for name, value in one.items() if not of_default(name, value)} for one in (given, given | changed)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fathomless.data.folds import is_splits
 from fathomless.data.rows import Rows, Stream
-from fathomless.estimators.declaring import shortened
+from fathomless.estimators.declaring import OptionValue, shortened
 from fathomless.estimators.values import FoldArray, Splitter
 from fathomless.system.errors import DataError, FileError
 from fathomless.system.masked import unmasked
@@ -183,6 +183,9 @@ def decoded(value: Any, classes: Mapping[str, type]) -> Any:
             return {key: decoded(entry, classes) for key, entry in pairs}
         case dict():
             return {name: decoded(entry, classes) for name, entry in value.items()}
+        case OptionValue():  # of options that an older version wrote under other names
+            inner = {f.name: decoded(getattr(value, f.name), classes) for f in fields(cast(Any, value))}
+            return type(value)(**inner)
         case list():
             return tuple(decoded(entry, classes) for entry in value)
     return value

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fathomless.estimators.declaring import OptionValue, option, option_value
 from fathomless.system import checks
 
-__all__ = ["ELBO", "HMC", "FoldArray", "Folds", "Restarts", "Splitter"]
+__all__ = ["ELBO", "HMC", "Adam", "CheckpointOptions", "FoldArray", "Folds", "Restarts", "Splitter"]
 
 
 @option_value
@@ -191,3 +192,80 @@ class FoldArray(Protocol):
     def __len__(self) -> int: ...
 
     def __array__(self, *given: Any, **options: Any) -> Any: ...
+
+
+@option_value
+@dataclass(kw_only=True, frozen=True, repr=False)
+class Adam(OptionValue):
+    """Steps of the weights by Adam: ``optimizer=Adam(...)``, or ``optimizer="adam"`` with the defaults.
+
+    Parameters
+    ----------
+    schedule : str or tuple
+        Of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
+        :class:`~fathomless.inference.variational.training.Training`.
+    clip_norm : float, "auto" or None
+        Longest gradient of each network; None does not clip. "auto" is 10 for networks of continuous depth, and else
+        None.
+    warm_up : float or "auto"
+        Share of the epochs over which the temperature rises from 0. No epoch of these is kept as the best one, unless
+        held-out rows decide about structure too. "auto" is 0.5 for networks of continuous depth, and else 0.
+
+    Examples
+    --------
+    >>> Adam(schedule="one_cycle", clip_norm=3.0)
+    Adam(schedule='one_cycle', clip_norm=3.0)
+    """
+
+    schedule: "str | tuple[tuple[int, float], ...]" = option(
+        "cosine", "choice", names=("cosine", "constant", "one_cycle")
+    )
+    clip_norm: "float | str | None" = option("auto", "real", "auto", None)
+    warm_up: "float | str" = option("auto", "real", "auto", least=0)
+
+    def training(self, clip_norm: float | None, warm_up: float) -> dict[str, Any]:
+        """Return the options of a training that move the weights.
+
+        Parameters
+        ----------
+        clip_norm : float or None
+            Longest gradient that "auto" stands for.
+        warm_up : float
+            Share of the epochs that "auto" stands for.
+
+        Raises
+        ------
+        DataError
+            For a longest gradient that is not positive, and a share outside of [0, 1).
+        """
+        longest = clip_norm if self.clip_norm == "auto" else self.clip_norm
+        if longest is not None:
+            longest = checks.positive("optimizer__clip_norm", longest, "auto", None)
+        share = warm_up if self.warm_up == "auto" else self.warm_up
+        share = checks.interval("optimizer__warm_up", share, 0.0, 1.0)
+        return {"schedule": self.schedule, "clip_norm": longest, "warm_up": share}
+
+
+@option_value
+@dataclass(frozen=True, repr=False)
+class CheckpointOptions(OptionValue):
+    """Checkpoints of a fit: ``checkpoint=CheckpointOptions(...)``, or ``checkpoint="folder"`` with the defaults.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Folder for checkpoints. A fit that was interrupted goes on from there, to the same bytes. Without a folder
+        there are none.
+    seconds : float
+        Least time between two checkpoints; the first is written at the first row of the history.
+
+    Examples
+    --------
+    >>> CheckpointOptions("run", seconds=60.0)
+    CheckpointOptions(folder='run', seconds=60.0)
+    """
+
+    plain: ClassVar[str] = "folder"
+
+    folder: "str | PathLike[str] | None" = option(None, "text", None)
+    seconds: float = option(30.0, "real", least=0)

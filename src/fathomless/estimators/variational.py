@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members
-from fathomless.estimators.declaring import value_of
+from fathomless.estimators.declaring import nested_options, value_of
 from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
@@ -36,6 +36,8 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
     """Estimators of networks that are trained."""
 
     structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
+    clip_norm_auto: ClassVar[float | None] = None  # what "auto" of these options of Adam stands for
+    warm_up_auto: ClassVar[float] = 0.0
 
     def _svi(self) -> SVI:
         """Return the training by the evidence bound."""
@@ -50,10 +52,8 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
-            schedule=self.schedule,
-            clip_norm=self.clip_norm,
             temperature=self.temperature,
-            warm_up=self.warm_up,
+            **self._value("optimizer").training(self.clip_norm_auto, self.warm_up_auto),
             patience=self.patience,
             calibrate=self.calibrate,
             draws=given.get("training_draws", 1),
@@ -116,7 +116,9 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         """Return cross-fitting if out-of-fold rows judge the networks, and else the evidence bound."""
         if not self._judged_by_rows(prepared, search):
             return self._svi()
-        given = {n: getattr(self, n) for n in search.unused if getattr(self, n) != getattr(type(self), n)}
+        declared = {name: inner.default for name, _, _, inner in nested_options(options_of(type(self)))}
+        every = self._options_given(deep=True)
+        given = {name: every[name] for name in search.unused if every[name] != declared[name]}
         free = self._options_given().get("likelihood", "") == "auto"
         return CrossFit(
             self._svi(), search, self._choice("structure_from") == "elbo", free, tuple(kinds(self.vary)), given

@@ -95,7 +95,7 @@ def option(
     least: float | None,
     most: float | None,
     names: Sequence[str],
-    values: Mapping[str, type],
+    values: Mapping[Any, type],
     without: Sequence[str],
 ) -> None:
     """Check an option against its declaration in :mod:`fathomless.estimators.declaring`, as far as it is plain.
@@ -112,15 +112,16 @@ def option(
     DataError
         If it is not allowed, or an option of a value with options is not.
     """
-    plain = [other for other in special if not isinstance(other, type)]
+    plain = [one for one in special if not isinstance(one, type)]
     if isinstance(value, tuple(values.values())):
-        return _nested(name, value, without)
-    if kind == "choice" and values and not isinstance(value, str):
-        *others, last = [*map(repr, names), *(f"{class_.__name__}(...)" for class_ in values.values())]
-        raise DataError(f"{name}={value!r} was given; allowed are {', '.join(others)} and {last}")
+        _nested(name, value, without)
+        return
+    other = any(isinstance(value, one) if isinstance(one, type) else value is one for one in special)
+    if values and not other and (kind == "object" or (kind == "choice" and not isinstance(value, str))):
+        _require_value(name, value, special, names, values)
     if kind == "choice" and isinstance(value, str):  # others than texts are checked by whoever knows what they are
         choice(name, value, names)
-    if any(isinstance(value, other) if isinstance(other, type) else value is other for other in special):
+    if other:
         return
     if isinstance(value, str) and value in plain:
         return
@@ -139,6 +140,19 @@ def option(
                 raise DataError(f"{name}={value!r} was given; at most {most:g} is allowed")
         case "flag":
             flag(name, value)
+
+
+def _require_value(
+    name: str, value: Any, special: Sequence[Any], names: Sequence[str], values: Mapping[Any, type]
+) -> None:
+    """Refuse what is neither a choice nor a value with options."""
+    if value is None and None in values:
+        return
+    classes = [f"{kind.__name__}(...)" for kind in values.values()]
+    paths = ["a path"] if str in special else []
+    *others, last = [*map(repr, names), *(["None"] if None in (*special, *values) else []), *paths, *classes]
+    allowed = f"are {', '.join(others)} and {last}" if others else f"is {last}"
+    raise DataError(f"{name}={value!r} was given; allowed {allowed}")
 
 
 class _Written(str):

@@ -12,14 +12,14 @@ from families.continuous.scalars import DOUBLE
 from fathomless.families.continuous.dynamics import ConvDynamics, Dynamics, MLPDynamics, initial_weights
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathOptions, parted
+from fathomless.families.continuous.solve import PathInference, parted
 
 
 def prior_draws(
     dynamics: Dynamics, x: Tensor, n: int, *, steps: int = 10, solver: str = "heun", weight_prior: float = 1.0
 ) -> Tensor:
     """Return outputs of draws from the prior, (n, B, K)."""
-    options = PathOptions(initial="gaussian", drift="shift", steps=steps, solver=solver)
+    options = PathInference(initial="gaussian", drift="shift", steps=steps, solver=solver)
     model = ContinuousDepth(
         dynamics, prior=OrnsteinUhlenbeck(rate=1.0), weight_prior=weight_prior, options=options, dtype=DOUBLE
     ).eval()
@@ -137,7 +137,7 @@ def test_the_kernels_of_images_are_counted_as_in_the_specification() -> None:
     """Eight channels, 16 hidden ones, three convolutions: 5008 weights."""
     net = ConvDynamics(1, 8, 10, augment=7)
     assert sum(weight.size for weight in net.moving) == 5008
-    model = ContinuousDepth(net, options=PathOptions(steps=2)).eval()
+    model = ContinuousDepth(net, options=PathInference(steps=2)).eval()
     assert model.draw(torch.zeros(3, 64), 2, torch.Generator()).f.shape == (2, 3, 10)
 
 

@@ -10,10 +10,19 @@ import pytest
 import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor, Restarts
+from fathomless import (
+    ELBO,
+    Adam,
+    ContinuousDepthClassifier,
+    ContinuousDepthRegressor,
+    Euler,
+    Heun,
+    PathOptions,
+    RandomHorizon,
+    Restarts,
+)
 from fathomless.data import streams
 from fathomless.data.frames import encode
-from fathomless.estimators.values import ELBO
 from fathomless.estimators.variational import fit_together
 from fathomless.families.continuous.dynamics import ConvDynamics, Dynamics, MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
@@ -33,7 +42,7 @@ QUICK: dict[str, Any] = {
     "width": 4,
     "hidden": 6,
     "weight_prior": 1.0,
-    "rate": 0.5,
+    "path__rate": 0.5,
     "precision": "float64",
     "cv": 1,
     "weight_draws": 8,
@@ -46,7 +55,7 @@ CHECKED: dict[str, Any] = {
     "width": 8,
     "hidden": 12,
     "weight_draws": 2,
-    "steps": 2,
+    "solver": Heun(steps=2),
     "precision": "float64",  # rows by themselves and together are compared to 1e-7
     "random_state": 0,
 }
@@ -58,16 +67,21 @@ def problem(n: int = 80) -> tuple[Array, Array]:
     return X, 3.0 + np.sin(X[:, 0]) + 0.1 * rng.normal(size=n)
 
 
+def quick(**options: Any) -> ContinuousDepthRegressor:
+    """Return a regressor that is fast, with other options by their nested names."""
+    return ContinuousDepthRegressor().set_params(**{**QUICK, **options})
+
+
 @cache
 def fitted(*options: tuple[str, Any]) -> ContinuousDepthRegressor:
-    return ContinuousDepthRegressor(**{**QUICK, **dict(options)}).fit(*problem())
+    return quick(**dict(options)).fit(*problem())
 
 
-RANDOM = (("horizon", "random"), ("horizons", 3), ("steps", 6))
+RANDOM = (("horizon", "random"), ("horizon__count", 3), ("solver__steps", 6))
 
 
 def test_attributes_show_a_fixed_horizon() -> None:
-    own = fitted(("horizon", 2.0), ("steps", 4))
+    own = fitted(("horizon", 2.0), ("solver__steps", 4))
     assert own.horizon_posterior_ == {2.0: 1.0}
     assert own.structure_.names == ("all",)
     assert own.effective_depth_ in {2**k for k in range(10)}
@@ -98,8 +112,8 @@ def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -
 
 
 def test_options_that_rows_leave_no_effect_are_told() -> None:
-    short = ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "cv": 2, "schedule": "constant"})
-    with pytest.warns(DataWarning, match="schedule='constant' has no effect"):
+    short = quick(epochs=2, cv=2, optimizer=Adam(schedule="constant"))
+    with pytest.warns(DataWarning, match="optimizer__schedule='constant' has no effect"):
         short.fit(*problem(30))
 
 
@@ -114,7 +128,7 @@ def test_few_paths_compare_epochs_if_they_start_at_one_point(
         return draw(self, x, n, generator)
 
     monkeypatch.setattr(ContinuousDepth, "draw", counted)
-    ContinuousDepthRegressor(**{**QUICK, "epochs": 2, "cv": 2}, initial=initial).fit(*problem(30))
+    quick(epochs=2, cv=2, path__initial=initial).fit(*problem(30))
     assert next(n for training, n in asked if not training and n > 1) == paths
 
 
@@ -139,7 +153,7 @@ def test_accuracy_compares_numbers_of_steps() -> None:
     assert found[0].distance > found[1].distance > found[2].distance > 0.0
     assert all(one.seconds > 0.0 and one.score is not None for one in found)
     assert own.accuracy(X, steps=(4, 4))[0].score is None
-    scaled = ContinuousDepthRegressor(**QUICK).fit(X, 1000.0 * y).accuracy(X, 1000.0 * y, steps=(5,))
+    scaled = quick().fit(X, 1000.0 * y).accuracy(X, 1000.0 * y, steps=(5,))
     plain = own.accuracy(X, y, steps=(5,))
     assert plain[0].score is not None
     assert scaled[0].score == pytest.approx(plain[0].score - np.log(1000.0), abs=1e-6)  # in units of the target
@@ -184,18 +198,20 @@ def test_deployed_paths_can_be_exported() -> None:
 
 def test_options_become_the_model() -> None:
     def model(**options: Any) -> ContinuousDepth:
-        return ContinuousDepthRegressor(**{**QUICK, **options})._build_model(2, Gaussian(1), 0, torch.float64)
+        return quick(**options)._build_model(2, Gaussian(1), 0, torch.float64)
 
     assert model().prior == OrnsteinUhlenbeck(0.5)
-    assert model(prior="brownian").prior == Brownian(1.0)  # which gains 2 θ of variance in a unit of depth
-    assert model(prior="brownian", rate=0.0).moving == 0
+    assert model(path__prior="brownian").prior == Brownian(1.0)  # which gains 2 θ of variance in a unit of depth
+    assert model(path__prior="brownian", path__rate=0.0).moving == 0
     assert model(hidden=(3, 4), time="gate").dynamics == MLPDynamics(2, 1, 4, (3, 4), activation="relu", time="gate")
     assert model(horizon="random").random_horizon
     assert isinstance(model().law, FixedDepth)
     assert not model().random_horizon
     assert model(horizon=3).horizon == 3.0
-    assert model(initial="gaussian").log_width is not None
-    options = model(drift="both", rank=3, knots=2, transition="euler", solver="euler", steps=7).options
+    assert model(path__initial="gaussian").log_width is not None
+    path = PathOptions(drift="both", rank=3, knots=2, transition="euler")
+    options = model(path=path, solver=Euler(steps=7)).options
+    assert (options.transition, options.solver) == ("euler", "euler")
     assert (options.drift, options.rank, options.knots, options.steps) == ("both", 3, 2, 7)
 
 
@@ -208,8 +224,8 @@ def test_images_are_classified_by_convolutions() -> None:
     y = np.arange(60) % 2
     X = rng.normal(size=(60, 16))
     X[:, :8] += 3.0 * y[:, None]  # a bright half
-    options = {**QUICK, "precision": "float32", "steps": 2, "batch_size": 16, "learning_rate": 0.02}
-    own = ContinuousDepthClassifier(**options, architecture=images).fit(X, y)
+    options = {**QUICK, "precision": "float32", "solver__steps": 2, "batch_size": 16, "learning_rate": 0.02}
+    own = ContinuousDepthClassifier(architecture=images).set_params(**options).fit(X, y)
     assert own.score(X, y) > 0.9
     assert own.accuracy(X, y, steps=(2, 4))[1].distance == 0.0
 
@@ -217,7 +233,7 @@ def test_images_are_classified_by_convolutions() -> None:
 def test_predictions_are_followed_with_their_own_steps() -> None:
     """More steps in predictions are another discretisation of the same posterior."""
     X, y = problem()
-    few, many = (ContinuousDepthRegressor(**{**QUICK, "predict_steps": n}).fit(X, y) for n in (None, 40))
+    few, many = (quick(solver=Heun(predict_steps=n)).fit(X, y) for n in (None, 40))
     first, second = (own.model_.state_dict() for own in (few, many))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not np.array_equal(few.predict(X), many.predict(X))
@@ -227,8 +243,7 @@ def test_predictions_are_followed_with_their_own_steps() -> None:
 def test_networks_are_fitted_together() -> None:
     """Side by side, each to its own table; nobody looks for their effective depth."""
     X, y = problem()
-    options = {**QUICK, "epochs": 10, "structure_from": "elbo"}
-    own = [ContinuousDepthRegressor(**{**options, "random_state": seed}) for seed in range(2)]
+    own = [quick(epochs=10, structure_from="elbo", random_state=seed) for seed in range(2)]
     fit_together(own, [(X, y), (X, -y)])
     assert [one.effective_depth_ for one in own] == [0, 0]
     assert own[0].predict(X).mean() > 0.0 > own[1].predict(X).mean()
@@ -238,9 +253,9 @@ def test_networks_are_fitted_together() -> None:
 def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
     """Of one network, and of several at once: what is told is what the law says where it ended."""
     X, y = problem()
-    options = {**QUICK, "horizon": "random", "horizons": 2, "steps": 4, "structure_from": ELBO(rate=3.0)}
     more: dict[str, Any] = {"n_restarts": Restarts(count=restarts, keep="average")} if restarts > 1 else {}
-    own = ContinuousDepthRegressor(**{**options, **more, "learning_rate": 0.05})
+    horizon, bound = RandomHorizon(count=2), ELBO(rate=3.0)
+    own = quick(horizon=horizon, solver=Heun(steps=4), structure_from=bound, **more, learning_rate=0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         own.fit(X, y)
@@ -253,9 +268,8 @@ def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
 def test_data_that_are_read_in_parts_are_learned() -> None:
     """One network, of rows that are never all there; its effective depth is found on the first ones."""
     X, y = problem(160)
-    options = {**QUICK, "rate": "learned", "weight_prior": "auto", "learning_rate": 0.03}
-    options |= {"epochs": 60, "batch_size": 40}
-    streamed = ContinuousDepthRegressor(**options).fit_stream(streams.arrays(X, y))
+    options = {"weight_prior": "auto", "learning_rate": 0.03, "epochs": 60, "batch_size": 40}
+    streamed = quick(**options, path__rate="learned").fit_stream(streams.arrays(X, y))
     assert streamed.effective_depth_ >= 1
     assert np.mean((streamed.predict(X) - y) ** 2) < 0.8 * np.var(y)
 

@@ -17,7 +17,7 @@ from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.objective import elbo
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.laws import DepthLaw, FixedDepth, FreeCategorical, PoissonPrior, TruncatedPoisson
@@ -37,7 +37,7 @@ def build(
         MLPDynamics(2, outputs, width=4, hidden=(5,)),
         prior=OrnsteinUhlenbeck(rate=0.5),
         weight_prior=1.5,
-        options=PathOptions(**path),
+        options=PathInference(**path),
         horizons=HORIZONS,
         law=law,
         seed=seed,

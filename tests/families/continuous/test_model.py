@@ -21,7 +21,7 @@ from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weigh
 from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathOptions, parted
+from fathomless.families.continuous.solve import PathInference, parted
 from fathomless.inference.out_of_fold.crossfit import Together
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational.objective import elbo
@@ -40,7 +40,7 @@ def build(dynamics: Dynamics = NET, *, spread: float = 0.2, seed: int = 0, **opt
     given = {name: options.pop(name) for name in ("prior", "law", "horizons", "horizon") if name in options}
     path = {"rank": 3, "steps": 6, "gradient": "unrolled", **options}
     settings = {"prior": OrnsteinUhlenbeck(rate=0.8), "weight_prior": 1.0, **given}
-    model = ContinuousDepth(dynamics, options=PathOptions(**path), seed=seed, dtype=DOUBLE, **settings)
+    model = ContinuousDepth(dynamics, options=PathInference(**path), seed=seed, dtype=DOUBLE, **settings)
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():

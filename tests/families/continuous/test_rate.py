@@ -9,7 +9,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process, transition
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.likelihoods import Gaussian
@@ -19,7 +19,7 @@ MEDIAN = 0.01
 
 
 def network(start: float = 0.0, rate: float = MEDIAN) -> ContinuousDepth:
-    options = PathOptions(steps=4, learned=True)
+    options = PathInference(steps=4, learned=True)
     net = ContinuousDepth(MLPDynamics(1, 1, width=4, hidden=(8,)), prior=OrnsteinUhlenbeck(rate), options=options)
     assert net.drift is not None
     assert net.drift.log_speed is not None
@@ -95,4 +95,4 @@ def test_a_fixed_rate_has_no_charge_and_a_learned_one_is_told() -> None:
 
 def test_a_learned_rate_cannot_be_reversed() -> None:
     with pytest.raises(DataError, match="learned rate"):
-        PathOptions(gradient="reversible", learned=True)
+        PathInference(gradient="reversible", learned=True)

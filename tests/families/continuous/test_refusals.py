@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fathomless import ContinuousDepthRegressor
+from fathomless import Adam, ContinuousDepthRegressor, Euler, Heun, PathOptions, RandomHorizon
 from fathomless.data.rows import Rows
 from fathomless.families.continuous.accuracy import coupled, effective_depth, finest_of
 from fathomless.families.continuous.drift import PosteriorDrift
@@ -19,7 +19,7 @@ from fathomless.families.continuous.dynamics import ConvDynamics, MLPDynamics
 from fathomless.families.continuous.grids import check_grid, reached, uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, transition
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.laws import FreeCategorical, TruncatedPoisson
@@ -34,7 +34,7 @@ X = torch.zeros(4, 2)
 
 def model(**options: Any) -> ContinuousDepth:
     given = {name: options.pop(name) for name in ("law", "horizon", "horizons", "weight_prior") if name in options}
-    return ContinuousDepth(NET, options=PathOptions(**options), **given)
+    return ContinuousDepth(NET, options=PathInference(**options), **given)
 
 
 REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
@@ -64,7 +64,11 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
     (
         "sticking with a quadrature",
         lambda: model(gradient="reversible", estimator="sticking"),
-        ["estimator='sticking'", "allowed are solver='heun' and estimator='closed'", "gradient='checkpointed'"],
+        [
+            "estimator='sticking'",
+            "allowed are solver='heun' and path__estimator='closed'",
+            "solver__gradient='checkpointed'",
+        ],
     ),
     (
         "kind of drift",
@@ -181,7 +185,7 @@ def test_memory_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -
 
 
 def overflowing() -> ContinuousDepth:
-    own = ContinuousDepth(MLPDynamics(2, 1, width=3, hidden=(4,), activation="relu"), options=PathOptions(steps=20))
+    own = ContinuousDepth(MLPDynamics(2, 1, width=3, hidden=(4,), activation="relu"), options=PathInference(steps=20))
     with torch.no_grad():
         own.mean += 1e4
     return own
@@ -199,25 +203,37 @@ def test_hidden_states_that_overflow_end_the_training() -> None:
         predictive(draws, Gaussian(1))
 
 
-QUICK: dict[str, Any] = {"epochs": 1, "width": 4, "hidden": 4, "steps": 2, "cv": 1, "random_state": 0}
+QUICK: dict[str, Any] = {"epochs": 1, "width": 4, "hidden": 4, "solver__steps": 2, "cv": 1, "random_state": 0}
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rate": -1.0}, "rate=-1.0 was given; 0 or more is allowed"),
-        ({"rate": math.nan}, "rate=nan was given; a finite number"),
+        ({"path__rate": -1.0}, "path__rate=-1.0 was given; 0 or more is allowed"),
+        ({"path__rate": math.nan}, "path__rate=nan was given; a finite number"),
         ({"weight_prior": 0.0}, "weight_prior=0.0 was given; a positive"),
         ({"horizon": 0.0}, "horizon=0.0 was given; a positive, finite number is allowed, or 'random'"),
         ({"horizon": "long"}, "horizon='long' was given; .* or 'random'"),
-        ({"horizons": 0}, "horizons=0 was given; at least 1"),
-        ({"steps": 0}, "steps=0 was given; at least 1"),
-        ({"predict_steps": 0}, "predict_steps=0 was given; at least 1"),
+        ({"horizon": RandomHorizon(count=0)}, "horizon__count=0 was given; at least 1"),
+        ({"solver__steps": 0}, "solver__steps=0 was given; at least 1"),
+        ({"solver__predict_steps": 0}, "solver__predict_steps=0 was given; at least 1"),
         ({"hidden": (4, 0)}, "hidden=0 was given; at least 1"),
         ({"encoder": "pad", "augment": -1}, "augment=-1 was given"),
-        ({"prior": "gp"}, "prior='gp' was given; allowed are 'ou' and 'brownian'"),
-        ({"drift": "full"}, "drift='full' was given; allowed are"),
-        ({"solver": "rk4"}, "solver='rk4' was given; allowed are"),
+        ({"path__prior": "gp"}, "path__prior='gp' was given; allowed are 'ou' and 'brownian'"),
+        ({"path__drift": "full"}, "path__drift='full' was given; allowed are"),
+        ({"path": "ou"}, r"path='ou' was given; allowed are None and PathOptions\(...\)"),
+        ({"path": 3}, r"path=3 was given; allowed are None and PathOptions\(...\)"),
+        ({"horizon": Heun()}, r"horizon=Heun\(\) was given; a finite number is allowed, or 'random'"),
+        (
+            {"solver": Euler(gradient="reversible"), "path": PathOptions(rate=0.1)},
+            "solver__gradient='reversible' was given with solver='euler' .*: set these, or solver__gradient=",
+        ),
+        (
+            {"solver": Heun(gradient="reversible")},
+            "solver__gradient='reversible' was given with a learned rate; .* set path__rate",
+        ),
+        ({"optimizer": Adam(warm_up=1.0)}, "optimizer__warm_up=1.0 was given; 0 <= optimizer__warm_up < 1 is allowed"),
+        ({"optimizer": Adam(clip_norm=-1.0)}, "optimizer__clip_norm=-1.0 was given; a positive"),
         ({"architecture": "conv"}, "architecture='conv' was given; allowed is 'mlp'"),
     ],
     ids=str,
@@ -225,10 +241,11 @@ QUICK: dict[str, Any] = {"epochs": 1, "width": 4, "hidden": 4, "steps": 2, "cv":
 def test_estimators_refuse_options_by_their_names(options: dict[str, Any], said: str) -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
     with pytest.raises(DataError, match=said):
-        ContinuousDepthRegressor(**{**QUICK, **options}).fit(X, X[:, 0])
+        ContinuousDepthRegressor().set_params(**{"solver": Heun(), **QUICK}).set_params(**options).fit(X, X[:, 0])
 
 
 def test_a_prior_that_explodes_is_warned_of() -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
+    wide = ContinuousDepthRegressor(weight_prior=4.0, path=PathOptions(initial="gaussian")).set_params(**QUICK)
     with pytest.warns(DataWarning, match=r"weight_prior=4 was given; beyond 1\.5 .* lower it"):
-        ContinuousDepthRegressor(**QUICK, weight_prior=4.0, initial="gaussian").fit(X, X[:, 0])
+        wide.fit(X, X[:, 0])

@@ -27,7 +27,7 @@ page = functools.cache(report.page)
 
 def fitted(**options: Any) -> ContinuousDepthRegressor:
     small = {"epochs": 3, "width": 4, "hidden": 4, "cv": 1, "weight_draws": 4, "random_state": 0}
-    return ContinuousDepthRegressor(**{**small, **options}).fit(X, Y)
+    return ContinuousDepthRegressor().set_params(**{**small, **options}).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_the_same_section_comes_out_twice(several: ContinuousDepthRegressor) -> 
 
 
 def test_steps_of_predictions_are_those_that_are_compared() -> None:
-    figure = page(fitted(predict_steps=6)).groups[0].figures[-1]
+    figure = page(fitted(solver__predict_steps=6)).groups[0].figures[-1]
     assert "Predictions take 6 steps" in figure.caption
     assert "distance to those by 48" in figure.caption
     assert ", 0 by 48" in figure.svg
@@ -130,14 +130,16 @@ def test_the_last_hidden_state_gives_the_outputs_of_the_model(plain: ContinuousD
 
 
 def test_a_network_whose_weights_do_not_move_has_no_path_of_them() -> None:
-    section = page(fitted(rate=0.0))
+    section = page(fitted(path__rate=0.0))
     captions = " ".join(figure.caption for figure in section.groups[0].figures)
     assert len(section.groups[0].figures) == 2
     assert "weights whose mean" not in captions
     assert cells(section)["Weights that move with depth"] == "0"
 
 
-@pytest.mark.parametrize("options", [{"prior": "brownian"}, {"encoder": "pad", "augment": 2}, {"drift": "both"}])
+@pytest.mark.parametrize(
+    "options", [{"path__prior": "brownian"}, {"encoder": "pad", "augment": 2}, {"path__drift": "both"}]
+)
 def test_other_processes_and_networks_have_a_page(options: dict[str, Any]) -> None:
     assert len(page(fitted(**options)).groups[0].figures) == 4
 
@@ -174,8 +176,8 @@ def test_horizons_of_the_bound_stand_beside_the_prior(by_the_bound: ContinuousDe
     ("options", "says"),
     [
         ({}, "no bound on the evidence"),
-        ({"initial": "gaussian"}, "a lower bound on the log evidence"),
-        ({"initial": "gaussian", "rate": "learned"}, "The rate of the prior is a point estimate."),
+        ({"path__initial": "gaussian"}, "a lower bound on the log evidence"),
+        ({"path__initial": "gaussian", "path__rate": "learned"}, "The rate of the prior is a point estimate."),
         ({"temperature": 0.5}, "The temperature is not 1"),
     ],
 )
@@ -206,37 +208,40 @@ def test_paths_that_did_not_move_are_found() -> None:
     estimator = fitted(epochs=1, learning_rate=1e-7)
     finding = titles(estimator)["The paths of the weights are those of the prior"]
     assert finding.severity == "advice"
-    assert "set rate (now 'learned') to a smaller number" in finding.remedy
+    assert "set path__rate (now 'learned') to a smaller number" in finding.remedy
 
 
-@pytest.mark.parametrize("options", [{"rate": 0.0}, {"rate": 1e-6}])
+@pytest.mark.parametrize("options", [{"path__rate": 0.0}, {"path__rate": 1e-6}])
 def test_weights_that_are_known_are_found(options: dict[str, Any]) -> None:
     found = titles(fitted(**options))
     finding = found["Hardly anything is uncertain within a network"]
-    assert f"Set rate (now {options['rate']:.2g}) to a larger number" in finding.remedy
-    assert "initial='gaussian'" in finding.remedy
+    assert f"Set path__rate (now {options['path__rate']:.2g}) to a larger number" in finding.remedy
+    assert "path__initial='gaussian'" in finding.remedy
     assert "The paths of the weights are those of the prior" not in found
 
 
 def test_weights_that_are_the_same_at_every_depth_may_be_uncertain() -> None:
-    assert not OWN & set(titles(fitted(rate=0.0, initial="gaussian"))) - {"Predictions take fewer steps than they need"}
+    assert not OWN & set(titles(fitted(path__rate=0.0, path__initial="gaussian"))) - {
+        "Predictions take fewer steps than they need"
+    }
 
 
 @pytest.mark.parametrize(("needed", "steps", "said"), [(16, None, True), (16, 16, False), (4, None, False)])
 def test_too_few_steps_are_found(needed: int, steps: int | None, said: bool) -> None:
-    estimator = fitted(predict_steps=steps)
+    estimator = fitted(solver__predict_steps=steps)
     estimator.effective_depth_ = needed
     found = titles(estimator)
     assert ("Predictions take fewer steps than they need" in found) == said
     if said:
         assert (
-            f"Raise predict_steps (now None) to {needed}" in found["Predictions take fewer steps than they need"].remedy
+            f"Raise solver__predict_steps (now None) to {needed}"
+            in found["Predictions take fewer steps than they need"].remedy
         )
 
 
 def test_a_prior_that_explodes_is_found() -> None:
     with pytest.warns(match="explode"):
-        estimator = fitted(weight_prior=4.0, initial="gaussian")
+        estimator = fitted(weight_prior=4.0, path__initial="gaussian")
     assert titles(estimator)["The prior of the weights explodes with depth"].remedy == "Lower weight_prior (now 4)."
 
 
@@ -246,7 +251,7 @@ def test_a_horizon_of_a_bound_that_is_given_its_start_is_found(
     title = "The bound that decided about the horizon is given the initial weights"
     assert titles(by_the_bound)[title].severity == "advice"
     assert title not in titles(weighed)
-    assert title not in titles(fitted(horizon="random", structure_from="elbo", initial="gaussian"))
+    assert title not in titles(fitted(horizon="random", structure_from="elbo", path__initial="gaussian"))
 
 
 def test_a_horizon_that_did_not_move_is_found(set_path: Callable[..., Any]) -> None:

@@ -19,7 +19,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.reversible import Slopes
-from fathomless.families.continuous.solve import Noise, PathOptions, Solution
+from fathomless.families.continuous.solve import Noise, PathInference, Solution
 from fathomless.system.errors import DataError
 
 PATHS = 3
@@ -30,7 +30,7 @@ def built(
 ) -> ContinuousDepth:
     given = {"rank": 4, "knots": 3, "steps": 30, "jitter": "none", "gradient": "reversible", "initial": "gaussian"}
     network = MLPDynamics(2, 1, width=3, hidden=(5,), activation="swish", time="gate")
-    made = PathOptions(drift=drift, **(given | options))
+    made = PathInference(drift=drift, **(given | options))
     model = ContinuousDepth(network, prior=OrnsteinUhlenbeck(rate=rate), options=made, dtype=dtype)
     noise = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -158,7 +158,7 @@ def test_reversible_refuses_contraction(dtype: torch.dtype, allowed: float, refu
 def test_options_that_do_not_fit_are_refused() -> None:
     for wrong in ({"estimator": "sticking"}, {"estimator": "full"}, {"solver": "euler"}):
         with pytest.raises(DataError, match="gradient='checkpointed'"):
-            PathOptions(gradient="reversible", **wrong)
+            PathInference(gradient="reversible", **wrong)
     assert ContinuousOptions(gradient="reversible").gradient == "reversible"
 
 

@@ -15,7 +15,7 @@ from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weigh
 from fathomless.families.continuous.grids import Grid, uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck, coarser, transition
-from fathomless.families.continuous.solve import PathOptions, Solution, automatic_segment, follow, parted, solve
+from fathomless.families.continuous.solve import PathInference, Solution, automatic_segment, follow, parted, solve
 
 FINEST = 512
 PRIOR = OrnsteinUhlenbeck(rate=1.0)
@@ -126,7 +126,7 @@ def built(**options: Any) -> ContinuousDepth:
         MLPDynamics(2, 2, width=3, hidden=(4,)),
         prior=OrnsteinUhlenbeck(rate=0.8),
         weight_prior=1.0,
-        options=PathOptions(**path),
+        options=PathInference(**path),
         dtype=DOUBLE,
     )
     g = torch.Generator().manual_seed(1)
@@ -204,13 +204,13 @@ def saved_bytes(call: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int
 @pytest.mark.parametrize("drift", ["diagonal", "network"])
 def test_the_estimate_of_memory_is_within_half(drift: str, rows: int, solver: str) -> None:
     """Against what the graph of an unrolled solution is seen to keep: few rows, where weights count, and many."""
-    options = PathOptions(steps=20, jitter="none", gradient="unrolled", drift=drift, solver=solver)
+    options = PathInference(steps=20, jitter="none", gradient="unrolled", drift=drift, solver=solver)
     model = ContinuousDepth(MLPDynamics(4, 1), options=options)
     x, parameters = torch.zeros(rows, 4), list(model.parameters())
     seen = saved_bytes(lambda: model.draw(x, 6, torch.Generator()).f, parameters)
     state = 4 * sum(p.element_size() * p.numel() for p in parameters)  # with gradients and moments
     assert model.memory(6, rows, 20) == pytest.approx(seen + state, rel=0.5)
-    less = ContinuousDepth(MLPDynamics(4, 1), options=PathOptions(steps=20, jitter="none", gradient="checkpointed"))
+    less = ContinuousDepth(MLPDynamics(4, 1), options=PathInference(steps=20, jitter="none", gradient="checkpointed"))
     assert saved_bytes(lambda: less.draw(x, 6, torch.Generator()).f, list(less.parameters())) < 0.5 * seen
 
 

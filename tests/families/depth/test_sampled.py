@@ -10,7 +10,7 @@ from sklearn.datasets import load_diabetes, load_iris
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.app.doctor import examine
-from fathomless.estimators.values import HMC
+from fathomless.estimators.values import HMC, CheckpointOptions
 from fathomless.families.depth.deploy import compress, mean_network, point_depth
 from fathomless.families.depth.report import page
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError, PausedError
@@ -105,7 +105,7 @@ def test_hmc_fit_resumes_to_the_same_bytes(tmp_path) -> None:
         calls.append(run)
         run.pause = hasattr(run, "chains") and run.epoch == 14
 
-    options = {"checkpoint": tmp_path / "run", "checkpoint_seconds": 0.0, "depth_law": 1}
+    options = {"checkpoint": CheckpointOptions(tmp_path / "run", seconds=0.0), "depth_law": 1}
     with pytest.raises(PausedError):
         fitted(callbacks=[stop], **options)
     assert np.array_equal(fitted(**options).predict(X), whole.predict(X))

@@ -26,6 +26,7 @@ from fathomless import IndianChefsClassifier, IndianChefsDensity, IndianChefsReg
 from fathomless.data import datasets
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.chains import chain_weights, convergence, modes_apart
+from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.graph.model import IndianChefs, largest
 from fathomless.posterior.diagnostics import ChainDiagnostics
 from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, PausedError
@@ -331,7 +332,7 @@ def test_resume_is_bit_equal(jobs: int, tmp_path: Path, iris: tuple[np.ndarray, 
     def pause(run: Any) -> None:
         run.pause = run.epoch in (8, 34)
 
-    options = {**SHORT, "checkpoint": tmp_path, "checkpoint_seconds": 0.0, "n_jobs": jobs}
+    options = {**SHORT, "checkpoint": CheckpointOptions(tmp_path, seconds=0.0), "n_jobs": jobs}
     for _ in range(2):
         with pytest.raises(PausedError):
             IndianChefsDensity(**options, callbacks=[pause]).fit(X)
@@ -356,11 +357,12 @@ def test_a_fit_that_has_ended_goes_on_as_one_long_fit(tmp_path: Path, iris: tupl
 SCRIPT = """
 import sys, warnings
 from sklearn.datasets import load_iris
-from fathomless import IndianChefsDensity
+from fathomless import CheckpointOptions, IndianChefsDensity
 warnings.simplefilter("ignore")
 jobs, folder, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 options = dict(chains=2, sweeps=300, states=20, engine="numpy", random_state=0, n_jobs=jobs)
-IndianChefsDensity(**options, checkpoint=folder, checkpoint_seconds=0.0).fit(load_iris().data).save(out)
+checkpoint = dict(checkpoint=CheckpointOptions(folder, seconds=0.0)) if folder != "-" else {}
+IndianChefsDensity(**options, **checkpoint).fit(load_iris().data).save(out)
 """
 
 

@@ -188,11 +188,10 @@ class _Fit:
         made = self.kind(
             **{name: value for name, value in self.options.items() if name not in nested},
             random_state=self.given.seed,
-            checkpoint=checkpoint,
             verbose=int(not silent),
             callbacks=callbacks,
         )
-        return made.set_params(**nested)
+        return made.set_params(**nested, checkpoint__folder=checkpoint)
 
 
 class _Signals:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
 
-from fathomless.estimators.declaring import OptionValue, described, nested_options, value_of
+from fathomless.estimators.declaring import OptionValue, described, having_option, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
 from fathomless.estimators.renamed import moved, renaming
 from fathomless.families.family import Family
@@ -78,14 +78,22 @@ def flag_of(name: str) -> str:
 def _nested_flags() -> dict[str, str]:
     """Return nested name -> flag of every option of a value."""
     declared = [option for family in families().values() for option in options_of(family.options)]
-    return {name: _nested_flag(option, key, inner) for name, option, key, inner in nested_options(declared)}
+    return {name: _nested_flag(option, inner) for name, option, _, inner in nested_options(declared)}
 
 
-def _nested_flag(option: "Field[Any]", key: str, inner: "Field[Any]") -> str:
+def _nested_flag(option: "Field[Any]", inner: "Field[Any]") -> str:
     """Return the flag of an option of a value; that of the outer option gives the one that may be given alone."""
-    if inner.name == option.metadata["values"][key].plain:
+    if inner.name in {class_.plain for class_ in having_option(option, inner.name).values()}:
         return f"--{option.name.replace('_', '-')}"
-    return f"--{key}.{inner.name.replace('_', '-')}"
+    return f"--{_prefix(option, inner)}.{inner.name.replace('_', '-')}"
+
+
+def _prefix(option: "Field[Any]", inner: "Field[Any]") -> str:
+    """Return the choice that has an option alone, or the option itself if it is one value, or several choices share."""
+    choices = having_option(option, inner.name)
+    (key, class_), *others = choices.items()
+    alone = not others and (bool(class_.plain) or option.metadata["kind"] == "choice")
+    return str(key) if alone else option.name
 
 
 def nested_arguments(group: Any) -> None:
@@ -96,17 +104,19 @@ def nested_arguments(group: Any) -> None:
     group : argument group
         Group of the command's parser.
     """
-    declared: dict[str, dict[str, Field[Any]]] = {}  # key.nested name -> structure -> its declaration there
-    said: dict[str, tuple[str, str]] = {}  # key.nested name -> flag, text
+    declared: dict[str, dict[str, Field[Any]]] = {}  # prefix.nested name -> structure -> its declaration there
+    said: dict[str, tuple[str, str]] = {}  # prefix.nested name -> flag, text
     for structure, family in families().items():
         for name, option, key, inner in nested_options(options_of(family.options)):
             class_ = option.metadata["values"][key]
-            if inner.name == class_.plain:
+            if inner.name == class_.plain or inner.metadata["kind"] == "object":  # the latter are for Python alone
                 continue
-            declared.setdefault(f"{key}.{name}", {})[structure] = inner
+            dest = f"{_prefix(option, inner)}.{name}"
+            declared.setdefault(dest, {})[structure] = inner
             text = described(class_)[inner.name][1].rstrip(".")
-            needed = "" if class_.plain else f"; with {flag_of(option.name)} {key}"
-            said[f"{key}.{name}"] = _nested_flag(option, key, inner), f"{text}{needed}"
+            choices = " or ".join(filter(None, having_option(option, inner.name)))
+            needed = f"; with {flag_of(option.name)} {choices}" if choices and not class_.plain else ""
+            said[dest] = _nested_flag(option, inner), f"{text}{needed}"
     for name, found in declared.items():
         flag, text = said[name]
         add_option(group, flag, name, found, text)
@@ -126,12 +136,22 @@ def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]
     for family in families().values():
         inner = {name: option for name, _, _, option in nested_options(options_of(family.options))}
         for old, place in moved(family.options).items():
-            if old not in known:
+            declared = inner[place.nested]
+            if old in known:
+                _also(parser._option_string_actions.get(flag_of(old)), declared)
+            elif declared.metadata["kind"] != "object":
                 known.add(old)
-                structure = {family.name: inner[place.nested]}
-                add_option(parser, flag_of(old), old, structure, "").help = argparse.SUPPRESS
+                add_option(parser, flag_of(old), old, {family.name: declared}, "").help = argparse.SUPPRESS
                 flags.append(flag_of(old))
     return flags
+
+
+def _also(action: argparse.Action | None, declared: "Field[Any]") -> None:
+    """Let the flag of an option take the choices of an old option of its name too, which the help does not show."""
+    more = [] if action is None or action.choices is None else sorted({*declared.metadata["names"]} - {*action.choices})
+    if action is not None and action.choices is not None and more:
+        action.metavar = action.metavar or "{" + ",".join(action.choices) + "}"
+        action.choices = (*action.choices, *more)
 
 
 def group_of(name: str, declared: Mapping[str, Any]) -> str:
@@ -241,11 +261,12 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
     if foreign := sorted(set(asked) - set(declared) - set(moved(family.options))):
         raise DataError(_foreign(foreign[0], family.name))
     for name in asked:
-        key, _, nested = name.rpartition(".")
-        outer = nested.partition("__")[0]
-        given = found.options.get(outer, declared[outer].default) if key else None
-        if key and not isinstance(value_of(declared[outer], given), declared[outer].metadata["values"][key]):
-            needed = f"{flag_of(outer)} {key}"
+        prefix, _, nested = name.rpartition(".")
+        outer, _, inner = nested.partition("__")
+        given = found.options.get(outer, declared[outer].default) if prefix else None
+        choices = having_option(declared[outer], inner) if prefix else {}
+        if prefix and type(value_of(declared[outer], given)) not in choices.values():
+            needed = f"{flag_of(outer)} {' or '.join(map(str, choices))}"
             raise DataError(
                 f"{flag_of(nested)} was given with {flag_of(outer)} {_worded(given)}; it is an option of {needed}: add "
                 f"{needed}, or leave {flag_of(nested)} out"
@@ -265,7 +286,7 @@ def _declared(family: Family, task: str) -> "dict[str, Field[Any]]":
     """Return the options of a family for a task as the parser names them, those of values among them."""
     declared = options(family, task)
     nested = nested_options(tuple(declared.values()))
-    return {**declared, **{f"{key}.{name}": inner for name, _, key, inner in nested}}
+    return {**declared, **{f"{_prefix(option, inner)}.{name}": inner for name, option, _, inner in nested}}
 
 
 def _foreign(name: str, structure: str) -> str:

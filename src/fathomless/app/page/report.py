@@ -55,7 +55,7 @@ _LEVELS = 8  # categories that are spelled out
 _LONG = 10  # rows from which on a table is folded
 _OWN = ("held-out rows", "out-of-fold rows", "training rows")  # evaluations of rows that the fit was given
 _LONGEST = 200  # characters of an option
-_OF_ONE_RUN = ("callbacks", "checkpoint", "checkpoint_seconds", "random_state", "verbose", "warm_start")
+_OF_ONE_RUN = ("callbacks", "checkpoint", "random_state", "verbose", "warm_start")
 _KINDS = {"numeric": "number", "boolean": "yes or no", "category": "category", "date": "date"}
 
 _IN_UNITS = ("rmse", "mae", "crps")  # of the target

@@ -62,8 +62,8 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     Attributes
     ----------
     effective_depth_ : int
-        How many residual layers the posterior needs: the least number of steps 1, 2, 4, … (times `horizons`, if the
-        horizon is random) whose predictions differ from those with twice as many by less than 0.01 in mean Hellinger
+        How many residual layers the posterior needs: the least number of steps 1, 2, 4, … (times the `count`
+        of a random horizon) whose predictions differ from those with twice as many by less than 0.01 in mean Hellinger
         distance, on at most 256 rows of the training. 0 of estimators that were fitted together, which do not look.
     horizon_posterior_ : dict of float to float
         Posterior weight of each depth at which the state is read; the horizon alone if it is fixed.
@@ -109,6 +109,8 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         self.divergence_profile_ = torch.stack(profile, 1).numpy()
 
     structure_every: ClassVar[int] = 1
+    clip_norm_auto: ClassVar[float | None] = 10.0
+    warm_up_auto: ClassVar[float] = 0.5
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
         return self._plan_of(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
@@ -117,19 +119,20 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         return Then(self._by_rows_or_bound(self._search(), prepared), (EffectiveDepth(self.weight_draws),))
 
     def _search(self) -> StructureSearch:
-        few = {"draws": _LOOKED} if self.initial == "point" else {}
+        few = {"draws": _LOOKED} if self._value("path").initial == "point" else {}
         long = {"focus": _FOCUS} if self.epochs == "auto" else {}
         return StructureSearch(
             free=True,  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
             law=None,
             cross_fit=True,
             looking={"widened": self.calibrate, **few, **long},
-            unused=("schedule",),
+            unused=("optimizer__schedule",),
         )
 
     def _multiplications(self, inputs: int) -> float:
         weights = sum(weight.size for weight in self._dynamics(inputs, 1).moving)
-        return float(weights * self.steps * (2 if self.solver == "heun" else 1) * self.training_draws)
+        evaluations = 2 if self._choice("solver") == "heun" else 1
+        return float(weights * self._value("solver").steps * evaluations * self.training_draws)
 
     def accuracy(
         self, X: Any, y: Any = None, *, steps: Sequence[int] = (5, 10, 20, 40), random_state: int = 0
@@ -143,7 +146,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         y : array, optional
             Targets, for the score.
         steps : sequence of int
-            On the horizon; they should divide each other. With a random one the nearest multiples of `horizons`.
+            On the horizon; they should divide each other. With a random one the nearest multiples of its `count`.
         random_state : int
             Of the paths.
 
@@ -178,8 +181,8 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     def fit_grid(self, X: Any, tolerance: float = 0.01) -> Self:
         """Choose the steps of predictions once, on rows: short ones where the network changes fast.
 
-        They are kept, saved, and the same for all predictions; `predict_steps` has no effect from then on. Compare what
-        they bring with :meth:`accuracy`: equal steps are often as good.
+        They are kept, saved, and the same for all predictions; `solver__predict_steps` has no effect from then on.
+        Compare what they bring with :meth:`accuracy`: equal steps are often as good.
 
         Parameters
         ----------
@@ -234,8 +237,8 @@ class ContinuousDepthClassifier(_ContinuousDepth, Classifier):
 
     Notes
     -----
-    With ``initial="point"`` the weights at depth 0 are point estimates, and the objective is a bound on the evidence
-    given them, less their decay, not on the evidence of a Bayesian network.
+    With ``PathOptions(initial="point")``, the default, the weights at depth 0 are point estimates, and the objective is
+    a bound on the evidence given them, less their decay, not on the evidence of a Bayesian network.
 
     References
     ----------

@@ -36,7 +36,7 @@ from fathomless.families.continuous.solve import (
     Followed,
     Noise,
     PathDivergence,
-    PathOptions,
+    PathInference,
     automatic_segment,
     follow,
     normal,
@@ -70,7 +70,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         s = `weight_prior` / √fan-in is the prior standard deviation of a weight at depth 0.
     fan_in : bool
         Else it is `weight_prior` for every weight, as in the paper.
-    options : PathOptions
+    options : PathInference
         How paths are inferred and followed.
     horizon : float
         T; with a law over it, the mean of its prior by default.
@@ -101,7 +101,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         prior: Process | None = None,
         weight_prior: float = 2.0 * math.sqrt(2.0),
         fan_in: bool = True,
-        options: PathOptions | None = None,
+        options: PathInference | None = None,
         horizon: float = 1.0,
         horizons: int = 8,
         law: DepthLaw | None = None,
@@ -110,7 +110,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.dynamics, self.options = dynamics, options or PathOptions()
+        self.dynamics, self.options = dynamics, options or PathInference()
         self.prior = prior or OrnsteinUhlenbeck()
         checks.scale("weight_prior", weight_prior)
         checks.scale("horizon", horizon)
@@ -288,7 +288,8 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
             self.drift.shorten(blueprint["pieces"])
         self.law_parameters = nn.ParameterList(list(self.law_parameters)[: blueprint["law_parameters"]])
         self._add_law_parameters(blueprint["law_parameters"] - 1)
-        self._support = tuple(blueprint["support"])
+        if self.random_horizon:  # the support of a fixed one only says that there is one
+            self._support = tuple(blueprint["support"])
         self.times = tuple(blueprint["times"]) if "times" in blueprint else None
 
     def listed(self, count: int) -> dict[int, float]:
@@ -434,7 +435,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
     def law_of_paths(self, grid: Grid, *, stopped: bool = False) -> PathLaw:
         """Return the posterior law of paths of the weights that move, in units of their prior scale."""
         if self.drift is None:
-            raise DataError("rate=0 was given, so that no weights move; there is no law of their paths")
+            raise DataError("path__rate=0 was given, so that no weights move; there is no law of their paths")
         reference, kind = self.mean[:, : self.moving], self.options.transition
         return self.drift.law(self.prior.unit(), grid, reference, kind=kind, stopped=stopped)
 

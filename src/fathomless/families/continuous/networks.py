@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +11,9 @@ import torch
 from fathomless.estimators.networks import Networks
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.options import ContinuousOptions
+from fathomless.families.continuous.options import ContinuousOptions, PathOptions, RandomHorizon
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
-from fathomless.families.continuous.solve import PathOptions
+from fathomless.families.continuous.solve import PathInference
 from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.likelihoods import Likelihood
@@ -59,44 +59,48 @@ class ContinuousNetworks(ContinuousOptions, Networks):
         return MLPDynamics(inputs, outputs, self.width, hidden, *options)
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> ContinuousDepth:
-        calm = self.initial == "point" and self.rate in ("learned", 0)
-        weight_prior = _WIDE if calm else _PRIORS[self.initial]
+        path: PathOptions = self._value("path")
+        calm = path.initial == "point" and path.rate in ("learned", 0)
+        weight_prior = _WIDE if calm else _PRIORS[path.initial]
         if self.weight_prior != "auto":
             weight_prior = checks.scale("weight_prior", self.weight_prior, "auto")
         most = _EXPLODES * (2.0 if self.time == "gate" else 1.0)
-        if weight_prior > most and self.initial == "gaussian":
+        if weight_prior > most and path.initial == "gaussian":
             warnings.warn(
                 f"weight_prior={weight_prior:g} was given; beyond {most:g} draws from the prior explode with depth: "
                 "lower it",
                 DataWarning,
                 stacklevel=7,
             )
-        rate = _RATE if self.rate == "learned" else checks.real("rate", self.rate)
+        rate = _RATE if path.rate == "learned" else checks.real("path__rate", path.rate)
         prior: Process = OrnsteinUhlenbeck(rate)
-        if checks.choice("prior", self.prior, ("ou", "brownian")) == "brownian" and rate > 0.0:
+        if checks.choice("path__prior", path.prior, ("ou", "brownian")) == "brownian" and rate > 0.0:
             prior = Brownian(math.sqrt(2.0 * rate))
-        random = self.horizon == "random"
-        horizon = 1.0 if random else checks.scale("horizon", self.horizon, "random")
+        random: RandomHorizon | None = self._value("horizon")
+        horizon = checks.scale("horizon", self.horizon, "random") if random is None else 1.0
+        horizons = (random or RandomHorizon()).count
         return ContinuousDepth(
             self._dynamics(inputs, likelihood.outputs),
             prior=prior,
             weight_prior=weight_prior,
-            options=self._path_options(),
+            options=self._path_inference(),
             horizon=horizon,
-            horizons=self.horizons,
-            law=TruncatedPoisson(max(self.horizons - 1.0, 0.5)) if random else None,
-            horizon_prior=self.horizon_prior,
+            horizons=horizons,
+            law=TruncatedPoisson(max(horizons - 1.0, 0.5)) if random else None,
+            horizon_prior=random.prior if random else None,
             seed=fold_in(seed, "weights"),
             dtype=dtype,
         )
 
-    def _path_options(self) -> PathOptions:
-        own = {f.name: getattr(self, f.name) for f in fields(PathOptions) if f.name not in ("charged", "learned")}
-        return PathOptions(**own, learned=self.rate == "learned")
+    def _path_inference(self) -> PathInference:
+        path: PathOptions = self._value("path")
+        own = {name: value for name, value in vars(path).items() if name not in ("prior", "rate")}
+        solver = {"solver": self._choice("solver"), **vars(self._value("solver"))}
+        return PathInference(**own, **solver, learned=path.rate == "learned")
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         for own in blueprint.get("members", [blueprint]):
             if not {"pieces", "support", "law_parameters"} <= set(own):
                 raise DataError(f"its layout is {sorted(own)}, not that of a network of continuous depth")
-            if self.horizon != "random" and (own["support"] != [self.horizons - 1] or "masses" in own):
+            if self._value("horizon") is None and (len(own["support"]) != 1 or "masses" in own):
                 raise DataError(f"its horizons are {own['support']}, and horizon={self.horizon}")

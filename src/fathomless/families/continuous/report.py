@@ -335,20 +335,21 @@ def _as_before(case: Case, model: ContinuousDepth, nats: float) -> Iterator[Find
             "The paths of the weights are those of the prior",
             f"Their divergence from it is {nats:.2g} nats: the data did not change how weights move with depth, and "
             "predictions have the prior's noise of the paths.",
-            f"Raise {case.now('epochs')}, or set {case.now('rate')} to a smaller number: paths then have less noise "
-            "before the data.",
+            f"Raise {case.now('epochs')}, or set {case.now('path__rate')} to a smaller number: paths then have less "
+            "noise before the data.",
         )
 
 
 def _certain(case: Case, model: ContinuousDepth, contraction: float) -> Iterator[Finding]:
     if contraction < _STILL and not (model.stochastic and not model.moving):
-        gaussian = " or set initial='gaussian' (now 'point')" if case.given["initial"] == "point" else ""
+        gaussian = " or set path__initial='gaussian' (now 'point')" if case.given["path__initial"] == "point" else ""
         yield Finding(
             "advice",
             "Hardly anything is uncertain within a network",
             f"At the end of depth the weights have {contraction:.1%} of the prior's standard deviation: each network "
             "is an ordinary one, and its part of the uncertainty is no estimate of what it does not know.",
-            f"Set {case.now('rate')} to a larger number{gaussian}, or let several networks disagree: {case.now('cv')}.",
+            f"Set {case.now('path__rate')} to a larger number{gaussian}, or let several networks disagree: "
+            f"{case.now('cv')}.",
         )
 
 
@@ -360,13 +361,13 @@ def _coarse(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
             "Predictions take fewer steps than they need",
             f"They are made by {steps} steps, and change by more than 0.01 in Hellinger distance until there are "
             f"{needed}.",
-            f"Raise {case.now('predict_steps')} to {needed}; `accuracy` says what that brings.",
+            f"Raise {case.now('solver__predict_steps')} to {needed}; `accuracy` says what that brings.",
         )
 
 
 def _explodes(case: Case) -> Iterator[Finding]:
     given = case.given["weight_prior"]
-    if isinstance(given, float | int) and given > _EXPLODES and case.given["initial"] == "gaussian":
+    if isinstance(given, float | int) and given > _EXPLODES and case.given["path__initial"] == "gaussian":
         yield Finding(
             "advice",
             "The prior of the weights explodes with depth",
@@ -383,7 +384,7 @@ def _given_its_start(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
             "The bound that decided about the horizon is given the initial weights",
             "They are point estimates: the bound is one on the evidence given them, less their decay, and charges a "
             "horizon for its path alone.",
-            "Set initial='gaussian' (now 'point'), or let rows decide: structure_from='held_out'.",
+            "Set path__initial='gaussian' (now 'point'), or let rows decide: structure_from='held_out'.",
         )
 
 

@@ -186,9 +186,10 @@ def _check(law: PathLaw, cells: Sequence[float], prior: Process, dtype: torch.dt
     longest, most = max(b - a for a, b in pairwise(law.grid)), _MOST.get(dtype, 0.025)
     if rate * longest > most * (1.0 + 1e-6):
         raise DataError(
-            f"gradient='reversible' was given where weights contract at rate {rate:.3g} in steps of {longest:.3g}, so "
-            f"by {rate * longest:.3g} in a step; at most {most} is allowed in {str(dtype).removeprefix('torch.')}, or "
-            "what is rebuilt backwards is wrong: set gradient='checkpointed', or take "
+            f"solver__gradient='reversible' was given where weights contract at rate {rate:.3g} in steps of "
+            f"{longest:.3g}, so by {rate * longest:.3g} in a step; at most {most} is allowed in "
+            f"{str(dtype).removeprefix('torch.')}, or what is rebuilt backwards is wrong: set "
+            "solver__gradient='checkpointed', or take "
             f"{math.ceil(rate / most):,} steps per unit of depth"
         )
 

@@ -22,7 +22,7 @@ __all__ = [
     "Followed",
     "Noise",
     "PathDivergence",
-    "PathOptions",
+    "PathInference",
     "Solution",
     "automatic_segment",
     "follow",
@@ -38,7 +38,7 @@ Noise = Callable[[int], Tensor]  #: standard normal numbers (F, S, M) of a step
 
 
 @dataclass(frozen=True)
-class PathOptions:
+class PathInference:
     """How paths of weights are inferred and followed.
 
     Attributes
@@ -96,14 +96,14 @@ class PathOptions:
         given = (self.solver, self.estimator)
         if self.gradient == "reversible" and given != ("heun", "closed"):
             raise DataError(
-                f"gradient='reversible' was given with solver={given[0]!r} and estimator={given[1]!r}; its divergence "
-                "is a quadrature, and allowed are solver='heun' and estimator='closed': set these, or "
-                "gradient='checkpointed'"
+                f"solver__gradient='reversible' was given with solver={given[0]!r} and path__estimator={given[1]!r}; "
+                "its divergence is a quadrature, and allowed are solver='heun' and path__estimator='closed': set "
+                "these, or solver__gradient='checkpointed'"
             )
         if self.gradient == "reversible" and self.learned:
             raise DataError(
-                "gradient='reversible' was given with a learned rate; a number is allowed: set rate, or "
-                "gradient='checkpointed'"
+                "solver__gradient='reversible' was given with a learned rate; a number is allowed: set path__rate, or "
+                "solver__gradient='checkpointed'"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 from abc import ABC
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -137,9 +138,11 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
                 self._by_rows_or_bound(self._search(), prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),
             )
-        folder = None if self.checkpoint is None else Path(self.checkpoint) / "networks"
+        checkpoint = self._checkpoint()
+        if checkpoint.folder is not None:
+            checkpoint = replace(checkpoint, folder=Path(checkpoint.folder) / "networks")
         start = self._with(
-            {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": folder}
+            {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": checkpoint}
         )
         return Hamiltonian(
             start=start._by_rows_or_bound(start._search(), prepared),
@@ -157,7 +160,7 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             free=free,
             law=self._named_law() if free and self._choice("structure_from") != "elbo" else None,
             cross_fit=self._choice("weights") in ("map", "hmc"),
-            unused=("schedule",),
+            unused=("optimizer__schedule",),
         )
 
     def _multiplications(self, inputs: int) -> float:

@@ -492,7 +492,7 @@ def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor
             member.stop = True
             member.error = (
                 f"the evidence bound is {row['elbo']} after epoch {runs.epoch}; lower learning_rate (now "
-                f"{member.training.learning_rate}), set clip_norm, or scale the data"
+                f"{member.training.learning_rate}), set optimizer__clip_norm, or scale the data"
             )
             continue
         runs.write(k)  # structure and best state are read from the model

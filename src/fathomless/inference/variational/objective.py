@@ -17,10 +17,10 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws
 from fathomless.system.errors import DataError
 
-__all__ = ["ELBO", "elbo", "log_predictive"]
+__all__ = ["EvidenceBound", "elbo", "log_predictive"]
 
 
-class ELBO(NamedTuple):
+class EvidenceBound(NamedTuple):
     """An evidence lower bound and its parts, scalars in nats.
 
     Attributes
@@ -46,7 +46,7 @@ def elbo(
     size: float,
     weight: Tensor | None = None,
     temperature: float | Tensor = 1.0,
-) -> ELBO:
+) -> EvidenceBound:
     """Estimate the evidence lower bound of a data set from one batch.
 
     The mean over a partition of the data into equal batches equals the value on all data at once.
@@ -77,7 +77,7 @@ def elbo(
     value = log_likelihood
     for name, term in draws.divergence.items():
         value = value - (temperature * term if name in draws.tempered else term)
-    return ELBO(value, log_likelihood, draws.divergence)
+    return EvidenceBound(value, log_likelihood, draws.divergence)
 
 
 def log_predictive(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:

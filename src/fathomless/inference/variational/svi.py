@@ -571,7 +571,7 @@ def _guard(run: Run, train: Data, elbo: float) -> None:
     if culprit is None:
         some = train.first if isinstance(train, Blocks) else train.first.take(slice(0, _CHUNK))
         culprit = f"the output of {not_finite(run.model, some.x)}"
-    advice = f"Lower learning_rate (now {run.training.learning_rate}), set clip_norm, or scale the data"
+    advice = f"Lower learning_rate (now {run.training.learning_rate}), set optimizer__clip_norm, or scale the data"
     if culprit.startswith(("x (", "y (")):
         advice = "Replace or drop the rows with NaN or infinity"
     raise DivergenceError(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fathomless.app import manifests
 from fathomless.app.cli import main
 from fathomless.app.page import report
 from fathomless.estimators.options import options_of
+from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning
@@ -427,10 +429,10 @@ def test_a_task_that_was_asked_for_is_not_explained(call: Call) -> None:
 
 
 def test_warnings_are_notes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(self: Any, run: Any) -> None:
-        warnings.warn("depth is\nnot at rest", ConvergenceWarning, stacklevel=2)
+    def unmet(self: Any, fitted: Any, table: Any) -> Any:
+        return replace(fitted, warnings=("depth is\nnot at rest",))
 
-    monkeypatch.setattr(UnboundedDepthRegressor, "_warn", warn)
+    monkeypatch.setattr(DepthWarnings, "__call__", unmet)
     warnings.simplefilter("default", ConvergenceWarning)
     assert fit(call).err.endswith("note: depth is not at rest\n")
     assert fit(call, "price", "--quiet", "--overwrite").err == "note: depth is not at rest\n"

@@ -137,7 +137,7 @@ def test_averages_of_what_posteriors_rest_on() -> None:
         poisson_loss=0.0,
         log_density=(-1.0, -2.0),
         rows=10,
-        cv=3,
+        members=3,
     )
     both = averaged([one, replace(one, numbers=(1, 2), mean=1.6)], [0.25, 0.75])
     assert both is not None

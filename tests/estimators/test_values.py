@@ -282,6 +282,23 @@ def test_groups_are_not_torn_by_given_folds() -> None:
     assert all(len(set(fitted.fold_[0, groups == group])) == 1 for group in set(groups))
 
 
+def test_a_list_of_splits_is_its_splitter_and_may_be_of_rows_without_weight(tmp_path: Path) -> None:
+    X, y = problem(60)
+    splits = list(KFold(3).split(X))
+    one, other = (UnboundedDepthRegressor(**{**SHORT, "cv": cv}).fit(X, y) for cv in (splits, KFold(3)))
+    assert np.array_equal(one.predict(X), other.predict(X))
+    weight = (np.arange(60) >= 10) * 1.0
+    some = UnboundedDepthRegressor(**{**SHORT, "cv": splits}).fit(X, y, sample_weight=weight)
+    assert some.fold_.tolist() == [[-1] * 10 + [0] * 10 + [1] * 20 + [2] * 20]
+    order = np.random.default_rng(0).permutation(60)
+    moved_rows = UnboundedDepthRegressor(**{**SHORT, "cv": one.fold_[:, order]}).fit(X[order], y[order])
+    assert np.array_equal(moved_rows.predict(X), one.predict(X))
+    one.save(tmp_path / "m")
+    assert np.array_equal(UnboundedDepthRegressor.load(tmp_path / "m").cv, one.fold_)
+    with pytest.raises(DataError, match="a list of splits as cv was given, which does not test every row"):
+        UnboundedDepthRegressor(**{**SHORT, "cv": splits[:2]}).fit(X, y)
+
+
 def test_a_splitter_that_was_set_after_the_fit_is_not_saved(tmp_path: Path) -> None:
     fitted = UnboundedDepthRegressor(**{**SHORT, "cv": KFold(2)}).fit(*problem(40))
     with pytest.raises(DataError, match=r"cv=KFold\(n_splits=3.* was set after the fit.*fit again"):

@@ -14,7 +14,16 @@ from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["can_be_folded", "fold_rows", "given_folds", "keep_groups", "split_folds", "split_units", "without"]
+__all__ = [
+    "can_be_folded",
+    "fold_rows",
+    "given_folds",
+    "is_splits",
+    "keep_groups",
+    "split_folds",
+    "split_units",
+    "without",
+]
 
 _RARE = 3  # distinct rows of a class below which they train every network
 Array = npt.NDArray[Any]
@@ -190,13 +199,26 @@ def given_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:
     return _alike(partitions, "cv")
 
 
+def is_splits(cv: Any) -> bool:
+    """Return True for a list of (rows to train on, rows to test on), as scikit-learn's splitters yield them.
+
+    Parameters
+    ----------
+    cv : object
+        The option.
+    """
+    if not isinstance(cv, list | tuple) or not cv:
+        return False
+    return all(isinstance(pair, tuple) and len(pair) == 2 and all(np.ndim(part) == 1 for part in pair) for pair in cv)
+
+
 def split_folds(splitter: Any, x: Array, y: Array, groups: Array | None = None) -> Tensor:
     """Return the folds of a splitter of scikit-learn: shape (R, N).
 
     Parameters
     ----------
     splitter : object
-        Its method ``split(x, y, groups)`` yields (rows to train on, rows to test on).
+        Its method ``split(x, y, groups)`` yields (rows to train on, rows to test on); or a list of these.
     x, y : arrays, shape (N, D), (N,) or (N, T)
         Encoded rows; whole numbers in y are classes.
     groups : array, shape (N,), optional
@@ -217,11 +239,12 @@ def split_folds(splitter: Any, x: Array, y: Array, groups: Array | None = None) 
     """
     if isinstance(splitter, type):
         raise DataError(f"cv={splitter.__name__} was given, which is a class; use cv={splitter.__name__}()")
-    name, rows = f"cv={splitter!r}", len(x)
+    name, rows = "a list of splits as cv" if is_splits(splitter) else f"cv={splitter!r}", len(x)
     try:
         with warnings.catch_warnings():  # whether groups stay together is checked by keep_groups
             warnings.filterwarnings("ignore", "The groups parameter is ignored", UserWarning)
-            splits = [(_marked(train, rows), _marked(test, rows)) for train, test in splitter.split(x, y, groups)]
+            given = splitter if is_splits(splitter) else splitter.split(x, y, groups)
+            splits = [(_marked(train, rows), _marked(test, rows)) for train, test in given]
     except (IndexError, TypeError, ValueError) as error:
         reason = str(error).rstrip(".")
         raise DataError(

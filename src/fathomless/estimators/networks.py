@@ -50,9 +50,9 @@ class Networks(TableOptions, ABC):
         return None if declared is None else chosen(declared, getattr(self, name))
 
     def _value(self, name: str) -> Any:
-        """Return the value with options that an option stands for; None for a choice that has none."""
-        declared = next(option for option in options_of(type(self)) if option.name == name)
-        return value_of(declared, getattr(self, name))
+        """Return the value with options that an option stands for; None for a choice, or a family, that has none."""
+        declared = next((option for option in options_of(type(self)) if option.name == name), None)
+        return None if declared is None else value_of(declared, getattr(self, name))
 
     def _checkpoint(self) -> CheckpointOptions:
         """Return the options of checkpoints."""
@@ -60,14 +60,11 @@ class Networks(TableOptions, ABC):
 
     def _elbo(self) -> ELBO:
         """Return the options of the evidence bound; the defaults where "auto" ends in it."""
-        given = self._options_given().get("structure_from")
-        return given if isinstance(given, ELBO) else ELBO()
+        return cast(ELBO, self._value("structure_from") or ELBO())
 
     def _restarts(self) -> Restarts:
         """Return the number of starts and the choice among them; one start in families without such an option."""
-        declared = next((option for option in options_of(type(self)) if option.name == "n_restarts"), None)
-        value = None if declared is None else value_of(declared, self._options_given()["n_restarts"])
-        return value if isinstance(value, Restarts) else Restarts()
+        return cast(Restarts, self._value("n_restarts") or Restarts())
 
     @classmethod
     def _saved_values(cls) -> dict[str, type]:

@@ -175,12 +175,13 @@ class CrossFitOptions:
         the gradient of the evidence bound ("elbo", as in the papers), whose options are those of
         :class:`~fathomless.estimators.values.ELBO`. "auto" is the former for point estimates of weights where rows are
         held out or folded.
-    cv : int, "auto", Folds, splitter or array of int, shape (N,) or (R, N)
+    cv : int, "auto", Folds, splitter, list of splits or array of int, shape (N,) or (R, N)
         Cross-fitted networks, each fitted to all folds of the rows but one; 1 trains one network, and "auto" chooses
         by the number of rows. A :class:`~fathomless.estimators.values.Folds` also has the number of partitions and the
         order of the rows. An array has the fold of each row, in one partition or in R. A splitter of scikit-learn, such
         as ``GroupKFold(5)`` or ``RepeatedKFold()``, gets the encoded rows whose weight is not zero, and must test every
-        row once in each repetition; one that shuffles needs a `random_state` of its own.
+        row once in each repetition; one that shuffles needs a `random_state` of its own. So must a list of splits, each
+        (rows to train on, rows to test on).
     vary : dict of str to list, optional
         Kinds of network: each combination of the values given for "architecture", "activation" and "weight_prior" is
         cross-fitted by itself, on the same folds, and all are weighed by rows that their networks have not seen (below

@@ -15,7 +15,15 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fathomless.data import streams
-from fathomless.data.folds import can_be_folded, fold_rows, given_folds, keep_groups, split_folds, split_units
+from fathomless.data.folds import (
+    can_be_folded,
+    fold_rows,
+    given_folds,
+    is_splits,
+    keep_groups,
+    split_folds,
+    split_units,
+)
 from fathomless.data.frames import merged, readable, take
 from fathomless.data.groups import read_groups
 from fathomless.data.repeats import Repeats, pieces, repeats
@@ -159,6 +167,13 @@ class SplitPlan:
         """True if the folds depend on the order of the rows."""
         return not (isinstance(self.folds, str) and self.folds == "random")
 
+    @property
+    def split(self) -> bool:
+        """True if folds come from splits or partitions, where equal rows of a fold are merged and sorted."""
+        if isinstance(self.folds, str):
+            return False
+        return isinstance(self.folds, Splitter) or is_splits(self.folds) or np.ndim(next(iter(self.folds))) > 0
+
 
 @dataclass(frozen=True)
 class Table:
@@ -267,7 +282,8 @@ def prepare(
     found = None if table.groups is not None else repeats(table.x, table.z, table.weight, table.schema)
     rows = _arranged(table, plan.ordered, found)
     folds = _folds(table, rows, plan, seed)
-    if folds is not None and rows.apart and table.count <= SMALL_BATCH and not plan.ordered:
+    apart = rows.apart and not plan.ordered
+    if folds is not None and (apart or plan.split) and table.count <= SMALL_BATCH:
         rows, folds = _joined(rows, folds)
     dtype = dtype or choose_dtype(precision, table.count, 1 if folds is None else int(folds.max()) + 1)
     weight, unit = rows.weight, rows.unit
@@ -445,6 +461,8 @@ def _folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Tensor | 
     if not isinstance(plan.folds, str):
         if isinstance(plan.folds, Splitter):
             own = split_folds(plan.folds, table.x, table.z, table.groups)
+        elif is_splits(plan.folds):
+            own = split_folds(plan.folds, np.empty((table.rows, 0)), np.empty(table.rows))[:, table.kept]
         else:
             own = given_folds(plan.folds, table.rows, table.kept)
         return keep_groups(own, table.groups).repeat(plan.copies, 1)

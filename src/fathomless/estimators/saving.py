@@ -11,8 +11,9 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
+from fathomless.data.folds import is_splits
 from fathomless.data.rows import Rows, Stream
-from fathomless.estimators.declaring import OptionValue
+from fathomless.estimators.declaring import OptionValue, shortened
 from fathomless.estimators.values import FoldArray, Splitter
 from fathomless.system.errors import DataError, FileError
 from fathomless.system.masked import unmasked
@@ -146,11 +147,11 @@ def folds(cv: Any, made: tuple[Any, Any]) -> Any:
     DataError
         For a splitter that was set after the fit.
     """
-    if isinstance(cv, Splitter):
+    if isinstance(cv, Splitter) or is_splits(cv):
         if made[0] is not cv:
             raise DataError(
-                f"cv={cv!r} was set after the fit, and the folds of a splitter are saved in its place: fit again, or "
-                "set another cv"
+                f"cv={shortened(cv)} was set after the fit, and the folds of a splitter are saved in its place: fit "
+                "again, or set another cv"
             )
         cv = made[1]
     return np.asarray(unmasked(cv)) if isinstance(cv, FoldArray) else cv

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.crossfitting import automatic_members
-from fathomless.estimators.declaring import nested_options, value_of
+from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.heads import heads_by_bound
 from fathomless.estimators.kinds import kinds
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
@@ -81,9 +81,7 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
 
     def _folds(self) -> Folds | None:
         """Return the plan of the folds; None if an array or a splitter has them. Without `cv` there is one network."""
-        declared = next((option for option in options_of(type(self)) if option.name == "cv"), None)
-        value = Folds(n_splits=1) if declared is None else value_of(declared, self.cv)
-        return value if isinstance(value, Folds) else None
+        return cast("Folds | None", self._value("cv")) if "cv" in self._options_given() else Folds(n_splits=1)
 
     def _cross_fitted(self) -> str:
         """Return the option `cv` as messages name it if it asks for several networks; "" if it does not."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor, load
+from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor, Heun, RandomHorizon, load
 from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weight
 from fathomless.families.continuous.grids import Grid, uniform
@@ -102,11 +102,11 @@ def test_a_coarse_tolerance_is_warned_of() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
-@pytest.mark.parametrize("horizon", [1.0, "random"])
-def test_estimators_keep_their_grid(horizon: float | str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("horizon", [1.0, RandomHorizon(count=3)], ids=str)
+def test_estimators_keep_their_grid(horizon: float | RandomHorizon, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    options = {"epochs": 3, "cv": 2, "width": 4, "hidden": 6, "horizons": 3, "steps": 3, "random_state": 0}
+    options = {"epochs": 3, "cv": 2, "width": 4, "hidden": 6, "solver": Heun(steps=3), "random_state": 0}
     kind = ContinuousDepthRegressor if horizon == 1.0 else ContinuousDepthClassifier
     own = kind(**options, horizon=horizon).fit(X, X[:, 0] if horizon == 1.0 else (X[:, 0] > 0).astype(int))
     before = own.predict(X) if horizon == 1.0 else own.predict_proba(X)

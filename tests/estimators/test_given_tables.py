@@ -1,7 +1,6 @@
 """What estimators make of tables, targets, weights and groups as users have them: masks, codes, gaps, odd types."""
 
 import datetime
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -200,9 +199,10 @@ def spoiled(rows: int = 60) -> tuple[pd.DataFrame, Any]:
 EVERY = [name for family in BUILT_IN for name in family.estimators if name.endswith("Regressor")]
 
 
-@pytest.fixture
-def prepared_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Start a fit; return what it has prepared when inference begins, and end there."""
+@pytest.mark.parametrize("name", EVERY)
+def test_every_family_tells_of_a_code_and_scales_by_the_other_cells(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, y = spoiled()
+    estimator = getattr(fathomless, name)(random_state=0)
 
     class Prepared(Exception):
         pass
@@ -210,21 +210,10 @@ def prepared_by(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def stop(self: Any, prepared: Any) -> Any:
         raise Prepared(prepared)
 
-    def start(estimator: Any, *table: Any) -> Any:
-        monkeypatch.setattr(type(estimator), "_infer", stop)
-        with pytest.raises(Prepared) as seen:
-            estimator.fit(*table)
-        return seen.value.args[0]
-
-    return start
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_every_family_tells_of_a_code_and_scales_by_the_other_cells(name: str, prepared_by: Callable[..., Any]) -> None:
-    table, y = spoiled()
-    estimator = getattr(fathomless, name)(random_state=0)
-    with pytest.warns(DataWarning, match="column 'a' is -999 in 2 of 60 rows"):
-        prepared = prepared_by(estimator, table, y)
+    monkeypatch.setattr(type(estimator), "_infer", stop)
+    with pytest.warns(DataWarning, match="column 'a' is -999 in 2 of 60 rows"), pytest.raises(Prepared) as seen:
+        estimator.fit(table, y)
+    prepared = seen.value.args[0]
     rows = prepared.train.x if prepared.valid is None else np.concatenate([prepared.train.x, prepared.valid.x])
     assert np.abs(np.asarray(rows)).max() < 10.0  # in standard deviations of the other cells
     assert prepared.schema.columns[0].scale == pytest.approx(np.delete(y, [4, 9]).std())
@@ -251,12 +240,13 @@ def test_the_exported_module_knows_the_limits() -> None:
     np.testing.assert_allclose(said.numpy(), fitted.predict(table), rtol=1e-6)
 
 
-def test_densities_are_told_and_keep_their_scale(prepared_by: Callable[..., Any]) -> None:
+def test_densities_are_told_and_keep_their_scale() -> None:
     table, _ = spoiled()
+    make = IndianChefsDensity(sweeps=4, states=2, chains=2, engine="numpy", random_state=0)
     with pytest.warns(DataWarning, match="^column 'a' is -999 in 2 of 60 rows.*drop these rows"):
-        prepared = prepared_by(IndianChefsDensity(random_state=0), table)
-    assert prepared.target.scale[0] == pytest.approx(table["a"].std(ddof=0))
-    assert prepared.schema.columns[0].limits is None
+        fitted = make.fit(table)
+    assert fitted.target_.scale[0] == pytest.approx(table["a"].std(ddof=0))
+    assert fitted.schema_.columns[0].limits is None
 
 
 # ------------------------------------------------------------------------------------------------------- weights

@@ -178,7 +178,7 @@ def test_a_splitter_tests_every_row_once_in_each_repetition(
         (Purged(), "trains on 2 and tests on 1 of 24 rows"),
         (KFold, r"cv=KFold was given, which is a class; use cv=KFold\(\)"),
     ],
-    ids=str,
+    ids=lambda given: given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__),
 )
 def test_splitters_that_cannot_be_cross_fitted_are_refused(splitter: object, message: str) -> None:
     with pytest.raises(DataError, match=message):

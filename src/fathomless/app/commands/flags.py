@@ -32,6 +32,8 @@ def spoken(message: str) -> str:
     '--learning-rate nan was given; lower --width (now 8)'
     >>> spoken("weights__chains=1 was given; raise weights__sweeps (now 400)")
     '--hmc.chains 1 was given; raise --hmc.sweeps (now 400)'
+    >>> spoken("cv=0 was given; a whole number, or 'auto', or Folds(...) is allowed")
+    "--cv 0 was given; a whole number, or 'auto' is allowed"
     >>> spoken("weights='hmc' was given; 0 <= validation_fraction < 1 is allowed")
     '--weights hmc was given; 0 <= --validation-fraction < 1 is allowed'
     """
@@ -57,6 +59,7 @@ def spoken(message: str) -> str:
         return flag_of(found[0]) if found[0] in known else found[0]
 
     message = message.replace("or fit with unseen=", "or give unseen=")  # to the command that meets them
+    message = re.sub(r",? (?:and|or) (?:\w+=)?[A-Z]\w*\(\.\.\.\)", "", message)  # values that Python alone can give
     value = r"\b([a-z_]+)=(?:[\"']([^\"' ]+)[\"']|(True|False|None|-?(?:\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|inf))\b)"
     told = re.sub(value, say, message)
     return re.sub(r"(?<![\w'\"./-])(?:[a-z]+(?:_+[a-z]+)+(?![\w'\"./=(-])|[a-z]+(?= \(now ))", name_alone, told)

@@ -24,6 +24,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.continuous.accuracy import coupled
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
+from fathomless.families.continuous.options import Heun
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck, excess, transition
 from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.objective import elbo
@@ -193,7 +194,7 @@ def _jittered(settings: Mapping[str, Any], jitter: str, s: int) -> dict[str, flo
     seed = fold_in(settings["seed"], "jitter", s)
     X, y = cosine_gap(40, seed)
     rows = Rows(torch.as_tensor(X, dtype=torch.float32), torch.as_tensor(y, dtype=torch.float32)[:, None])
-    options, likelihood, epochs = {"jitter": jitter, "steps": 10}, Gaussian(1, noise=0.1), settings["epochs"]
+    options, likelihood, epochs = {"solver": Heun(jitter=jitter, steps=10)}, Gaussian(1, noise=0.1), settings["epochs"]
     model = network(options, 1, 1, seed)
     steps = training(options, epochs=epochs, batch_size=len(rows), evaluate_every=epochs)
     fit(model, likelihood, rows, training=steps, seed=seed)

@@ -49,6 +49,7 @@ def option(
     names: Sequence[str] = (),
     values: Mapping[Any, type] | None = None,
     without: Sequence[str] = (),
+    usual: "OptionValue | None" = None,
 ) -> Any:
     """Declare an option.
 
@@ -71,9 +72,11 @@ def option(
         for an option that is such a value and nothing else.
     without : sequence of str
         Options of these classes that have no effect here.
+    usual : OptionValue, optional
+        Value whose other options a plain value has; one with the defaults of its class by default.
     """
     limits = {"least": least, "most": most, "names": tuple(names)}
-    nested = {"values": dict(values or {}), "without": tuple(without)}
+    nested = {"values": dict(values or {}), "without": tuple(without), "usual": usual}
     return field(default=default, metadata={"kind": kind, "special": special, **limits, **nested})
 
 
@@ -108,6 +111,7 @@ def option_value(kind: Kind) -> Kind:
 
     Examples
     --------
+    >>> from dataclasses import dataclass
     >>> @option_value
     ... @dataclass(kw_only=True, frozen=True, repr=False)
     ... class Steps(OptionValue):
@@ -128,7 +132,7 @@ def _fields(kind: Any) -> tuple[Field[Any], ...]:
 def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
     """Return the value that a choice or a plain value stands for, or None for one without options of its own.
 
-    A plain value has the other options of the default of `declared`, if that is a value with options.
+    A plain value has the other options of the usual value of `declared`.
 
     Parameters
     ----------
@@ -143,7 +147,7 @@ def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
     for name, kind in values.items():
         if kind.plain:
             if _is_plain(next(f for f in _fields(kind) if f.name == kind.plain), given):
-                usual = declared.default if isinstance(declared.default, kind) else kind()
+                usual = declared.metadata["usual"] or kind()
                 return cast(OptionValue, replace(cast(Any, usual), **{kind.plain: given}))
         elif (given is None or isinstance(given, str)) and given == name:
             return kind()
@@ -205,7 +209,7 @@ def chosen(declared: Field[Any], given: Any) -> Any:
 def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
     """Return the options of a class of values that have an effect for the option that takes it, by name.
 
-    Their defaults are those of the default of `declared`, if that is a value of the class.
+    Their defaults are those of the usual value of `declared`, if there is one.
 
     Parameters
     ----------
@@ -215,11 +219,12 @@ def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
         One of its classes of values.
     """
     found = {f.name: f for f in _fields(kind) if f.name not in declared.metadata["without"]}
-    if not isinstance(declared.default, kind):
+    usual = declared.metadata["usual"]
+    if usual is None:
         return found
     copies = {name: copy.copy(one) for name, one in found.items()}
     for name, one in copies.items():
-        one.default = getattr(declared.default, name)
+        one.default = getattr(usual, name)
     return copies
 
 

@@ -97,6 +97,7 @@ def option(
     names: Sequence[str],
     values: Mapping[Any, type],
     without: Sequence[str],
+    usual: Any = None,
 ) -> None:
     """Check an option against its declaration in :mod:`fathomless.estimators.declaring`, as far as it is plain.
 
@@ -104,8 +105,8 @@ def option(
     ----------
     name, value
         The option.
-    kind, special, least, most, names, values, without
-        As :func:`~fathomless.estimators.declaring.option` declares them.
+    kind, special, least, most, names, values, without, usual
+        As :func:`~fathomless.estimators.declaring.option` declares them; `usual` needs no check.
 
     Raises
     ------

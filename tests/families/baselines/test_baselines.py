@@ -338,7 +338,7 @@ def test_families_register_the_options_that_their_estimators_have() -> None:
         for task, kind in zip(TASKS, kinds, strict=True):
             registered = {o.name: o.default for o in options(families()[name], task).values()}
             assert {o.name: o.default for o in options_of(kind)} == registered
-            assert kind().get_params() == {o.name: o.default for o in options_of(kind)}
+            assert kind().get_params(deep=False) == {o.name: o.default for o in options_of(kind)}
             assert family_of(kind()) is families()[name]
         shared = {o.name: o.default for o in options_of(kinds[0]) if not o.name.startswith("class_")}
         assert shared.items() <= {o.name: o.default for o in options_of(kinds[1])}.items()

@@ -16,7 +16,7 @@ from fathomless.families.continuous import reversible
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.options import ContinuousOptions
+from fathomless.families.continuous.options import ContinuousOptions, Heun
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.reversible import Slopes
 from fathomless.families.continuous.solve import Noise, PathInference, Solution
@@ -150,7 +150,7 @@ def test_reversible_refuses_contraction(dtype: torch.dtype, allowed: float, refu
         if (share, feedback) == (allowed, 0.0):
             model.draw(rows(dtype), 2)
             continue
-        with pytest.raises(DataError, match=r"contract at rate .* set gradient='checkpointed'"):
+        with pytest.raises(DataError, match=r"contract at rate .* set solver__gradient='checkpointed'"):
             model.draw(rows(dtype), 2)
         model.eval().draw(rows(dtype), 2)  # the chain has no such limit
 
@@ -159,7 +159,7 @@ def test_options_that_do_not_fit_are_refused() -> None:
     for wrong in ({"estimator": "sticking"}, {"estimator": "full"}, {"solver": "euler"}):
         with pytest.raises(DataError, match="gradient='checkpointed'"):
             PathInference(gradient="reversible", **wrong)
-    assert ContinuousOptions(gradient="reversible").gradient == "reversible"
+    assert ContinuousOptions(solver=Heun(gradient="reversible")).solver == Heun(gradient="reversible")
 
 
 def test_memory_does_not_grow_with_the_steps() -> None:

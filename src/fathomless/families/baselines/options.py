@@ -166,5 +166,5 @@ class EnsembleOptions(FiniteOptions):
     """
 
     n_restarts: "int | Restarts" = option(
-        Restarts(count=5, keep="average"), "whole", least=1, most=10_000, values={"restarts": Restarts}
+        5, "whole", least=1, most=10_000, values={"restarts": Restarts}, usual=Restarts(count=5, keep="average")
     )

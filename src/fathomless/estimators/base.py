@@ -510,7 +510,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
         given = {**given, "callbacks": None, "checkpoint": None}
         if "cv" in given:
-            given["cv"] = saving.folds(given["cv"], self._split_by)
+            given["cv"] = saving.saved_folds(given["cv"], self._split_by)
         if not isinstance(given["random_state"], int | np.integer):
             given["random_state"] = None
         return {name: saving.encoded(given[name], self._saved_values()) for name in sorted(given)}

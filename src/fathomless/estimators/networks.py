@@ -3,6 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import Field
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -46,13 +47,17 @@ class Networks(TableOptions, ABC):
 
     def _choice(self, name: str) -> Any:
         """Return the name of a choice, also where a value with options was given; None without such an option."""
-        declared = next((option for option in options_of(type(self)) if option.name == name), None)
+        declared = self._declared(name)
         return None if declared is None else chosen(declared, getattr(self, name))
 
     def _value(self, name: str) -> Any:
         """Return the value with options that an option stands for; None for a choice, or a family, that has none."""
-        declared = next((option for option in options_of(type(self)) if option.name == name), None)
+        declared = self._declared(name)
         return None if declared is None else value_of(declared, getattr(self, name))
+
+    def _declared(self, name: str) -> Field[Any] | None:
+        """Return the declaration of an option, if the family has it."""
+        return next((option for option in options_of(type(self)) if option.name == name), None)
 
     def _checkpoint(self) -> CheckpointOptions:
         """Return the options of checkpoints."""

@@ -168,7 +168,7 @@ class SplitPlan:
         return not (isinstance(self.folds, str) and self.folds == "random")
 
     @property
-    def split(self) -> bool:
+    def from_splits(self) -> bool:
         """True if folds come from splits or partitions, where equal rows of a fold are merged and sorted."""
         if isinstance(self.folds, str):
             return False
@@ -283,7 +283,7 @@ def prepare(
     rows = _arranged(table, plan.ordered, found)
     folds = _folds(table, rows, plan, seed)
     apart = rows.apart and not plan.ordered
-    if folds is not None and (apart or plan.split) and table.count <= SMALL_BATCH:
+    if folds is not None and (apart or plan.from_splits) and table.count <= SMALL_BATCH:
         rows, folds = _joined(rows, folds)
     dtype = dtype or choose_dtype(precision, table.count, 1 if folds is None else int(folds.max()) + 1)
     weight, unit = rows.weight, rows.unit

@@ -317,9 +317,7 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
 
     def of_default(name: str, value: Any) -> bool:
         place = moved(kind).get(name)
-        if place is None:
-            return False
-        if place.whole(value):
+        if place is None or place.whole(value):
             return False
         class_ = declared[place.option].metadata["values"][place.choice]
         inner = nested_fields(declared[place.option], class_)[place.name]

@@ -25,8 +25,8 @@ __all__ = [
     "encoded",
     "explained",
     "fingerprint",
-    "folds",
     "foreign",
+    "saved_folds",
 ]
 
 #: What a manifest holds in place of an option that was a function.
@@ -132,7 +132,7 @@ def encoded(value: Any, classes: Mapping[str, type]) -> Any:
     raise DataError(f"an option of type {name} cannot be saved; allowed are plain values and {', '.join(classes)}")
 
 
-def folds(cv: Any, made: tuple[Any, Any]) -> Any:
+def saved_folds(cv: Any, made: tuple[Any, Any]) -> Any:
     """Return the option `cv` of a fit with the folds in place of a splitter, and a plain array in place of others.
 
     Parameters

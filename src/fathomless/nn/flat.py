@@ -88,7 +88,7 @@ def unflattened(network: nn.Module, weights: Tensor) -> dict[str, Tensor]:
 
     Examples
     --------
-    >>> {name: part.shape for name, part in unflattened(nn.Linear(3, 2), torch.zeros(5, 8)).items()}
+    >>> {name: part.shape for name, part in unflattened(nn.Linear(3, 2), torch.zeros(5, 8, device="cpu")).items()}
     {'weight': torch.Size([5, 2, 3]), 'bias': torch.Size([5, 2])}
     """
     named = dict(network.named_parameters())

@@ -23,7 +23,7 @@ Command = Callable[[argparse.Namespace], int]
 
 _DATA = "CSV, JSON lines (also compressed), Excel, Parquet or Feather; - reads standard input"
 _FIRST = ("weights",)  # options of the networks that stand among those that matter most
-_NESTED = "only with one choice of another option"  # heading of the options of values
+_NESTED = "of another option, or of one of its choices"  # heading of the options of values
 _THREADS = 1024  # more would only be slower, and systems have their limits
 _ABOUT = """You bring the data; the posterior brings the network.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
 
-from fathomless.estimators.declaring import OptionValue, described, having_option, nested_options, value_of
+from fathomless.estimators.declaring import described, having_option, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
 from fathomless.estimators.renamed import moved, renaming
 from fathomless.families.family import Family
@@ -42,7 +42,8 @@ def spoken(message: str) -> str:
     except DataError:  # of a package that brings a broken one, which is then what there is to say
         return message
     every = ((family, task) for family in found.values() for task in family.tasks)
-    known = {name for family, task in every for name in options(family, task)} | {"methods", *_nested_flags()}
+    known = {name for family, task in every for name in options(family, task)} | {"methods"}
+    known |= {name for family in found.values() for name, *_ in nested_options(options_of(family.options))}
     known |= {old for family in found.values() for old in moved(family.options)}
     speakers = {f"{name}: " for family in found.values() for name in family.estimators}
     message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
@@ -75,25 +76,24 @@ def flag_of(name: str) -> str:
     >>> flag_of("cv__n_splits"), flag_of("cv__n_repeats")
     ('--cv', '--folds.n-repeats')
     """
-    return _nested_flags().get(name) or f"--{name.replace('_', '-')}"
+    outer, _, inner = name.partition("__")
+    for family in families().values() if inner else ():
+        for option in options_of(family.options):
+            if option.name == outer and having_option(option, inner):
+                return _nested_flag(option, inner)
+    return f"--{name.replace('_', '-')}"
 
 
-def _nested_flags() -> dict[str, str]:
-    """Return nested name -> flag of every option of a value."""
-    declared = [option for family in families().values() for option in options_of(family.options)]
-    return {name: _nested_flag(option, inner) for name, option, _, inner in nested_options(declared)}
-
-
-def _nested_flag(option: "Field[Any]", inner: "Field[Any]") -> str:
+def _nested_flag(option: "Field[Any]", inner: str) -> str:
     """Return the flag of an option of a value; that of the outer option gives the one that may be given alone."""
-    if inner.name in {class_.plain for class_ in having_option(option, inner.name).values()}:
+    if inner in {class_.plain for class_ in having_option(option, inner).values()}:
         return f"--{option.name.replace('_', '-')}"
-    return f"--{_prefix(option, inner)}.{inner.name.replace('_', '-')}"
+    return f"--{_prefix(option, inner)}.{inner.replace('_', '-')}"
 
 
-def _prefix(option: "Field[Any]", inner: "Field[Any]") -> str:
+def _prefix(option: "Field[Any]", inner: str) -> str:
     """Return the choice that has an option alone, or the option itself if it is one value, or several choices share."""
-    choices = having_option(option, inner.name)
+    choices = having_option(option, inner)
     (key, class_), *others = choices.items()
     alone = not others and (bool(class_.plain) or option.metadata["kind"] == "choice")
     return str(key) if alone else option.name
@@ -114,12 +114,12 @@ def nested_arguments(group: Any) -> None:
             class_ = option.metadata["values"][key]
             if inner.name == class_.plain or inner.metadata["kind"] == "object":  # the latter are for Python alone
                 continue
-            dest = f"{_prefix(option, inner)}.{name}"
+            dest = f"{_prefix(option, inner.name)}.{name}"
             declared.setdefault(dest, {})[structure] = inner
             text = described(class_)[inner.name][1].rstrip(".")
             choices = " or ".join(filter(None, having_option(option, inner.name)))
             needed = f"; with {flag_of(option.name)} {choices}" if choices and not class_.plain else ""
-            said[dest] = _nested_flag(option, inner), f"{text}{needed}"
+            said[dest] = _nested_flag(option, inner.name), f"{text}{needed}"
     for name, found in declared.items():
         flag, text = said[name]
         add_option(group, flag, name, found, text)
@@ -198,8 +198,6 @@ def add_option(group: Any, flag: str, name: str, declared: Mapping[str, "Field[A
 
 
 def _worded(value: object) -> str:
-    if isinstance(value, OptionValue) and value.plain:
-        return _worded(getattr(value, value.plain))
     return (
         {None: "none", True: "yes", False: "no"}.get(value, str(value))
         if isinstance(value, bool | None)
@@ -289,7 +287,7 @@ def _declared(family: Family, task: str) -> "dict[str, Field[Any]]":
     """Return the options of a family for a task as the parser names them, those of values among them."""
     declared = options(family, task)
     nested = nested_options(tuple(declared.values()))
-    return {**declared, **{f"{_prefix(option, inner)}.{name}": inner for name, option, _, inner in nested}}
+    return {**declared, **{f"{_prefix(option, inner.name)}.{name}": inner for name, option, _, inner in nested}}
 
 
 def _foreign(name: str, structure: str) -> str:

@@ -30,7 +30,7 @@ from fathomless.system import checks, memory
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, building, fold_in
 
-__all__ = ["ConditionalGraphs", "DensityGraphs", "GraphMoves"]
+__all__ = ["ConditionalGraphs", "DensityGraphs", "GraphMoves", "Graphs"]
 
 _FORWARD = 80  # draws of each state by which chains of a density are compared
 _LARGE, _WIDE = 20_000, 40  # rows and columns from which on the time is estimated first
@@ -121,10 +121,8 @@ class GraphMoves:
 
 
 @dataclass(frozen=True)
-class ConditionalGraphs:
-    """Posterior over graphs of a regression or classification.
-
-    Columns that predict are inputs of the graph, at the top; targets stand at its bottom.
+class Graphs:
+    """Posterior over graphs of a table.
 
     Attributes
     ----------
@@ -132,14 +130,37 @@ class ConditionalGraphs:
         Problem, its table, and p(y | f).
     moves : GraphMoves
         Options of the sampler.
-    weight_draws : int
-        Draws of the hidden units of each state, by which chains are compared.
     """
 
     problem: Problem
     table: Prepared
     likelihood: Likelihood
     moves: GraphMoves
+
+    def model(self, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> IndianChefs:
+        """Return the model of the states that chains kept, given the weights of the chains."""
+        inputs, seed = self.table.inputs, self.table.seed
+        with building(seed):
+            model = cast(IndianChefs, self.problem.networks._build_model(inputs, self.likelihood, seed, torch.float64))
+        states = [state for chain in chains for state in chain.kept]
+        number = [chain.number for chain in chains for _ in chain.kept]
+        share = [weight / len(chain.kept) for chain, weight in zip(chains, weights, strict=True) for _ in chain.kept]
+        model.fill(states, number, [math.log(one) if one > 0.0 else -math.inf for one in share])
+        return model
+
+
+@dataclass(frozen=True)
+class ConditionalGraphs(Graphs):
+    """Posterior over graphs of a regression or classification.
+
+    Columns that predict are inputs of the graph, at the top; targets stand at its bottom.
+
+    Attributes
+    ----------
+    weight_draws : int
+        Draws of the hidden units of each state, by which chains are compared.
+    """
+
     weight_draws: int
 
     @property
@@ -160,29 +181,17 @@ class ConditionalGraphs:
         noise = as_generator(fold_in(self.table.seed, "weigh"))
         return log_predictive(self.model([chain], [1.0]).draw(x, self.weight_draws, noise), self.likelihood, y)
 
-    def model(self, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> IndianChefs:
-        """Return the model of the states that chains kept."""
-        return _model(self.problem, self.table, self.likelihood, chains, weights)
-
 
 @dataclass(frozen=True)
-class DensityGraphs:
+class DensityGraphs(Graphs):
     """Posterior over graphs of the density of a table.
 
     Attributes
     ----------
-    problem, table, likelihood
-        Problem, its table, and p(y | f).
-    moves : GraphMoves
-        Options of the sampler.
     margin : float
         As the option of estimators.
     """
 
-    problem: Problem
-    table: Prepared
-    likelihood: Likelihood
-    moves: GraphMoves
     margin: float
 
     @property
@@ -217,29 +226,8 @@ class DensityGraphs:
         found[inside] += scale.log_jacobian(a[inside])
         return torch.as_tensor(found, device="cpu")
 
-    def model(self, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> IndianChefs:
-        """Return the model of the states that chains kept."""
-        return _model(self.problem, self.table, self.likelihood, chains, weights)
-
     def _scale(self) -> LogitScale:
         return LogitScale.of(cast(Rows, self.table.train).y.cpu().numpy(), self.margin)
-
-
-def _model(
-    problem: Problem,
-    table: Prepared,
-    likelihood: Likelihood,
-    chains: Sequence[Chain[Any]],
-    weights: Sequence[float],
-) -> IndianChefs:
-    """Return the model of the states that chains kept."""
-    with building(table.seed):
-        model = cast(IndianChefs, problem.networks._build_model(table.inputs, likelihood, table.seed, torch.float64))
-    states = [state for chain in chains for state in chain.kept]
-    number = [chain.number for chain in chains for _ in chain.kept]
-    share = [weight / len(chain.kept) for chain, weight in zip(chains, weights, strict=True) for _ in chain.kept]
-    model.fill(states, number, [math.log(one) if one > 0.0 else -math.inf for one in share])
-    return model
 
 
 def _tell_the_time(sampler: GraphSampler, plan: Plan, seed: int) -> None:

@@ -22,7 +22,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.variational.batched import BatchedRun, BatchedRuns
 from fathomless.inference.variational.batched import _epoch as many_epoch
-from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.padded import PaddedRows
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.likelihoods import Categorical
@@ -48,7 +48,7 @@ def test_epoch_of_networks_side_by_side(benchmark: BenchmarkFixture, number: int
     net, law, training = MLP(2, 2, 32), posterior(7, "poisson"), Training(epochs=10**6, structure_rate=1e-9)
     models = [UnboundedDepth(net.layer, net.head, law=law, seed=seed) for seed in range(number)]
     runs = BatchedRuns([BatchedRun(model, Categorical(2), training, seed) for seed, model in enumerate(models)])
-    rows = Stack.of("training", [Rows(*data())] * number, number)
+    rows = PaddedRows.of("training", [Rows(*data())] * number, number)
     benchmark(many_epoch, runs, rows)
 
 

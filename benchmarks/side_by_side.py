@@ -41,16 +41,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
+from fathomless.data.stacked_rows import StackedRows
 from fathomless.families.baselines.model import finite_network, mean_field_network
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.sparse.model import SparseNetwork
-from fathomless.inference.out_of_fold.crossfit import Together
+from fathomless.inference.out_of_fold.crossfit import StackedLikelihood
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational import batched, svi
 from fathomless.inference.variational.batched import BatchedRun, BatchedRuns
-from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.padded import PaddedRows
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, TabularTransformer
 from fathomless.nn.bayesian import bayesian
@@ -184,8 +184,8 @@ class OwnLaws:
 
     def __init__(self, models: Sequence[UnboundedDepth], training: Training) -> None:
         first = models[0]
-        self.model, self.training, self.count, self.step = first.side_by_side(models[1:]), training, len(models), 0
-        self.noise = Together([Gaussian() for _ in models]).to(first._weights_dtype())
+        self.model, self.training, self.count, self.step = first.stack(models[1:]), training, len(models), 0
+        self.noise = StackedLikelihood([Gaussian() for _ in models]).to(first._weights_dtype())
         self.eta = nn.Parameter(torch.stack([model._eta().detach() for model in models]))
         weights = [p for name, p in self.model.named_parameters() if name not in self.model.structure_parameters()]
         structure = {"params": [self.eta], "lr": training.learning_rate * training.structure_rate}
@@ -218,7 +218,7 @@ class OwnLaws:
             with torch.no_grad():
                 self.law = self._law()
 
-    def epoch(self, rows: Blocks) -> None:
+    def epoch(self, rows: StackedRows) -> None:
         """Pass over the rows once."""
         for batch in rows.batches(BATCH, self.order):
             self.advance(batch, rows.index.shape[1])
@@ -231,9 +231,9 @@ def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way],
     own, models = [start(i) for i in range(count)], [start(i) for i in range(count)]
     noise = [Gaussian().to(dtype) for _ in range(3 * count)]
     members = [BatchedRun(own[i], noise[i], trainings[i], i) for i in range(count)]
-    runs, stack = BatchedRuns(members), Stack.of("training", rows, count)
+    runs, stack = BatchedRuns(members), PaddedRows.of("training", rows, count)
     alone = [Run(start(i), noise[count + i], trainings[i], i) for i in range(count)]
-    blocks = Blocks.of(rows, [torch.arange(len(rows))] * count)
+    blocks = StackedRows.of(rows, [torch.arange(len(rows))] * count)
     sparse = [model for model in models if isinstance(model, SparseNetwork)]
     deep = [model for model in models if isinstance(model, UnboundedDepth)]
     found: dict[str, Way] = {
@@ -242,8 +242,8 @@ def ways(case: str, count: int, width: int, rows: Rows) -> tuple[dict[str, Way],
     }
     trained = {"vmap": own, "in_turn": [one.model for one in alone]}
     if case != "drawn":
-        joint = deep[0].side_by_side(deep[1:]) if deep else StackedSparse(sparse, [t.temperature for t in trainings])
-        run = Run(joint, Together(noise[2 * count :]).to(dtype), trainings[0], 0)
+        joint = deep[0].stack(deep[1:]) if deep else StackedSparse(sparse, [t.temperature for t in trainings])
+        run = Run(joint, StackedLikelihood(noise[2 * count :]).to(dtype), trainings[0], 0)
         found["stacked"], trained["stacked"] = lambda: svi._epoch(run, blocks), [joint]
     if case == "restarts":
         laws = OwnLaws(copy.deepcopy(deep), trainings[0])

@@ -30,7 +30,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES
 from fathomless.families.sparse.temperature import compared
-from fathomless.inference.out_of_fold.crossfit import held
+from fathomless.inference.out_of_fold.crossfit import predict_held_out
 from fathomless.inference.out_of_fold.noise import density
 from fathomless.system.errors import ConvergenceWarning
 from tables import halves
@@ -107,7 +107,7 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
     for share in SHARES:
         rows, judges, _ = temperature._divided(table, seed, share)
         fits = own._trained(prepared, rows, judges, TEMPERATURES)
-        seen = [held(one.model, judges, seed, own.weight_draws) for one in fits]
+        seen = [predict_held_out(one.model, judges, seed, own.weight_draws) for one in fits]
         each = torch.stack(
             [temperature._left_out(s, one.likelihood, noise, None) for s, one in zip(seen, fits, strict=True)]
         )
@@ -120,7 +120,9 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
             likelihood = noise(seen[i], fits[i].likelihood)
             for what, networks in (("kept", fits), ("all rows", whole)):
                 with torch.no_grad():
-                    value = density(held(networks[i].model, test, seed, own.weight_draws), likelihood).mean()
+                    value = density(
+                        predict_held_out(networks[i].model, test, seed, own.weight_draws), likelihood
+                    ).mean()
                 found[f"{share:.0%} held out, {rule}, {what}"] = TEMPERATURES[i], float(value) - unit
     return found
 

@@ -35,15 +35,15 @@ from fathomless.families.manifold.candidates import CandidateStage
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.stages import StagedRun
 from fathomless.inference.mcmc.scales import observation
-from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
+from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational import svi
 from fathomless.inference.variational.batched import BatchedRun, BatchedRuns
 from fathomless.inference.variational.batched import _epoch as many_epoch
-from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.padded import PaddedRows
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
-from fathomless.nn.stacked import stacked
+from fathomless.nn.stacked import stack
 from fathomless.posterior.laws import DepthLaw, StickBreaking, TruncatedPoisson
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 
@@ -133,7 +133,7 @@ def many() -> None:
             members = [
                 BatchedRun(m, Categorical(2), t, i) for i, (m, t) in enumerate(zip(models, trainings, strict=True))
             ]
-            runs, rows = BatchedRuns(members), Stack.of("training", [Rows(x, y)] * number, number)
+            runs, rows = BatchedRuns(members), PaddedRows.of("training", [Rows(x, y)] * number, number)
             pairs = [(clock(bare), clock(lambda: many_epoch(runs, rows)) / number) for _ in range(40)][10:]  # noqa: B023
             ratios = sorted(mine / theirs for theirs, mine in pairs)
             base = statistics.median(theirs for theirs, _ in pairs)
@@ -205,7 +205,7 @@ def leapfrog() -> None:
         sampler = NetworkSampler(network, x, observation(Gaussian(), y, None), leapfrogs=50)
         generators = [np.random.default_rng(k) for k in range(8)]
         states = [sampler.start(generator) for generator in generators]
-        modules, tiled, targets = stacked([network] * 8), x.repeat(8, 1), y.repeat(8, 1)
+        modules, tiled, targets = stack([network] * 8), x.repeat(8, 1), y.repeat(8, 1)
 
         def passes(modules: nn.Module = modules, tiled: torch.Tensor = tiled, targets: torch.Tensor = targets) -> None:
             for _ in range(50):

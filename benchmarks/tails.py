@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fathomless.inference.out_of_fold import noise
-from fathomless.inference.out_of_fold.crossfit import Held
+from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.posterior.likelihoods import Gaussian, StudentT
 
 Draw = Callable[[np.random.Generator, int], Any]
@@ -29,11 +29,11 @@ LAWS: dict[str, Draw] = {
 }
 
 
-def held(y: Any) -> Held:
+def held(y: Any) -> OutOfFold:
     """Return rows of a network that predicts 0."""
     one, rows = torch.zeros(1, dtype=torch.float64), torch.arange(len(y))
     f = torch.zeros(1, len(y), 1, dtype=torch.float64)
-    return Held(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)
+    return OutOfFold(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)
 
 
 def main() -> None:
@@ -51,7 +51,9 @@ def main() -> None:
             for most in (math.inf, bound):
                 noise._MOST_OF_A_ROW = most
                 tables = [held(draw(np.random.default_rng(seed), rows)) for seed in range(asked.tables)]
-                share = float(np.mean([isinstance(noise.choose(one, Gaussian().double()), StudentT) for one in tables]))
+                share = float(
+                    np.mean([isinstance(noise.choose_noise(one, Gaussian().double()), StudentT) for one in tables])
+                )
                 cells += f"{f'{share:.2f} ± {math.sqrt(share * (1 - share) / asked.tables):.2f}':>16}"
             print(f"{name:<28}{rows:>6}{cells}", flush=True)
 

@@ -10,7 +10,7 @@ An experiment is a module of this package with two functions::
 
 A request (:class:`~experiments.results.Request`) names its mode: ``"smoke"`` takes seconds on one core and needs no
 more data than it says, ``"full"`` is the experiment. A full run is cut into parts
-(:func:`fathomless.system.parts.run_parts`), each kept in the folder `out` as soon as it is done, so that a run which
+(:func:`fathomless.system.jobs.run_parts`), each kept in the folder `out` as soon as it is done, so that a run which
 was interrupted goes on where it stood. ``figure`` draws a result, also one that was read back from its file, with what
 :mod:`fathomless.plots` offers.
 

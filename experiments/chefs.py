@@ -15,7 +15,7 @@ from experiments.results import Request, Result, Value, summed_up
 from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.simulate import sample
 from fathomless.system.errors import DataError
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["LAWS", "figure", "run"]

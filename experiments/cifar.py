@@ -45,7 +45,7 @@ from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.structure import ListedPosterior
 from fathomless.system import io
 from fathomless.system.errors import DataError
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["Pixels", "Setup", "figure", "run", "setup", "train"]

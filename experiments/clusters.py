@@ -39,7 +39,7 @@ from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import auroc
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import predictive
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["METHODS", "PROTOCOLS", "figure", "grid", "law", "posterior", "run", "sample"]

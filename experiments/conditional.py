@@ -17,7 +17,7 @@ from experiments.results import Request, Result, Value, paired, repeated
 from experiments.uci import split
 from fathomless.data import datasets
 from fathomless.families.registry import estimator_class, families
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 
 __all__ = ["MODELS", "TABLES", "figure", "run"]
 

@@ -20,7 +20,7 @@ from fathomless.families.continuous.dynamics import ConvDynamics
 from fathomless.inference.runs.distributed import local_device
 from fathomless.inference.variational.svi import fit
 from fathomless.posterior.likelihoods import Categorical
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["MULTIPLES", "PROTOCOLS", "figure", "run"]

@@ -21,7 +21,7 @@ from fathomless.families.baselines.estimator import MeanFieldNetworkRegressor
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.posterior.metrics import nll, rmse
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 
 __all__ = ["MODELS", "figure", "run"]
 

@@ -26,7 +26,7 @@ from fathomless.data import datasets
 from fathomless.families.graph.estimator import IndianChefsDensity
 from fathomless.families.graph.state import Floats
 from fathomless.nn.flows import Flow
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["TABLES", "figure", "run", "table"]

@@ -18,7 +18,7 @@ from experiments.results import Request, Result, Value, repeated
 from fathomless.data import datasets
 from fathomless.families.continuous.dynamics import ConvDynamics
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 
 __all__ = ["KINDS", "MULTIPLES", "convolutions", "figure", "run"]
 

@@ -36,7 +36,7 @@ from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["METHODS", "Sampled", "figure", "hamiltonian", "prior_output", "r_hat", "run"]

@@ -14,7 +14,7 @@ import numpy as np
 from experiments.results import Request, Result, Value, paired, repeated
 from fathomless.data.datasets import spiral
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["figure", "run"]

@@ -41,7 +41,7 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical
 from fathomless.posterior.metrics import accuracy, brier, expected_calibration_error
 from fathomless.posterior.model import Model
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "Perceptron", "convolutional", "figure", "fully_connected", "pixels", "run"]

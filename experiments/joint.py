@@ -20,7 +20,7 @@ from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.sparse.model import inclusion_table
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.metrics import nll, rmse
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 
 __all__ = ["WEIGHTS", "figure", "run"]
 

@@ -25,7 +25,7 @@ from experiments.results import Request, Result, Value
 from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
 from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["COEFFICIENTS", "LOG_EVIDENCE", "POINTS", "figure", "gradients", "run"]

@@ -35,7 +35,7 @@ from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior, SlabStart
 from fathomless.posterior.likelihoods import Bernoulli
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 
 __all__ = ["PROTOCOLS", "SUPPORT", "Protocol", "figure", "network", "regenerated", "run"]

@@ -39,7 +39,7 @@ from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Likelihood
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["MODELS", "figure", "run"]

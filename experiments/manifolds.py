@@ -26,14 +26,14 @@ from experiments.results import Request, Result, Value, repeated
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, Decoder
-from fathomless.families.manifold.fit import Manifold, Recipe
+from fathomless.families.manifold.fit import Manifold, ManifoldConfig
 from fathomless.families.manifold.latent import DecoderLaw, LatentLaw
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatNetwork
 from fathomless.families.manifold.stages import run_stages
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["CENTRES", "bumps", "figure", "gap_rows", "mean_field", "run", "shares"]
@@ -119,7 +119,7 @@ def _weights_of(model: ProjectedNetwork, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _three(
-    manifold: Manifold, settings: Mapping[str, Any], recipe: Recipe, start: Tensor
+    manifold: Manifold, settings: Mapping[str, Any], recipe: ManifoldConfig, start: Tensor
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], Likelihood, float]:
     """Return weights, and their log weights, of the posterior, the candidates and mean field; noise; reconstruction."""
     found = run_stages(manifold.plan(), manifold.seed).found
@@ -145,7 +145,7 @@ def _bumps_part(settings: Mapping[str, Any], s: int) -> dict[str, Any]:
     slopes, places = (torch.rand(count, 3, generator=noise, dtype=torch.float64) for _ in range(2))
     slopes, places = 1.5 + slopes, 9.0 * places - 4.5
     start = torch.cat([slopes, -slopes * places, 0.5 * torch.ones_like(slopes), torch.zeros_like(slopes[:, :1])], 1)
-    recipe = Recipe(
+    recipe = ManifoldConfig(
         prior=WeightPrior(3.0),
         candidates=count,
         candidate_steps=settings["candidate_steps"],
@@ -179,7 +179,7 @@ def _gap_part(settings: Mapping[str, Any], s: int) -> dict[str, Any]:
     seed = fold_in(settings["seed"], "gap", s)
     rows, truth, sigma = gap_rows(seed)
     count = settings["gap_candidates"]
-    recipe = Recipe(
+    recipe = ManifoldConfig(
         prior=WeightPrior(1.0),
         candidates=count,
         anchored=True,

@@ -38,7 +38,7 @@ from fathomless.posterior.likelihoods import Laplace, Likelihood
 from fathomless.posterior.metrics import coverage, nll
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import predictive
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["TOYS", "Toy", "figure", "run", "scored"]

@@ -20,7 +20,7 @@ from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.nn.architectures import Architecture, SequenceTransformer, TabularTransformer
 from fathomless.posterior.distributions import ClassPredictive
 from fathomless.posterior.metrics import accuracy, expected_calibration_error, nll
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 
 __all__ = ["ImageRows", "figure", "run"]
 

@@ -30,7 +30,7 @@ from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.objective import elbo
 from fathomless.inference.variational.svi import fit
 from fathomless.posterior.likelihoods import Gaussian
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["JITTERS", "SCHEMES", "divergence", "errors", "figure", "run"]

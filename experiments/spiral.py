@@ -22,7 +22,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.batched import BatchedRuns, densities, fit_batched
-from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.padded import PaddedRows
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.laws import (
@@ -37,7 +37,7 @@ from fathomless.posterior.laws import (
     UniformPrior,
 )
 from fathomless.posterior.likelihoods import Categorical
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["PROTOCOLS", "ROTATIONS", "Protocol", "figure", "run", "train"]
@@ -166,7 +166,7 @@ def train(
     starts = [(*cell, *((m,) if m else ())) for cell in cells for m in range(number)]
     sets = [_data(rows, rotation, repetition, seed) for rotation, repetition, *_ in starts]
     fitted, valid, test = ([one[k] for one in sets] for k in range(3))
-    held, last = (Stack.of(name, part, len(starts)) for name, part in (("validation", valid), ("test", test)))
+    held, last = (PaddedRows.of(name, part, len(starts)) for name, part in (("validation", valid), ("test", test)))
     watch = _Watch(held, last, number, early and number == 1)
     every = fit_batched(
         [_model(base, p, fold_in(seed, base, *start)) for start in starts],
@@ -195,7 +195,7 @@ class _Watch:
     With `early`, a network that classifies every validation row rightly is done: no later epoch can be better.
     """
 
-    def __init__(self, valid: Stack, test: Stack, number: int, early: bool) -> None:
+    def __init__(self, valid: PaddedRows, test: PaddedRows, number: int, early: bool) -> None:
         self.valid, self.test, self.number, self.early = valid, test, number, early
         self.seen: list[list[tuple[float, float, float, float]]] = [[] for _ in range(len(valid.counts) // number)]
 

@@ -18,7 +18,7 @@ from experiments.results import Request, Result, Value, summed_up
 from fathomless.data.datasets import spiral
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import fold_in
 
 __all__ = ["KINDS", "TABLES", "figure", "run", "table"]

@@ -26,7 +26,7 @@ from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.nn.architectures import MLP
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.posterior.metrics import nll, rmse
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 
 __all__ = ["DEEP", "SHALLOW", "SPLITS", "figure", "plan", "run", "split"]
 

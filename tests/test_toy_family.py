@@ -18,7 +18,7 @@ import torch
 import fathomless
 from commands import Call
 from fathomless.app import runs
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.families import registry
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system import io
@@ -141,13 +141,13 @@ def test_it_has_a_page_with_its_own_words(kind: type, toy: Path, tmp_path: Path)
 def test_it_is_examined_by_its_own_rules_beside_those_of_all(toy: Path) -> None:
     X, y = quadratic()
     narrow = ToyRegressor(**{**SHORT, "max_degree": 1, "epochs": 30}).fit(X, 5.0 * X[:, 0])
-    titles = [finding.title for finding in examine(narrow, [], rows=len(X))]
+    titles = [finding.title for finding in diagnose(narrow, [], rows=len(X))]
     assert "The degree is at its bound" in titles
     assert "The training was short" in titles
-    advice = next(finding for finding in examine(narrow, [], rows=len(X)) if "bound" in finding.title)
+    advice = next(finding for finding in diagnose(narrow, [], rows=len(X)) if "bound" in finding.title)
     assert "max_degree (now 1)" in advice.remedy
     free = ToyRegressor(**SHORT).fit(X, y)
-    assert "The degree is at its bound" not in [finding.title for finding in examine(free, [], rows=len(X))]
+    assert "The degree is at its bound" not in [finding.title for finding in diagnose(free, [], rows=len(X))]
 
 
 def test_its_papers_are_cited_with_all_others_and_alone(toy: Path) -> None:
@@ -156,7 +156,7 @@ def test_its_papers_are_cited_with_all_others_and_alone(toy: Path) -> None:
 
 
 def test_what_the_family_lacks_is_refused_by_name(toy: Path) -> None:
-    with pytest.raises(DataError, match=r"PolynomialMixture, which has no .*Stackable"):
+    with pytest.raises(DataError, match=r"PolynomialMixture, which has no .*Mergeable"):
         ToyRegressor(**SHORT, n_restarts=2).fit(*quadratic())
     with pytest.raises(TypeError, match="structure_optimizer"):
         ToyRegressor(structure_optimizer="natural")

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.estimators.declaring import option
-from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.estimators.options import LawOptions, TableOptions, VariationalOptions, documented
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.strategies import Strategy
@@ -201,7 +201,7 @@ def page(estimator: _Polynomial) -> StructureSection:
     return StructureSection([Group("", [], table)], about="The degree of the polynomial.")
 
 
-def findings(case: Case) -> Iterator[Finding]:
+def findings(case: FitSummary) -> Iterator[Finding]:
     """Say if the posterior stands at the greatest degree."""
     most = case.estimator.structure_.probabilities[-1]
     if most > 0.5:

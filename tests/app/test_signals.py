@@ -20,7 +20,7 @@ SAID = r"fathomless {}: terminated; what was saved before is as it was, and noth
 MOMENTS = {  # command -> words, and where the signal comes
     "predict": (["run", "new.csv", "--out", "out.parquet"], "fathomless.estimators.predictor.Predictor.encode"),
     "evaluate": (["run", "new.csv"], "fathomless.app.runs.scored"),
-    "explain": (["run", "new.csv"], "fathomless.estimators.explaining.importance"),
+    "explain": (["run", "new.csv"], "fathomless.estimators.importance.importance"),
     "report": (["run", "--out", "out.html"], "fathomless.app.page.report.render"),
     "export": (["run", "--format", "torch", "--out", "out.pt2"], "fathomless.estimators.exporting.module_of"),
 }

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import functional_call, jacrev, vmap
 
 from battery.cases import CASES, Case, chosen, fitted, named, parts, rows
-from fathomless.posterior.capabilities import Stackable
+from fathomless.posterior.capabilities import Mergeable
 from fathomless.posterior.distributions import ClassPredictive, Predictive
 from fathomless.posterior.model import Model
 from fathomless.posterior.predictive import predictive
@@ -86,7 +86,7 @@ def test_an_estimator_predicts_without_gradients(case: Case) -> None:
 def test_stacked_parameters_are_drawn_from_side_by_side(case: Case) -> None:
     """With one generator for all, each says what it says by itself; in training, too, and the bound has gradients."""
     model, _ = parts(case)
-    if not isinstance(model, Stackable):
+    if not isinstance(model, Mergeable):
         return
     x = rows(case).x[:5]
     each = [{name: (p * (1.0 + 0.1 * i)).detach() for name, p in model.named_parameters()} for i in range(3)]
@@ -96,7 +96,7 @@ def test_stacked_parameters_are_drawn_from_side_by_side(case: Case) -> None:
         draws = functional_call(model, own, (x, 4, generator()))
         return draws.f, *draws.divergence.values()
 
-    for whole in (model, model.union([copy.deepcopy(model)])):
+    for whole in (model, model.merge([copy.deepcopy(model)])):
         for training in (False, True):
             whole.train(training)
             together = vmap(partial(of, whole), randomness="same")(stacked)

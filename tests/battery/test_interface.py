@@ -30,7 +30,7 @@ from fathomless.inference.runs.run import structure_parameters
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.capabilities import Growing, HasStructureLaw, NaturalGradient, Resizable, Stackable
+from fathomless.posterior.capabilities import Growing, HasStructureLaw, Mergeable, NaturalGradient, Resizable
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
@@ -64,7 +64,7 @@ def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case
     as_points(model)  # heads are trained before they have a posterior
     models, likelihoods = ([copy.deepcopy(part) for _ in range(2)] for part in (model, likelihood))
     before = state(*models, *likelihoods)
-    if isinstance(model, Stackable):
+    if isinstance(model, Mergeable):
         both = fit_batched(models, likelihoods, rows(case), training=SHORT)
         for one in both:
             assert not one.error
@@ -72,7 +72,7 @@ def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case
             assert all(math.isfinite(value) for row in one.history for value in row.values())
         assert not all(map(torch.equal, before, state(*models, *likelihoods)))
     else:
-        with pytest.raises(DataError, match="Stackable"):
+        with pytest.raises(DataError, match="Mergeable"):
             fit_batched(models, likelihoods, rows(case), training=SHORT)
         assert all(map(torch.equal, before, state(*models, *likelihoods)))
 
@@ -82,10 +82,10 @@ def test_restarts_are_trained_side_by_side_or_refused(case: Case) -> None:
     model, _ = parts(case)
     model = model.members[0] if isinstance(model, Ensemble) else model
     several = case.estimator(n_restarts=Restarts(count=2, keep="average"))
-    if isinstance(model, Stackable):
+    if isinstance(model, Mergeable):
         assert isinstance(several.fit(*case.table()).model_, Ensemble)
     else:
-        with pytest.raises(DataError, match="Stackable"):
+        with pytest.raises(DataError, match="Mergeable"):
             several.fit(*case.table())
         assert "model_" not in vars(several)
 
@@ -124,11 +124,11 @@ def test_numbers_of_starts_keep_the_choice_among_them(case: Case) -> None:
 @pytest.mark.parametrize(**named(CASES))
 def test_the_union_of_models_says_what_each_of_them_says(case: Case) -> None:
     model, _ = parts(case)
-    if not isinstance(model, Stackable):
+    if not isinstance(model, Mergeable):
         return
     x, g = rows(case).x, [torch.Generator().manual_seed(0) for _ in range(2)]
     with torch.no_grad():
-        draws, whole = model.draw(x, 4, g[0]), model.union([copy.deepcopy(model)]).eval().draw(x, 4, g[1])
+        draws, whole = model.draw(x, 4, g[0]), model.merge([copy.deepcopy(model)]).eval().draw(x, 4, g[1])
     torch.testing.assert_close(whole.f, draws.f, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(whole.log_weight, draws.log_weight)
 

@@ -12,7 +12,7 @@ from fathomless.posterior.distributions import ContinuousPredictive, Uncertainty
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
-from fathomless.posterior.split import spread
+from fathomless.posterior.uncertainty import spread
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")

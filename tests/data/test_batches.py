@@ -23,7 +23,7 @@ from torch.utils.data import (
 from fathomless.data.batches import Batches
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.out_of_fold.looks import Looks
+from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import fit
@@ -135,8 +135,8 @@ def test_several_batches_have_the_bound_of_all_rows() -> None:
 
 def test_held_out_batches_are_held_out_rows() -> None:
     x, y = table(30)
-    by_rows = fitted(loader(), Rows(x, y), looks=Looks(4))
-    by_batches = fitted(loader(), loader(30), looks=Looks(4))
+    by_rows = fitted(loader(), Rows(x, y), search=StructureSearch(4))
+    by_batches = fitted(loader(), loader(30), search=StructureSearch(4))
     assert state(by_rows) == state(by_batches)
     assert by_batches.score is not None
 

@@ -18,10 +18,10 @@ from sklearn.model_selection import (
     TimeSeriesSplit,
 )
 
-from fathomless.data.blocks import Blocks
 from fathomless.data.folds import fold_rows, given_folds, keep_groups, split_folds
 from fathomless.data.rows import Rows
-from fathomless.inference.out_of_fold.crossfit import folded
+from fathomless.data.stacked_rows import StackedRows
+from fathomless.inference.out_of_fold.crossfit import fold_indices
 from fathomless.system.errors import DataError, DataWarning
 
 
@@ -35,7 +35,7 @@ def test_every_row_is_out_of_fold_once(n: int, members: int, repeats: int, seed:
     x, y = table(n, seed)
     folds = fold_rows(x, y, members, repeats, seed)
     assert folds.shape == (repeats, n)
-    inside, outside = folded(folds)
+    inside, outside = fold_indices(folds)
     assert len(inside) == members * repeats
     for r in range(repeats):
         own = outside[r * members : (r + 1) * members]
@@ -73,7 +73,7 @@ def test_rare_classes_are_known_to_every_member() -> None:
     with pytest.warns(DataWarning, match="fewer than 3 distinct rows"):
         folds = fold_rows(x, y, 4, 1, 0)
     assert folds[0, 48:].tolist() == [-1, -1]
-    inside, outside = folded(folds)
+    inside, outside = fold_indices(folds)
     for seen, unseen in zip(inside, outside, strict=True):
         assert {48, 49} <= set(seen.tolist())
         assert not {48, 49} & set(unseen.tolist())
@@ -106,8 +106,8 @@ def test_other_seeds_give_other_folds() -> None:
 def test_batches_hold_each_row_of_each_network_once() -> None:
     x, y = table(23)
     rows = Rows(torch.as_tensor(x), torch.as_tensor(y))
-    inside, _ = folded(fold_rows(x, y, 4, 1, 0))
-    blocks = Blocks.of(rows, inside)
+    inside, _ = fold_indices(fold_rows(x, y, 4, 1, 0))
+    blocks = StackedRows.of(rows, inside)
     assert blocks.count == 3 * 23
     seen = [torch.zeros(23) for _ in inside]
     place = {float(v): i for i, v in enumerate(y[:, 0])}

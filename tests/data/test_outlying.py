@@ -12,7 +12,7 @@ import pytest
 
 from fathomless.data import streams
 from fathomless.data.frames import encode, fit_schema
-from fathomless.data.outlying import Thinned, outlying
+from fathomless.data.outliers import Thinned, outlying
 from fathomless.data.schema import Schema
 from fathomless.data.targets import TargetScale, fit_target
 from fathomless.system.errors import DataError, DataWarning

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fathomless.data.duplicates import pieces, repeats
 from fathomless.data.frames import encode, fit_schema
-from fathomless.data.repeats import pieces, repeats
 
 Array = np.ndarray
 

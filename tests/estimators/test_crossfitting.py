@@ -352,13 +352,13 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
 
 def test_noise_prior_shrinks_on_few_rows() -> None:
     """The scale goes less far from where the training left it, the fewer the rows."""
-    from fathomless.inference.out_of_fold.crossfit import Held
+    from fathomless.inference.out_of_fold.crossfit import OutOfFold
     from fathomless.inference.out_of_fold.noise import fit_noise
 
     moved = []
     for n in (4, 40, 400):
         f, y = torch.zeros(1, n, 1, dtype=torch.float64), torch.ones(n, 1, dtype=torch.float64)
-        seen = Held(f, torch.zeros(1, dtype=torch.float64), torch.zeros(1).long(), y, None, torch.arange(n))
+        seen = OutOfFold(f, torch.zeros(1, dtype=torch.float64), torch.zeros(1).long(), y, None, torch.arange(n))
         start = Gaussian(initial_noise=0.1).double()
         fitted = fit_noise(seen, start)
         moved.append(float((fitted.noise.log_scale() - start.noise.log_scale()).detach()))  # type: ignore[operator, union-attr]

@@ -14,9 +14,9 @@ from fathomless import (
     UnboundedDepthRegressor,
 )
 from fathomless.app.compare import compare
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.families.sparse import temperature
-from fathomless.posterior.diagnostics import EqualRows
+from fathomless.posterior.fit_diagnostics import EqualRows
 
 QUICK = {"epochs": 60, "width": 8, "random_state": 0}
 FAMILIES = [
@@ -108,7 +108,7 @@ def test_copies_stay_together_whatever_their_number() -> None:
     held[alone.held_out_] = True
     assert held.any()
     assert all(held[place == i].all() or not held[place == i].any() for i in range(50))
-    titles = {finding.title: finding.detail for finding in examine(fitted, [], rows=400)}
+    titles = {finding.title: finding.detail for finding in diagnose(fitted, [], rows=400)}
     assert "400 of 400 rows are equal to another row" in titles["Rows are repeated"]
 
 
@@ -129,7 +129,7 @@ def test_temperature_is_chosen_by_rows_without_a_copy_in_training(
     monkeypatch: pytest.MonkeyPatch, grouped: bool
 ) -> None:
     seen: dict[str, torch.Tensor] = {}
-    batched, held = temperature.fit_batched, temperature.held
+    batched, held = temperature.fit_batched, temperature.predict_held_out
 
     def fitted_to(models, likelihoods, rows, valid, **options):  # type: ignore[no-untyped-def]
         seen["train"] = rows.x
@@ -140,7 +140,7 @@ def test_temperature_is_chosen_by_rows_without_a_copy_in_training(
         return held(model, rows, *options)
 
     monkeypatch.setattr(temperature, "fit_batched", fitted_to)
-    monkeypatch.setattr(temperature, "held", judged_by)
+    monkeypatch.setattr(temperature, "predict_held_out", judged_by)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(140, 4))
     y = X[:, 0] + rng.normal(size=140)

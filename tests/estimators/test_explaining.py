@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.inspection import partial_dependence, permutation_importance
 
-from fathomless.estimators.explaining import dependence, importance, row_groups
+from fathomless.estimators.importance import dependence, importance, row_groups
 from fathomless.system.errors import DataError
 from quick_fits import FRAMES, classes, classifier, problem, regressor, table
 

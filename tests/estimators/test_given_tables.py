@@ -11,9 +11,9 @@ import pytest
 
 import fathomless
 from fathomless.data.groups import read_groups
-from fathomless.data.weights import read_weight
+from fathomless.data.row_weights import read_weight
 from fathomless.estimators.evaluation import evaluate
-from fathomless.estimators.explaining import importance
+from fathomless.estimators.importance import importance
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.graph.estimator import IndianChefsDensity
 from fathomless.families.registry import BUILT_IN

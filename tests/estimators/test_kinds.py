@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor, load
-from fathomless.estimators.kinds import averaged, kinds
+from fathomless.estimators.candidates import average_weights, expand_candidates
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.depth.report import page
 from fathomless.inference.runs.run import Run
-from fathomless.posterior.diagnostics import StructureWeights
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.fit_diagnostics import StructureWeights
 from fathomless.system.errors import DataError, PausedError
 from quick_fits import classes, problem
 
@@ -31,7 +31,7 @@ def fitted() -> UnboundedDepthRegressor:
 
 
 def test_kinds_are_all_combinations() -> None:
-    found = kinds({"activation": ("relu", "tanh"), "weight_prior": (0.3, 1.0, 3.0)})
+    found = expand_candidates({"activation": ("relu", "tanh"), "weight_prior": (0.3, 1.0, 3.0)})
     assert len(found) == 6
     assert {"activation": "tanh", "weight_prior": 0.3} in found
 
@@ -139,14 +139,14 @@ def test_averages_of_what_posteriors_rest_on() -> None:
         rows=10,
         members=3,
     )
-    both = averaged([one, replace(one, numbers=(1, 2), mean=1.6)], [0.25, 0.75])
+    both = average_weights([one, replace(one, numbers=(1, 2), mean=1.6)], [0.25, 0.75])
     assert both is not None
     assert both.numbers == (0, 1, 2)
     assert both.weights == pytest.approx((0.1, 0.45, 0.45))
     assert both.log_density == pytest.approx((-1.0, -1.25, -2.0))
     assert both.mean == pytest.approx(1.35)
     assert both.members == 6
-    assert averaged([one, None], [0.5, 0.5]) is None
+    assert average_weights([one, None], [0.5, 0.5]) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 import fathomless
 from fathomless.estimators.evaluation import evaluate
-from fathomless.estimators.explaining import dependence
+from fathomless.estimators.importance import dependence
 from fathomless.families.depth.estimator import UnboundedDepthClassifier
 from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.system.errors import DataError

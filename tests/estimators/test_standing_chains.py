@@ -18,9 +18,9 @@ from fathomless.families.graph.sampler import GraphSampler
 from fathomless.families.manifold import sampling
 from fathomless.families.manifold.estimator import ProjectedBayesRegressor
 from fathomless.inference.mcmc.diagnostics import diagnose
-from fathomless.inference.mcmc.weights import NetworkSampler
+from fathomless.inference.mcmc.weight_sampler import NetworkSampler
 from fathomless.inference.runs.callbacks import write_history
-from fathomless.system import measures
+from fathomless.system import nonfinite
 from fathomless.system.errors import ConvergenceWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # others than asked
@@ -110,7 +110,7 @@ def test_a_history_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_marks_are_undone_and_nothing_else_is_touched() -> None:
     plain = {"a": [1.0, 2, "inf", None, True, {"b": ()}], "float": 1.0, "c": {"float": "other"}}
-    assert measures.restored(plain) == {**plain, "a": [1.0, 2, "inf", None, True, {"b": []}]}
+    assert nonfinite.restored(plain) == {**plain, "a": [1.0, 2, "inf", None, True, {"b": []}]}
     odd = {"a": [math.inf, {"b": -math.inf}], "c": math.nan}
-    assert repr(measures.restored(json.loads(json.dumps(measures.marked(odd), allow_nan=False)))) == repr(odd)
+    assert repr(nonfinite.restored(json.loads(json.dumps(nonfinite.marked(odd), allow_nan=False)))) == repr(odd)
     assert diagnose([[0.0] * 4, [math.inf] * 4]).constant is False

@@ -43,7 +43,7 @@ from fathomless.nn.architectures import SequenceTransformer
 from fathomless.posterior.laws import TruncatedPoisson
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError, PausedError
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.rng import seeded_globals
 
 # fits are short on purpose

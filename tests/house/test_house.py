@@ -44,7 +44,7 @@ OWNERS = {
     "onnxruntime": {"estimators.exporting"},
     "onnxscript": {"estimators.exporting"},
     "numba": {"families.graph.engine"},
-    "joblib": {"inference.mcmc.chains", "system.parts"},
+    "joblib": {"inference.mcmc.chains", "system.jobs"},
     "arviz": {"inference.mcmc.diagnostics"},
     "PIL": {"tables.readers"},
     "matplotlib": {"plots.canvas"},

@@ -24,7 +24,7 @@ from fathomless.families.registry import load
 from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.variational.batched import BatchedRuns, densities, fit_batched
 from fathomless.inference.variational.objective import log_predictive
-from fathomless.inference.variational.stacked import Stack
+from fathomless.inference.variational.padded import PaddedRows
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP, ConvNet
@@ -155,7 +155,7 @@ def test_a_part_that_is_not_in_use_keeps_its_bytes() -> None:
 @torch.no_grad()
 def test_a_joined_model_gives_what_each_of_its_models_gives() -> None:
     models = [network(0, TruncatedPoisson(0.3)), network(1, TruncatedPoisson(3.0)), network(2, TruncatedPoisson(7.0))]
-    whole = models[0].union(models[1:])
+    whole = models[0].merge(models[1:])
     x, y = rows(0).x, rows(0).y
     for model in models:
         own = dict(model.named_parameters())
@@ -212,7 +212,7 @@ def test_densities_are_those_of_the_members() -> None:
     models = [network(i) for i in range(F)]
 
     def look(runs: BatchedRuns) -> None:
-        found.append(densities(runs, Stack.of("test", train, F).take(runs.active, slice(None))))
+        found.append(densities(runs, PaddedRows.of("test", train, F).take(runs.active, slice(None))))
 
     fit_batched(models, [Categorical(2)] * F, train, training=replace(SHORT, epochs=2), callbacks=[look])
     for model, own, seen in zip(models, train, found[-1], strict=True):

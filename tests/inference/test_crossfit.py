@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fathomless.data.blocks import Blocks
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
+from fathomless.data.stacked_rows import StackedRows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.crossfit import Together, crossfit, folded, held
-from fathomless.inference.out_of_fold.looks import Looks, densities, prior_of
+from fathomless.inference.out_of_fold.crossfit import StackedLikelihood, crossfit, fold_indices, predict_held_out
+from fathomless.inference.out_of_fold.search import StructureSearch, prior_of, score_structures
 from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
@@ -59,10 +59,10 @@ def folds_of(rows: Rows, members: int = K, repeats: int = 1) -> Tensor:
 TRAINING = Training(epochs=20, evaluate_every=2)
 
 
-def fitted(rows: Rows, repeats: int = 1, looks: Looks | None = None, **options: Any) -> tuple[Fitted, Any]:
+def fitted(rows: Rows, repeats: int = 1, search: StructureSearch | None = None, **options: Any) -> tuple[Fitted, Any]:
     folds = folds_of(rows, repeats=repeats)
-    looks = looks or Looks(TRAINING.epochs, first=4)
-    return crossfit(starts(K * repeats), rows, *folded(folds), training=TRAINING, looks=looks, **options)
+    search = search or StructureSearch(TRAINING.epochs, first=4)
+    return crossfit(starts(K * repeats), rows, *fold_indices(folds), training=TRAINING, search=search, **options)
 
 
 def test_members_share_support_law_and_epoch() -> None:
@@ -93,7 +93,7 @@ def test_no_row_moves_the_weights_of_the_member_it_is_out_of_fold_for() -> None:
     i, law = 5, {0: 0.3, 1: 0.7}
     member = int(folds[0, i])
 
-    inside, _ = folded(folds)
+    inside, _ = fold_indices(folds)
     other = Rows(rows.x, rows.y.clone())
     other.y[i] += 3.0
     states = []
@@ -104,10 +104,10 @@ def test_no_row_moves_the_weights_of_the_member_it_is_out_of_fold_for() -> None:
             model.weigh(law)
         first = models[0][0]
         assert isinstance(first, UnboundedDepth)
-        together = first.side_by_side([model for model, _ in models[1:]])
-        likelihood = Together([likelihood for _, likelihood in models])
-        fit(together, likelihood, Blocks.of(one, inside), training=TRAINING)
-        together.hand_out([model for model, _ in models])
+        together = first.stack([model for model, _ in models[1:]])
+        likelihood = StackedLikelihood([likelihood for _, likelihood in models])
+        fit(together, likelihood, StackedRows.of(one, inside), training=TRAINING)
+        together.unstack([model for model, _ in models])
         states.append([model.state_dict() for model, _ in models])
     for k in range(K):
         same = all(torch.equal(a, b) for a, b in zip(states[0][k].values(), states[1][k].values(), strict=True))
@@ -121,7 +121,7 @@ def test_cross_fitted_equals_separate_fits(optimizer: str, clip: float | None) -
     weight = torch.ones(N, dtype=torch.float64)
     weight[:6] = 5.0
     rows, training = replace(table(), weight=weight), replace(TRAINING, optimizer=optimizer, clip_norm=clip)
-    inside, _ = folded(folds_of(rows))
+    inside, _ = fold_indices(folds_of(rows))
     law = {0: 0.2, 1: 0.3, 2: 0.5}
     alone = []
     for (model, likelihood), own in zip(starts(K), inside, strict=True):
@@ -135,9 +135,12 @@ def test_cross_fitted_equals_separate_fits(optimizer: str, clip: float | None) -
         model.weigh(law)
     first = models[0][0]
     assert isinstance(first, UnboundedDepth)
-    together, likelihood = first.side_by_side([model for model, _ in models[1:]]), Together([one for _, one in models])
-    fit(together, likelihood, Blocks.of(rows, inside), training=training)
-    together.hand_out([model for model, _ in models])
+    together, likelihood = (
+        first.stack([model for model, _ in models[1:]]),
+        StackedLikelihood([one for _, one in models]),
+    )
+    fit(together, likelihood, StackedRows.of(rows, inside), training=training)
+    together.unstack([model for model, _ in models])
     for k, (state, noise) in enumerate(alone):
         for name, value in models[k][0].state_dict().items():
             assert torch.allclose(value, state[name], atol=1e-7), name
@@ -148,7 +151,7 @@ def test_cross_fitted_equals_separate_fits(optimizer: str, clip: float | None) -
 def test_clipping_of_one_member_is_not_felt_by_others() -> None:
     """Targets far out in a fold leave the member that has not seen it as it is, to the byte; with parts kept apart."""
     rows, folds = table(), folds_of(table())
-    inside, _ = folded(folds)
+    inside, _ = fold_indices(folds)
     other = Rows(rows.x, rows.y.clone())
     other.y[folds[0] == 0] += 50.0
 
@@ -162,10 +165,10 @@ def test_clipping_of_one_member_is_not_felt_by_others() -> None:
         models = [build(seed) for seed in range(K)]
         first = models[0]
         assert isinstance(first, UnboundedDepth)
-        together = first.side_by_side(models[1:])
-        likelihood = Together([Gaussian().double() for _ in models])
-        fit(together, likelihood, Blocks.of(one, inside), training=replace(TRAINING, clip_norm=0.05))
-        together.hand_out(models)
+        together = first.stack(models[1:])
+        likelihood = StackedLikelihood([Gaussian().double() for _ in models])
+        fit(together, likelihood, StackedRows.of(one, inside), training=replace(TRAINING, clip_norm=0.05))
+        together.unstack(models)
         states.append([torch.cat([p.detach().flatten() for p in model.parameters()]) for model in models])
     assert [torch.equal(a, b) for a, b in zip(*states, strict=True)] == [True, False, False]
 
@@ -174,20 +177,20 @@ def test_likelihoods_together_are_widened_one_by_one() -> None:
     generator = torch.Generator().manual_seed(0)
     f, y = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 6, 1), (6, 1)))
     each = [Gaussian(initial_noise=noise).double() for noise in (0.2, 0.5, 1.0)]
-    wide = Together(each).wider(2.0).log_prob(f, y)
+    wide = StackedLikelihood(each).wider(2.0).log_prob(f, y)
     alone = [Gaussian(initial_noise=2.0 * noise).double() for noise in (0.2, 0.5, 1.0)]
-    assert torch.allclose(wide, Together(alone).log_prob(f, y), atol=1e-6)  # noise begins in single precision
+    assert torch.allclose(wide, StackedLikelihood(alone).log_prob(f, y), atol=1e-6)  # noise begins in single precision
     logits, classes = torch.randn(2, 6, 3, generator=generator), torch.tensor([0, 1, 2, 2, 1, 0])
-    warm = Together([Categorical(3), Categorical(3)]).wider(2.0)
+    warm = StackedLikelihood([Categorical(3), Categorical(3)]).wider(2.0)
     assert torch.allclose(warm.log_prob(logits, classes), Categorical(3).log_prob(logits / 2.0, classes))
 
 
 def test_padding_of_unequal_folds_counts_for_nothing() -> None:
     """One row more or less in a fold: the filling, whatever it holds, does not change the member."""
     rows = table(35)
-    inside, _ = folded(folds_of(rows))
+    inside, _ = fold_indices(folds_of(rows))
     assert len({len(own) for own in inside}) == 2
-    blocks = Blocks.of(rows, inside)
+    blocks = StackedRows.of(rows, inside)
     filled = blocks.index.clone()
     filled[blocks.weight == 0.0] = 11  # other rows as filling
     results = []
@@ -195,7 +198,7 @@ def test_padding_of_unequal_folds_counts_for_nothing() -> None:
         models = starts(K)
         first = models[0][0]
         assert isinstance(first, UnboundedDepth)
-        together, likelihood = first.side_by_side([m for m, _ in models[1:]]), Together([one for _, one in models])
+        together, likelihood = first.stack([m for m, _ in models[1:]]), StackedLikelihood([one for _, one in models])
         together.weigh({1: 1.0})
         fit(together, likelihood, one, training=TRAINING)
         results.append(together.state_dict())
@@ -223,10 +226,10 @@ def test_held_rows_of_several_partitions_are_mixed() -> None:
     models = starts(2 * K)
     first = models[0][0]
     assert isinstance(first, UnboundedDepth)
-    together, likelihood = first.side_by_side([m for m, _ in models[1:]]), Together([one for _, one in models])
+    together, likelihood = first.stack([m for m, _ in models[1:]]), StackedLikelihood([one for _, one in models])
     together.weigh({0: 0.5, 1: 0.5})
-    valid = Blocks.of(rows, folded(folds)[1])
-    found, seen = densities(together, likelihood, valid, 1, 0), held(together, valid, 0)
+    valid = StackedRows.of(rows, fold_indices(folds)[1])
+    found, seen = score_structures(together, likelihood, valid, 1, 0), predict_held_out(together, valid, 0)
     log_p = Gaussian().double().log_prob(seen.f, seen.y)  # all noises are at their start
     for column, number in enumerate(found.numbers):
         own = seen.structure == number
@@ -241,9 +244,9 @@ def test_resume_is_bit_equal(tmp_path: Path, pause: int) -> None:
     rows, folds = table(60), folds_of(table(60))
 
     def run(callbacks: list[Any], resume: Any = None) -> Fitted:
-        looks = Looks(TRAINING.epochs, first=3, worth=-100.0 if pause > 10 else 1e9)
+        search = StructureSearch(TRAINING.epochs, first=3, worth=-100.0 if pause > 10 else 1e9)
         return crossfit(
-            starts(K), rows, *folded(folds), training=TRAINING, looks=looks, callbacks=callbacks, resume=resume
+            starts(K), rows, *fold_indices(folds), training=TRAINING, search=search, callbacks=callbacks, resume=resume
         )[0]
 
     whole = run([])
@@ -292,15 +295,15 @@ def test_stacking_sees_no_training_density() -> None:
         )
         for _ in range(K)
     ]
-    inside, outside = folded(folds_of(rows))
+    inside, outside = fold_indices(folds_of(rows))
     seen = []
 
     def compare(run: Run) -> None:
-        fitted_to = densities(run.model, run.likelihood, Blocks.of(rows, inside), 1, 0).log_density
+        fitted_to = score_structures(run.model, run.likelihood, StackedRows.of(rows, inside), 1, 0).log_density
         seen.append((float((fitted_to[:, 1] - fitted_to[:, 0]).mean()), run.history[-1]["mean_depth"]))
 
-    looks, training = Looks(200, first=2), Training(epochs=200, evaluate_every=10, learning_rate=0.02)
-    crossfit(models, rows, inside, outside, training=training, looks=looks, callbacks=[compare])
+    search, training = StructureSearch(200, first=2), Training(epochs=200, evaluate_every=10, learning_rate=0.02)
+    crossfit(models, rows, inside, outside, training=training, search=search, callbacks=[compare])
     gain, mean = seen[-1]
     assert gain > 0.3  # nats per row that it was fitted to
     assert mean < 0.01
@@ -310,17 +313,19 @@ def test_failed_member_is_left_out() -> None:
     """One of four networks diverges: the rest end as if it had never been, and its fold is judged by none."""
     rows = table()
     folds = folds_of(rows, 4)
-    inside, outside = folded(folds)
+    inside, outside = fold_indices(folds)
     broken = starts(4)
     with torch.no_grad():
         next(broken[2][0].parameters()).fill_(math.nan)
     settings: dict[str, Any] = {"training": TRAINING}
     with pytest.warns(ConvergenceWarning, match="of 4 networks number 2 diverged"):
-        found, seen = crossfit(broken, rows, inside, outside, looks=Looks(TRAINING.epochs, first=4), **settings)
+        found, seen = crossfit(
+            broken, rows, inside, outside, search=StructureSearch(TRAINING.epochs, first=4), **settings
+        )
     keep = [0, 1, 3]
     others = [starts(4)[i] for i in keep]
     parts = [inside[i] for i in keep], [outside[i] for i in keep]
-    whole, rest = crossfit(others, rows, *parts, looks=Looks(TRAINING.epochs, first=4), **settings)
+    whole, rest = crossfit(others, rows, *parts, search=StructureSearch(TRAINING.epochs, first=4), **settings)
     assert found.lost == (2,)
     assert whole.lost == ()
     for name, value in whole.model.state_dict().items():
@@ -343,7 +348,7 @@ def test_more_than_two_failed_members_end_the_fit() -> None:
         for model, _ in broken[:3]:
             next(model.parameters()).fill_(math.nan)
     with pytest.raises(DivergenceError) as caught:
-        crossfit(broken, rows, *folded(folds_of(rows, 4)), training=TRAINING)
+        crossfit(broken, rows, *fold_indices(folds_of(rows, 4)), training=TRAINING)
     assert caught.value.networks == (0, 1, 2)
 
 
@@ -354,8 +359,8 @@ def test_own_batch_norm_is_trained_in_turn() -> None:
         for s in range(K)
     ]
     pairs: list[tuple[Model, Likelihood]] = [(model, likelihood.double()) for model, likelihood in models]
-    looks = Looks(TRAINING.epochs, first=3)
-    found, _ = crossfit(pairs, rows, *folded(folds_of(rows)), training=TRAINING, looks=looks)
+    search = StructureSearch(TRAINING.epochs, first=3)
+    found, _ = crossfit(pairs, rows, *fold_indices(folds_of(rows)), training=TRAINING, search=search)
     means = [value for name, value in found.model.state_dict().items() if "running_mean" in name]
     assert len(means) >= K
     assert not torch.equal(means[0], means[1])
@@ -366,9 +371,9 @@ def test_classes_have_one_temperature_for_all() -> None:
     found, seen = crossfit(
         starts(K, 2, classes=True),
         rows,
-        *folded(folds_of(rows)),
+        *fold_indices(folds_of(rows)),
         training=TRAINING,
-        looks=Looks(TRAINING.epochs, first=3),
+        search=StructureSearch(TRAINING.epochs, first=3),
     )
     assert isinstance(found.likelihood, Categorical)
     assert seen.f.shape[1:] == (N, 2)
@@ -382,4 +387,4 @@ def test_drawn_weights_are_refused_side_by_side() -> None:
     ]
     rows = table()
     with pytest.raises(DataError, match="weights='map'"):
-        crossfit(models, rows, *folded(folds_of(rows)), training=TRAINING)
+        crossfit(models, rows, *fold_indices(folds_of(rows)), training=TRAINING)

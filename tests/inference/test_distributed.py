@@ -29,7 +29,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import PathInference
 from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.out_of_fold.looks import Looks
+from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint, History
 from fathomless.inference.runs.distributed import Ranks, checksum, ranks, started
 from fathomless.inference.runs.run import Fitted, Run
@@ -90,7 +90,7 @@ def train(path: dict[str, Any], **options: Any) -> Run:
     valid = data(41, weighted, numbers)
     rows = data(n, weighted, numbers)
     if "looks" in path:
-        options["looks"] = Looks(training.epochs, first=path["looks"])
+        options["looks"] = StructureSearch(training.epochs, first=path["looks"])
     run: Run = state_of(svi.fit, net, likelihood, rows, valid, training=training, seed=9, **options)
     return run
 

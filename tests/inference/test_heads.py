@@ -317,10 +317,10 @@ def test_networks_with_drawn_heads_are_rebuilt_restricted_and_joined() -> None:
     small = model.restricted({0: 0.5, 2: 0.5})
     assert set(small.heads) == {"0", "2"}
     assert torch.equal(small.heads["2"].scale, model.heads["2"].scale)
-    whole = model.union([again])
+    whole = model.merge([again])
     assert torch.equal(whole.draw(x, 3, torch.Generator().manual_seed(1)).f, drawn[0])
     with pytest.raises(DataError, match="no drawn heads"):
-        model.side_by_side([again])
+        model.stack([again])
 
 
 # --------------------------------------------------------------------------------------------------- refusals

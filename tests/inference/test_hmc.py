@@ -14,7 +14,7 @@ from fathomless.inference.mcmc.hmc import StepSize, leapfrog
 from fathomless.inference.mcmc.joint import joint_distribution_test
 from fathomless.inference.mcmc.psis import leave_one_out, smoothed
 from fathomless.inference.mcmc.scales import Groups, Noise, ScaledNoise, observation
-from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
+from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
 from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, StudentT
 from fathomless.system.errors import DataError, PausedError

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fathomless.inference.out_of_fold.crossfit import Held
-from fathomless.inference.out_of_fold.noise import choose, disagreement, narrowing
+from fathomless.inference.out_of_fold.crossfit import OutOfFold
+from fathomless.inference.out_of_fold.noise import average_noise_factor, choose_noise, disagreement
 from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, StudentT
 
 
@@ -67,7 +67,7 @@ def V_of(f: Tensor, y: Tensor, unseen: Tensor) -> Tensor:
 def test_the_narrowed_mixture_has_the_variance_of_its_error(spread: float) -> None:
     """Ten networks on rows that none has seen: noise and spread of the mixture make up the error of the average."""
     left, count = 1.0, 10
-    factor = narrowing(torch.tensor([spread]), torch.tensor([left + spread]), 1, count)
+    factor = average_noise_factor(torch.tensor([spread]), torch.tensor([left + spread]), 1, count)
     noise = float(factor.square()) * (left + spread)
     mixture = noise + spread * (1.0 - 1.0 / count)
     assert mixture == pytest.approx(left + spread / count, rel=1e-6)
@@ -75,10 +75,10 @@ def test_the_narrowed_mixture_has_the_variance_of_its_error(spread: float) -> No
 
 def test_narrowing_has_limits() -> None:
     one, none = torch.tensor([1.0]), torch.tensor([0.0])
-    assert float(narrowing(none, one, 1, 10)) == 1.0
-    assert float(narrowing(one, one, 1, 10)) == pytest.approx(math.sqrt(0.1))
-    assert float(narrowing(none, none, 1, 10)) == pytest.approx(math.sqrt(0.1))
-    assert float(narrowing(torch.tensor([0.3]), one, 5, 5)) == 1.0  # fitted to what it is for
+    assert float(average_noise_factor(none, one, 1, 10)) == 1.0
+    assert float(average_noise_factor(one, one, 1, 10)) == pytest.approx(math.sqrt(0.1))
+    assert float(average_noise_factor(none, none, 1, 10)) == pytest.approx(math.sqrt(0.1))
+    assert float(average_noise_factor(torch.tensor([0.3]), one, 5, 5)) == 1.0  # fitted to what it is for
 
 
 def test_a_scale_is_multiplied_and_brought_back() -> None:
@@ -97,17 +97,17 @@ def test_a_scale_is_multiplied_and_brought_back() -> None:
 def test_tails_are_found_with_and_without_a_row_far_out(outlier: float | None) -> None:
     g = np.random.default_rng(0)
     y = g.standard_t(3, 600) if outlier is None else np.append(g.standard_t(3, 599), outlier)
-    assert isinstance(choose(alone(y), Gaussian().double()), StudentT)
+    assert isinstance(choose_noise(alone(y), Gaussian().double()), StudentT)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_normal_rows_keep_normal_noise(seed: int) -> None:
     y = np.random.default_rng(seed).standard_normal(300)
-    assert isinstance(choose(alone(y), Gaussian().double()), Gaussian)
+    assert isinstance(choose_noise(alone(y), Gaussian().double()), Gaussian)
 
 
-def alone(y: "np.ndarray[Any, Any]") -> Held:
+def alone(y: "np.ndarray[Any, Any]") -> OutOfFold:
     """Rows of one network that predicts 0."""
     rows, one = torch.arange(len(y)), torch.zeros(1, dtype=torch.float64)
     f = torch.zeros(1, len(y), 1, dtype=torch.float64)
-    return Held(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)
+    return OutOfFold(f, one, torch.zeros(1, dtype=torch.int64), torch.from_numpy(y)[:, None], None, rows)

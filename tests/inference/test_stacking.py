@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fathomless.inference.out_of_fold.stacking import bars, best_on_path, poisson, refit, single, usable, value, worth
+from fathomless.inference.out_of_fold.stacking import (
+    fit_path,
+    marginal_gain,
+    poisson,
+    pseudo_bma,
+    refit,
+    standard_errors,
+    usable,
+    value,
+)
 from fathomless.system.errors import DataError
 
 L = 6
@@ -138,7 +147,7 @@ def test_weight_is_repetition_in_the_refit() -> None:
     q = refit(rows, PRIOR, weight)
     torch.testing.assert_close(q, refit(repeated, PRIOR), rtol=0.0, atol=1e-10)
     assert value(q, rows, PRIOR, weight) == pytest.approx(value(q, repeated, PRIOR))
-    assert worth(rows, PRIOR, weight, 3) == pytest.approx(worth(repeated, PRIOR, None, 3))
+    assert marginal_gain(rows, PRIOR, weight, 3) == pytest.approx(marginal_gain(repeated, PRIOR, None, 3))
     assert float((q - refit(rows, PRIOR)).abs().max()) > 0.01
 
 
@@ -164,12 +173,12 @@ def test_named_law_is_the_best_on_a_grid() -> None:
 
     check(poisson(deep, -k), law, deep)
     check(poisson(shallow, -k), law, shallow)
-    check(best_on_path(shallow, -k, None, geometric, 0.02, 20.0), geometric, shallow)
-    assert best_on_path(deep, -k, None, law, 0.1, 2.0)[0] == 2.0  # at the end of a short path
-    _, single_depth, _ = best_on_path(deep, -k, None, lambda rate: torch.eye(9)[round(rate)], 0.6, 8.0)  # 0 log 0 = 0
+    check(fit_path(shallow, -k, None, geometric, 0.02, 20.0), geometric, shallow)
+    assert fit_path(deep, -k, None, law, 0.1, 2.0)[0] == 2.0  # at the end of a short path
+    _, single_depth, _ = fit_path(deep, -k, None, lambda rate: torch.eye(9)[round(rate)], 0.6, 8.0)  # 0 log 0 = 0
     assert int(single_depth.argmax()) == int((deep.sum(0) - k).argmax())
     with pytest.raises(DataError, match="no mass on structures"):
-        best_on_path(deep, -k, None, lambda rate: torch.zeros(9), 0.1, 2.0)
+        fit_path(deep, -k, None, lambda rate: torch.zeros(9), 0.1, 2.0)
 
 
 def test_more_rows_sharpen() -> None:
@@ -179,7 +188,7 @@ def test_more_rows_sharpen() -> None:
     fits = [refit(rows, zero, n.expand(120)) for n in counts]
     score = [float((rows.exp() @ q).log().mean()) for q in fits]
     price = [float((q * q.log()).sum()) for q in fits]
-    error = [bars(q, rows, zero, n.expand(120)).mean for q, n in zip(fits, counts, strict=True)]
+    error = [standard_errors(q, rows, zero, n.expand(120)).mean for q, n in zip(fits, counts, strict=True)]
     assert score == sorted(score)
     assert price == sorted(price)
     assert error[1] > error[2] > error[3]
@@ -203,8 +212,8 @@ def test_error_bars_cover(row_noise: float, fold_noise: float, least: float) -> 
         luck = fold_noise * torch.randn(folds, size, generator=generator, dtype=torch.float64)
         rows = noise + luck[fold] - 0.05 * (torch.arange(size) - 1.0).abs()
         fits.append(refit(rows, zero))
-        found.append(bars(fits[-1], rows, zero, fold=fold, bootstraps=100))
-        blind.append(bars(fits[-1], rows, zero, bootstraps=100).weights)
+        found.append(standard_errors(fits[-1], rows, zero, fold=fold, bootstraps=100))
+        blind.append(standard_errors(fits[-1], rows, zero, bootstraps=100).weights)
     q = torch.stack(fits)
     ratio = torch.stack([bar.weights for bar in found]).mean(0) / q.std(0)
     assert least < float(ratio.min()) <= float(ratio.max()) < 1.3
@@ -219,13 +228,13 @@ def test_bars_are_the_larger_of_bootstrap_and_jackknife() -> None:
     rest = torch.stack([refit(rows[fold != k], PRIOR) for k in (0, 7, 14)])
     theta = torch.cat([rest, (rest @ numbers.double())[:, None]], 1)
     jackknife = (2.0 / 3.0 * ((theta - theta.mean(0)) ** 2).sum(0)).sqrt()
-    drawn = bars(q, rows, PRIOR, numbers=numbers)
-    both = bars(q, rows, PRIOR, fold=fold, numbers=numbers)
+    drawn = standard_errors(q, rows, PRIOR, numbers=numbers)
+    both = standard_errors(q, rows, PRIOR, fold=fold, numbers=numbers)
     torch.testing.assert_close(both.weights, torch.maximum(drawn.weights, jackknife[:-1]))
     assert both.mean == pytest.approx(max(drawn.mean, float(jackknife[-1])))
     assert (drawn.weights > jackknife[:-1]).any()
     assert (drawn.weights < jackknife[:-1]).any()
-    single_fold = bars(q, rows, PRIOR, fold=torch.full((30,), 3), numbers=numbers)
+    single_fold = standard_errors(q, rows, PRIOR, fold=torch.full((30,), 3), numbers=numbers)
     assert torch.equal(single_fold.weights, drawn.weights)
 
 
@@ -233,12 +242,12 @@ def test_rows_of_a_group_are_drawn_together() -> None:
     """Every row twice at half its weight is one row, if the bootstrap is told so; twice as it stands looks surer."""
     rows, twin, half = table(), torch.arange(120).repeat(2), torch.full((240,), 0.5)
     q = refit(rows, PRIOR)
-    one, twice = bars(q, rows, PRIOR), rows.repeat(2, 1)
-    torch.testing.assert_close(bars(q, twice, PRIOR, half, group=twin).weights, one.weights)
+    one, twice = standard_errors(q, rows, PRIOR), rows.repeat(2, 1)
+    torch.testing.assert_close(standard_errors(q, twice, PRIOR, half, group=twin).weights, one.weights)
     beside, first = torch.cat([rows, table(seed=9)]), torch.cat([torch.ones(120), torch.zeros(120)])
-    torch.testing.assert_close(bars(q, beside, PRIOR, first, group=twin).weights, one.weights)
+    torch.testing.assert_close(standard_errors(q, beside, PRIOR, first, group=twin).weights, one.weights)
     sure = refit(twice, PRIOR)
-    assert bars(sure, twice, PRIOR).mean < 0.85 * bars(sure, twice, PRIOR, group=twin).mean
+    assert standard_errors(sure, twice, PRIOR).mean < 0.85 * standard_errors(sure, twice, PRIOR, group=twin).mean
 
 
 @pytest.mark.parametrize("bad", [-math.inf, math.inf, math.nan])
@@ -250,8 +259,8 @@ def test_structures_with_infinite_densities_are_left_out(bad: float) -> None:
     assert q[[1, 4]].tolist() == [0.0, 0.0]
     torch.testing.assert_close(q[rest], refit(rows[:, rest], PRIOR[rest]))
     assert value(q, rows, PRIOR) == pytest.approx(value(q[rest], rows[:, rest], PRIOR[rest]))
-    assert single(rows, PRIOR)[[1, 4]].tolist() == [0.0, 0.0]
-    assert bars(q, rows, PRIOR, fold=torch.arange(120) % 3).weights[[1, 4]].tolist() == [0.0, 0.0]
+    assert pseudo_bma(rows, PRIOR)[[1, 4]].tolist() == [0.0, 0.0]
+    assert standard_errors(q, rows, PRIOR, fold=torch.arange(120) % 3).weights[[1, 4]].tolist() == [0.0, 0.0]
     _, law, F = poisson(rows, PRIOR)
     assert law[[1, 4]].tolist() == [0.0, 0.0]
     assert float(law.sum()) == pytest.approx(1.0)
@@ -274,16 +283,16 @@ def test_a_prior_of_zero_excludes() -> None:
 def test_worth_of_the_edge() -> None:
     rows = table()
     equal = rows[:, :1].expand(-1, L)
-    assert worth(equal, PRIOR, None, 4)[0] == pytest.approx(math.log(10.0 / 8.0))  # prior mass is all it adds
-    assert worth(rows, PRIOR, None, L) == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert marginal_gain(equal, PRIOR, None, 4)[0] == pytest.approx(math.log(10.0 / 8.0))  # prior mass is all it adds
+    assert marginal_gain(rows, PRIOR, None, L) == pytest.approx((0.0, 0.0), abs=1e-12)
     longer = value(refit(rows, PRIOR), rows, PRIOR)
     shorter = value(refit(rows[:, :4], PRIOR[:4]), rows[:, :4], PRIOR[:4])
-    assert worth(rows, PRIOR, None, 4)[0] == pytest.approx(longer - shorter)
+    assert marginal_gain(rows, PRIOR, None, 4)[0] == pytest.approx(longer - shorter)
     deep = spirals()
-    assert worth(deep, torch.zeros(10), None, 3)[0] > 100.0
-    assert 0.0 <= worth(deep.flip(1), torch.zeros(10), None, 6)[0] < 0.5
+    assert marginal_gain(deep, torch.zeros(10), None, 3)[0] > 100.0
+    assert 0.0 <= marginal_gain(deep.flip(1), torch.zeros(10), None, 6)[0] < 0.5
     rows[0, :4] = -math.inf
-    assert worth(rows, PRIOR, None, 4) == (math.inf, 0.0)
+    assert marginal_gain(rows, PRIOR, None, 4) == (math.inf, 0.0)
 
 
 def test_the_error_of_a_worth_is_the_spread_of_tables() -> None:
@@ -292,7 +301,7 @@ def test_the_error_of_a_worth_is_the_spread_of_tables() -> None:
     found = []
     for _ in range(200):
         rows = torch.randn(300, 2, generator=generator, dtype=torch.float64) + torch.tensor([0.0, 0.5])
-        found.append(worth(rows, torch.zeros(2), None, 1))
+        found.append(marginal_gain(rows, torch.zeros(2), None, 1))
     gain, error = torch.tensor(found, dtype=torch.float64).T
     assert 0.85 < float(gain.std() / error.mean()) < 1.15  # three standard errors of a spread of 200
 
@@ -302,18 +311,18 @@ def test_single_reading_shares_between_equal_structures() -> None:
     rows = table(1_000, 2, noise=0.5)
     rows = rows - rows.mean(0)
     rows[:, 0] += 3.0 / 1_000
-    q = single(rows, torch.zeros(2))
+    q = pseudo_bma(rows, torch.zeros(2))
     assert float((rows.sum(0)).softmax(0)[0]) > 0.95
     assert 0.5 < float(q[0]) < 0.65
-    assert torch.equal(single(rows, torch.zeros(2)), q)
-    assert not torch.equal(single(rows, torch.zeros(2), seed=1), q)
+    assert torch.equal(pseudo_bma(rows, torch.zeros(2)), q)
+    assert not torch.equal(pseudo_bma(rows, torch.zeros(2), seed=1), q)
     torch.testing.assert_close(
-        single(rows[:, [0, 0]], torch.tensor([0.0, 3.0]).log1p()).cpu(), torch.tensor([0.2, 0.8]).double()
+        pseudo_bma(rows[:, [0, 0]], torch.tensor([0.0, 3.0]).log1p()).cpu(), torch.tensor([0.2, 0.8]).double()
     )
     rows[:, 0] += 0.1
-    assert float(single(rows, torch.zeros(2))[0]) > 0.99
-    thrice = single(rows[:200], torch.zeros(2), torch.full((200,), 3.0))
-    torch.testing.assert_close(thrice, single(rows[:200].repeat(3, 1), torch.zeros(2)), rtol=0.0, atol=0.04)
+    assert float(pseudo_bma(rows, torch.zeros(2))[0]) > 0.99
+    thrice = pseudo_bma(rows[:200], torch.zeros(2), torch.full((200,), 3.0))
+    torch.testing.assert_close(thrice, pseudo_bma(rows[:200].repeat(3, 1), torch.zeros(2)), rtol=0.0, atol=0.04)
 
 
 def test_any_dtype_is_taken_and_float64_returned() -> None:
@@ -335,13 +344,13 @@ def test_any_dtype_is_taken_and_float64_returned() -> None:
         (lambda x: refit(x, PRIOR, start=-torch.ones(L)), "to start from is negative"),
         (lambda x: refit(x, PRIOR, start=torch.ones(2)), r"start has shape \(2,\)"),
         (lambda x: value(torch.ones(2), x, PRIOR), r"q has shape \(2,\)"),
-        (lambda x: worth(x, PRIOR, None, 7), "shorter=7 was given; at most 6"),
-        (lambda x: worth(x, PRIOR, None, 0), "shorter=0"),
-        (lambda x: single(x, PRIOR, bootstraps=0), "bootstraps=0"),
-        (lambda x: bars(PRIOR.softmax(0), x, PRIOR, bootstraps=1), "bootstraps=1"),
-        (lambda x: bars(PRIOR.softmax(0), x, PRIOR, fold=torch.ones(3)), "folds or groups have shape"),
-        (lambda x: best_on_path(x, PRIOR, None, lambda rate: PRIOR.exp(), 2.0, 1.0), "low <= high"),
-        (lambda x: best_on_path(x, PRIOR, None, lambda rate: PRIOR[:2], 1.0, 2.0), r"law has shape \(2,\)"),
+        (lambda x: marginal_gain(x, PRIOR, None, 7), "shorter=7 was given; at most 6"),
+        (lambda x: marginal_gain(x, PRIOR, None, 0), "shorter=0"),
+        (lambda x: pseudo_bma(x, PRIOR, bootstraps=0), "bootstraps=0"),
+        (lambda x: standard_errors(PRIOR.softmax(0), x, PRIOR, bootstraps=1), "bootstraps=1"),
+        (lambda x: standard_errors(PRIOR.softmax(0), x, PRIOR, fold=torch.ones(3)), "folds or groups have shape"),
+        (lambda x: fit_path(x, PRIOR, None, lambda rate: PRIOR.exp(), 2.0, 1.0), "low <= high"),
+        (lambda x: fit_path(x, PRIOR, None, lambda rate: PRIOR[:2], 1.0, 2.0), r"law has shape \(2,\)"),
     ],
 )
 def test_bad_input_is_refused(call: Callable[[Tensor], object], message: str) -> None:

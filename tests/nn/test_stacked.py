@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.nn.architectures import MLP, Residual, TabularTransformer
-from fathomless.nn.stacked import Apart, StackedLinear, scale_gradients, stacked, unstacked
+from fathomless.nn.stacked import Apart, StackedLinear, scale_gradients, stack, unstack
 
 F, B, H = 3, 5, 8
 
@@ -38,14 +38,14 @@ def test_side_by_side_equals_one_by_one(kind: str) -> None:
     modules = [build(kind) for _ in range(F)]
     x = torch.randn(F * B, H)
     each = torch.cat([module(x[i * B : (i + 1) * B]) for i, module in enumerate(modules)])
-    together = stacked(modules)
+    together = stack(modules)
     assert torch.allclose(together(x), each, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_stay_in_their_block(kind: str) -> None:
     torch.manual_seed(0)
-    together = stacked([build(kind) for _ in range(F)])
+    together = stack([build(kind) for _ in range(F)])
     x = torch.randn(F * B, H, requires_grad=True)
     together(x)[:B].square().sum().backward()  # of the first network alone
     assert x.grad is not None
@@ -58,7 +58,7 @@ def test_gradients_are_clipped_one_by_one(kind: str) -> None:
     """As torch clips those of each network by itself."""
     torch.manual_seed(0)
     modules = [build(kind) for _ in range(F)]
-    together = stacked(copy.deepcopy(modules))
+    together = stack(copy.deepcopy(modules))
     x = torch.randn(F * B, H) * torch.tensor([0.1, 1.0, 10.0]).repeat_interleave(B)[:, None]
     together(x).square().sum().backward()
     scale_gradients([together], torch.tensor([1.0, 1.0, 2.0]), longest=20.0)
@@ -67,7 +67,7 @@ def test_gradients_are_clipped_one_by_one(kind: str) -> None:
     for i, module in enumerate(modules):
         module(x[i * B : (i + 1) * B]).square().sum().backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), 20.0)
-        found = unstacked(together, i)
+        found = unstack(together, i)
         for name, p in module.named_parameters():
             if p.grad is not None:
                 assert torch.allclose(found[name], (2.0 if i == 2 else 1.0) * p.grad, rtol=1e-3, atol=1e-4), name
@@ -77,25 +77,25 @@ def test_gradients_are_clipped_one_by_one(kind: str) -> None:
 def test_state_comes_back(kind: str) -> None:
     torch.manual_seed(0)
     modules = [build(kind) for _ in range(F)]
-    together = stacked(modules)
+    together = stack(modules)
     for i, module in enumerate(modules):
-        state = unstacked(together, i)
+        state = unstack(together, i)
         assert set(state) == set(module.state_dict())
         assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
 
 
 def test_what_cannot_be_stacked_is_kept_apart() -> None:
-    assert isinstance(stacked([nn.Linear(2, 3), nn.Linear(2, 4)]), Apart)
-    assert isinstance(stacked([nn.LayerNorm(3), nn.LayerNorm(3)]), Apart)
-    assert isinstance(stacked([nn.Linear(2, 3), nn.Linear(2, 3)]), StackedLinear)
-    residual = stacked([Residual(nn.Linear(3, 3)), Residual(nn.Linear(3, 3))])
+    assert isinstance(stack([nn.Linear(2, 3), nn.Linear(2, 4)]), Apart)
+    assert isinstance(stack([nn.LayerNorm(3), nn.LayerNorm(3)]), Apart)
+    assert isinstance(stack([nn.Linear(2, 3), nn.Linear(2, 3)]), StackedLinear)
+    residual = stack([Residual(nn.Linear(3, 3)), Residual(nn.Linear(3, 3))])
     assert isinstance(residual, Residual)
     assert isinstance(residual.branch, StackedLinear)
 
 
 def test_batch_statistics_are_of_own_rows() -> None:
     torch.manual_seed(0)
-    together = stacked([build("batch norm") for _ in range(2)])
+    together = stack([build("batch norm") for _ in range(2)])
     x: Tensor = torch.cat([torch.zeros(B, H), 100.0 + torch.randn(B, H)])
     together(x)
     assert isinstance(together, nn.Sequential)

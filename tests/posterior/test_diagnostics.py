@@ -9,12 +9,12 @@ import pytest
 from fathomless.families.continuous.networks import ContinuousDiagnostics
 from fathomless.families.manifold.networks import ManifoldDiagnostics
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
-from fathomless.posterior.diagnostics import (
+from fathomless.posterior.fit_diagnostics import (
+    Candidate,
     ChainDiagnostics,
     CrossFitDiagnostics,
     Diagnostics,
     EqualRows,
-    KindOfNetwork,
     StructureWeights,
 )
 from fathomless.system.errors import DataError
@@ -33,7 +33,7 @@ WEIGHTS = StructureWeights(
     rows=100,
     members=10,
 )
-KINDS = tuple(KindOfNetwork(options={"activation": name}, weight=0.5, networks=5) for name in ("relu", "tanh"))
+KINDS = tuple(Candidate(options={"activation": name}, weight=0.5, networks=5) for name in ("relu", "tanh"))
 CHAIN = {"chain": 0, "error": "", "states": 3}
 EVERY: list[Diagnostics] = [
     CrossFitDiagnostics(),

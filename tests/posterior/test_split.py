@@ -17,8 +17,8 @@ from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
-from fathomless.posterior.split import Uncertainty
 from fathomless.posterior.structure import ListedPosterior, Structure
+from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system.errors import DataError
 
 NOISE = 0.5

@@ -1,6 +1,6 @@
 r"""Every family, baseline and peer on one table, cross-validated and ranked.
 
-Rows are dealt into folds once, copies of a row into the same one (:mod:`fathomless.data.repeats`) and classes in
+Rows are dealt into folds once, copies of a row into the same one (:mod:`fathomless.data.duplicates`) and classes in
 proportion. Every method predicts each fold after it was fitted to the others, as it comes; but categories that a
 training did not see count as missing, so that no fold has to be refused. Methods are ranked by the mean log density of
 all rows, in nats, in units of the table. The error of the difference to the best is that of the mean over rows of
@@ -23,9 +23,9 @@ import torch
 
 from fathomless import __version__
 from fathomless.app.peers import PEERS, Peer
+from fathomless.data.duplicates import repeats
 from fathomless.data.folds import fold_rows
 from fathomless.data.frames import encode, fit_schema, take
-from fathomless.data.repeats import repeats
 from fathomless.data.targets import fit_labels, fit_target
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import evaluate
@@ -34,7 +34,7 @@ from fathomless.families import registry
 from fathomless.posterior.metrics import standard_error
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
-from fathomless.system.parts import run_parts
+from fathomless.system.jobs import run_parts
 from fathomless.system.progress import Progress
 
 __all__ = ["LONG", "Compared", "Comparison", "compare", "held_out", "method", "methods_for"]

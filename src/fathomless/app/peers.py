@@ -16,8 +16,8 @@ import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 
+from fathomless.data.duplicates import repeats
 from fathomless.data.frames import encode, fit_schema, take
-from fathomless.data.repeats import repeats
 from fathomless.data.schema import Schema
 from fathomless.data.targets import ClassLabels, TargetScale, fit_labels, fit_target
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive

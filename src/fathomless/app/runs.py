@@ -33,7 +33,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.app.manifests import ASKED, UNFINISHED, RunManifest, complete, finished, read_manifest, state
 from fathomless.app.page.analysis import Analysis, analyse
 from fathomless.estimators.base import Estimator, PredictiveEstimator
@@ -215,7 +215,7 @@ def finish(
         found.save(folder / _ANALYSIS)
     findings = _examined(folder, estimator, [main] if main is not training else [], training, manifest.rows)
     io.write_text(folder / _REPORT, page(folder))
-    if not estimator.goes_on_:
+    if not estimator.resumable_:
         io.remove(folder / _CHECKPOINT, inside=True)
     io.remove_file(folder / UNFINISHED)
     log(folder, "finished")
@@ -232,7 +232,7 @@ def _examined(
 ) -> tuple[Finding, ...]:
     found = analysis(folder)
     lead = found.peers.behind["linear"] if found and found.peers else None
-    return examine(estimator, others, training=training, rows=rows, linear=lead)
+    return diagnose(estimator, others, training=training, rows=rows, linear=lead)
 
 
 def shown_by(folder: Path_, estimator: Estimator, rows: int, found: Evaluation) -> tuple[Finding, ...]:

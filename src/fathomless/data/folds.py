@@ -59,7 +59,7 @@ def fold_rows(
         K blocks of consecutive rows, for rows in the order of time.
     together : bool
         Whether equal rows (of x and y) are copies, which share a fold; else each is dealt by itself. See
-        :func:`~fathomless.data.repeats.repeats`. `groups` overrides it.
+        :func:`~fathomless.data.duplicates.repeats`. `groups` overrides it.
 
     Returns
     -------

@@ -102,7 +102,7 @@ def fit_schema(
         that was not seen, share one level "(other)".
     limit : bool
         Where a few cells of a standardized column lie far from all others (see
-        :func:`~fathomless.data.outlying.outlying`), the others alone give its mean and deviation, and values beyond
+        :func:`~fathomless.data.outliers.outlying`), the others alone give its mean and deviation, and values beyond
         their range, extended by its own length on both sides, are encoded as the nearer end of it.
 
     Warns

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.data.outlying import Outlying, Thinned, outlying
+from fathomless.data.outliers import Outlying, Thinned, outlying
 from fathomless.system.errors import DataError, DataWarning
 
 __all__ = [

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fathomless.data.cells import column_names
 from fathomless.data.frames import check_weight, read_labels, read_target, read_vector
-from fathomless.data.outlying import Outlying, Thinned, outlying
+from fathomless.data.outliers import Outlying, Thinned, outlying
 from fathomless.data.schema import Floats, Level, Moments, check_encoded, check_fields, family, moments, rows_of, some
 from fathomless.system.errors import DataError, DataWarning
 
@@ -246,7 +246,7 @@ def fit_target(y: Any, weight: npt.NDArray[Any] | None = None) -> TargetScale:
     Warns
     -----
     DataWarning
-        If a few values lie far from all others; see :func:`~fathomless.data.outlying.outlying`.
+        If a few values lie far from all others; see :func:`~fathomless.data.outliers.outlying`.
 
     Raises
     ------

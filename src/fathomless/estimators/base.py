@@ -1,8 +1,8 @@
 """The scikit-learn border, for every family: arrays or data frames in, calibrated predictions out.
 
-An estimator is thin: it prepares a table, asks its family for a posterior, and shows it. How a posterior is found it
-does not know: that is :mod:`fathomless.estimators.variational` or :mod:`fathomless.estimators.chains`. What a target
-is, is :mod:`fathomless.estimators.tasks`.
+An estimator prepares a table and passes it to a strategy of inference, from
+:mod:`fathomless.estimators.variational` or :mod:`fathomless.estimators.markov_chains`. Tasks (classification,
+regression, density) are in :mod:`fathomless.estimators.tasks`.
 """
 
 import contextlib
@@ -58,16 +58,16 @@ from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import called
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import blueprint_of
-from fathomless.posterior.diagnostics import Diagnostics
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.fit_diagnostics import Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
-from fathomless.system import checks, io, measures, memory
+from fathomless.system import checks, io, memory, nonfinite
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_seed, building
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
 __all__ = ["Estimator", "PredictiveEstimator", "require_fitted"]
 
@@ -93,7 +93,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     held_out_ : ndarray of int
         Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
     fit_diagnostics_ : Diagnostics
-        Diagnostics of the fit, of a class for each kind of inference (:mod:`fathomless.posterior.diagnostics`): the
+        Diagnostics of the fit, of a class for each kind of inference (:mod:`fathomless.posterior.fit_diagnostics`): the
         posterior over structure with its errors, weights of kinds of network, the relative noise of their average,
         records of chains, equal rows of the table, and the versions of the library, torch, NumPy and Python under
         which parts were done, if these are others than now.
@@ -103,7 +103,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         The fitted network and p(y | f).
     device_ : str
         Where it was fitted: "cpu", or the kind of an accelerator and its name.
-    goes_on_ : bool
+    resumable_ : bool
         Whether a longer fit with the same `checkpoint` goes on from where this one has ended, to the bytes of one long
         fit. False of what was loaded.
     """
@@ -125,7 +125,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     warm_start = False  # an option of some
     callbacks: Sequence[Callable[[Any], None]] | None = None  # an option of most
     cv: Any = None  # an option of some
-    goes_on_ = False
+    resumable_ = False
     _split_by: tuple[Any, Any] = (None, None)  # a splitter, and the folds that it made
 
     shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
@@ -377,7 +377,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
         found = {**vars(fitted.diagnostics), "repeats": prepared.repeats, "resumed": tuple(prepared.resumed)}
         self.fit_diagnostics_ = self.diagnostics_class(**found)
-        self.goes_on_, self.fold_ = fitted.goes_on, None
+        self.resumable_, self.fold_ = fitted.resumable, None
         self._fitted_with, self.device_ = self._options_given(), called(prepared.device)
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
@@ -493,10 +493,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "layout": blueprint_of(self.model_),
             "dtype": str(self.model_.dtype).removeprefix("torch."),
             "seed": self.seed_,
-            "history": measures.marked(self.history_),
+            "history": nonfinite.marked(self.history_),
             "n_iter": self.n_iter_,
-            "validation_score": measures.marked(self._score),
-            "weighing": measures.marked(self.fit_diagnostics_.to_json()),
+            "validation_score": nonfinite.marked(self._score),
+            "weighing": nonfinite.marked(self.fit_diagnostics_.to_json()),
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
             **({} if self.device_ == "cpu" else {"device": self.device_}),

@@ -24,7 +24,7 @@ from fathomless.estimators.scores import Score, auroc, average, counted, mean, r
 from fathomless.posterior import metrics
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive, Predictive
 from fathomless.posterior.mixtures import Mixture, Normal
-from fathomless.posterior.split import Uncertainty
+from fathomless.posterior.uncertainty import Uncertainty
 from fathomless.system import io
 from fathomless.system.errors import DataError, FileError
 

@@ -1,6 +1,6 @@
 """What can be found in a fit by looking it over, and what a rule is given to look at.
 
-The rules for every family are in :mod:`fathomless.app.doctor`; a family registers those about its structure.
+The rules for every family are in :mod:`fathomless.app.diagnose`; a family registers those about its structure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from fathomless.estimators.scores import Score
 from fathomless.estimators.values import ELBO
 from fathomless.inference.variational.training import automatic_epochs, automatic_structure_rate
 
-__all__ = ["Case", "Finding"]
+__all__ = ["Finding", "FitSummary"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Case:
+class FitSummary:
     """A fit and what is known of it.
 
     Attributes

@@ -12,7 +12,7 @@ from fathomless.estimators.declaring import chosen, nested_of, value_of
 from fathomless.estimators.options import DrawnWeightsOptions, TableOptions, options_of
 from fathomless.estimators.values import ELBO, CheckpointOptions, Restarts
 from fathomless.inference.runs.distributed import local_device
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks

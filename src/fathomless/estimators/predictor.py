@@ -21,19 +21,19 @@ from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import from_saved
 from fathomless.posterior.capabilities import rebuild
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, KindOfNetwork
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
-from fathomless.system import bounds, checks, io, measures, memory
+from fathomless.system import bounds, checks, io, memory, nonfinite
 from fathomless.system.errors import DataError, DivergenceError, FileError
 from fathomless.system.masked import unmasked
 from fathomless.system.rng import as_generator, building, fold_in
-from fathomless.system.surroundings import recording, without_gradients
+from fathomless.system.torch_state import recording, without_gradients
 
 __all__ = [
     "PREDICTED_AT_ONCE",
@@ -255,7 +255,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         device = networks._device()
     likelihood = task.likelihood(target, saved.tensors).to(device, dtype)
     networks._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-    diagnostics = networks.diagnostics_class.from_json(measures.restored(meta.get("weighing", {})))
+    diagnostics = networks.diagnostics_class.from_json(nonfinite.restored(meta.get("weighing", {})))
     model = _models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
     model.to(device)  # with all that was rebuilt
@@ -277,9 +277,9 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             weight_draws=networks.weight_draws,
             fold=saved.tensors["fold"].numpy() if "fold" in saved.tensors else None,
         ),
-        history=measures.restored(meta["history"]),
+        history=nonfinite.restored(meta["history"]),
         n_iter=meta["n_iter"],
-        score=measures.restored(meta["validation_score"]),
+        score=nonfinite.restored(meta["validation_score"]),
         held_out=saved.tensors["held_out"].numpy(),
         columns=meta["n_features_in"],
         names=tuple(meta["feature_names_in"]),
@@ -298,8 +298,8 @@ def _models(
     """Build the networks that a folder holds, with the numbers that they start with."""
     layout, seed = saved.meta["layout"], saved.meta["seed"]
     members = layout.get("members", [{}])  # only an ensemble has several
-    kinds: Sequence[KindOfNetwork] = diagnostics.kinds if isinstance(diagnostics, CrossFitDiagnostics) else ()
-    kinds = kinds or [KindOfNetwork(options={}, weight=1.0, networks=len(members))]
+    kinds: Sequence[Candidate] = diagnostics.kinds if isinstance(diagnostics, CrossFitDiagnostics) else ()
+    kinds = kinds or [Candidate(options={}, weight=1.0, networks=len(members))]
     if sum(kind.networks for kind in kinds) != len(members):
         raise DataError(f"its kinds do not have {len(members)} networks between them")
     if unknown := {name for kind in kinds for name in kind.options} - {one.name for one in options_of(type(networks))}:

@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from fathomless.data import streams
+from fathomless.data.duplicates import Repeats, pieces, repeats
 from fathomless.data.folds import (
     can_be_folded,
     fold_rows,
@@ -26,15 +27,14 @@ from fathomless.data.folds import (
 )
 from fathomless.data.frames import merged, readable, take
 from fathomless.data.groups import read_groups
-from fathomless.data.repeats import Repeats, pieces, repeats
+from fathomless.data.row_weights import read_weight, warn_of_sum
 from fathomless.data.rows import Rows, Stream
 from fathomless.data.schema import Schema, some
 from fathomless.data.targets import ClassLabels, Target
-from fathomless.data.weights import read_weight, warn_of_sum
 from fathomless.estimators.encoding import ColumnOptions, Task
 from fathomless.estimators.values import Splitter
 from fathomless.inference.variational.training import SMALL_BATCH
-from fathomless.posterior.diagnostics import EqualRows
+from fathomless.posterior.fit_diagnostics import EqualRows
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning
 from fathomless.system.rng import as_generator, fold_in

@@ -15,14 +15,14 @@ import torch
 from fathomless.data.folds import without
 from fathomless.data.rows import Rows, concatenate
 from fathomless.estimators import saving
-from fathomless.estimators.crossfitting import best_alone, concluded, for_average, weighed
-from fathomless.estimators.heads import heads_by_bound, heads_by_rows
-from fathomless.estimators.kinds import joined
+from fathomless.estimators.candidates import combine
+from fathomless.estimators.finalize import finalize, fit_structure_weights, keep_best, shrink_noise
+from fathomless.estimators.last_layer import fit_heads_in_sample, fit_heads_out_of_fold
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.values import Restarts
-from fathomless.inference.out_of_fold.crossfit import Held, crossfit, folded, held
-from fathomless.inference.out_of_fold.looks import Law, Looks
+from fathomless.inference.out_of_fold.crossfit import OutOfFold, crossfit, fold_indices, predict_held_out
+from fathomless.inference.out_of_fold.search import Law, StructureSearch
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.restarts import restarted
 from fathomless.inference.variational.svi import fit
@@ -32,13 +32,13 @@ from fathomless.inference.variational.training import (
     automatic_epochs,
     automatic_structure_rate,
 )
-from fathomless.posterior.diagnostics import CrossFitDiagnostics
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataWarning
 from fathomless.system.rng import fold_in
 
-__all__ = ["SVI", "CrossFit", "Step", "Strategy", "StructureSearch", "Then", "TrainingPlan"]
+__all__ = ["SVI", "CrossFit", "SearchOptions", "Step", "Strategy", "Then", "TrainingPlan"]
 
 _PATIENCE = 30  # scores without a better one
 _STEPS = 4000  # of a training, about, where the number of epochs is left open
@@ -155,20 +155,20 @@ class SVI:
         """Train; give heads their posterior, if they have one."""
         training = self.plan.training(table.train.count, len(table.train))
         count = self.restarts.count
-        goes_on = count == 1 and problem.fitted is None and self.plan.resumable(training)
+        resumable = count == 1 and problem.fitted is None and self.plan.resumable(training)
         starts = problem.starts(table, count)
-        settings = _settings(table, session, starts[0], training, without=("epochs",) if goes_on else ())
+        settings = _settings(table, session, starts[0], training, without=("epochs",) if resumable else ())
         if count == 1:
-            fitted = replace(fit(*starts[0], table.train, table.valid, **settings), goes_on=goes_on)
+            fitted = replace(fit(*starts[0], table.train, table.valid, **settings), resumable=resumable)
         else:
             fitted = restarted(starts, cast(Rows, table.train), table.valid, self.restarts.keep, **settings)
         if problem.head == "point":
             return fitted
-        return heads_by_bound(fitted, problem.head, table, calibrate=self.plan.calibrate)
+        return fit_heads_in_sample(fitted, problem.head, table, calibrate=self.plan.calibrate)
 
 
 @dataclass(frozen=True)
-class StructureSearch:
+class SearchOptions:
     """Search for a posterior over structure by out-of-fold rows.
 
     Attributes
@@ -180,7 +180,7 @@ class StructureSearch:
     cross_fit : bool
         True if networks are cross-fitted, and rows decide about structure, unless options say otherwise.
     looking : mapping
-        Options of :class:`~fathomless.inference.out_of_fold.looks.Looks`.
+        Options of :class:`~fathomless.inference.out_of_fold.search.StructureSearch`.
     unused : tuple of str
         Names of options without effect if rows decide.
     """
@@ -200,7 +200,7 @@ class CrossFit:
     ----------
     svi : SVI
         Training of the networks.
-    search : StructureSearch
+    search : SearchOptions
         Search for the posterior over structure.
     by_bound : bool
         True if gradients of the bound move the law over structure, and rows fit the noise alone.
@@ -213,7 +213,7 @@ class CrossFit:
     """
 
     svi: SVI
-    search: StructureSearch
+    search: SearchOptions
     by_bound: bool = False
     free_noise: bool = False
     kinds: Sequence[Mapping[str, Any]] = ({},)
@@ -225,20 +225,20 @@ class CrossFit:
         if len(self.kinds) > 1:
             assert table.folds is not None
             fits = self._of_kinds(problem, table, session)
-            return self._narrowed(joined(fits, self.kinds, table.folds[0], **settings), table)
-        fitted, seen, looks = self.judge(problem, table, session)
+            return self._narrowed(combine(fits, self.kinds, table.folds[0], **settings), table)
+        fitted, seen, search = self.judge(problem, table, session)
         of_row = None
         if table.folds is not None:
             of_row = torch.from_numpy(without(table.folds.numpy(), fitted.lost))[0][seen.rows]
-        return self._narrowed(concluded(fitted, seen, folds=of_row, looks=looks, **settings), table)
+        return self._narrowed(finalize(fitted, seen, folds=of_row, search=search, **settings), table)
 
     def _narrowed(self, fitted: Fitted, table: Prepared) -> Fitted:
         """Take the noise of single networks for that of their average, if it is to be fitted at all."""
         if table.folds is None or not self.svi.plan.calibrate or not isinstance(table.train, Rows):
             return fitted
-        return for_average(fitted, table.train, torch.from_numpy(without(table.folds.numpy(), fitted.lost)))
+        return shrink_noise(fitted, table.train, torch.from_numpy(without(table.folds.numpy(), fitted.lost)))
 
-    def _of_kinds(self, problem: Problem, table: Prepared, session: Session) -> list[tuple[Fitted, Held]]:
+    def _of_kinds(self, problem: Problem, table: Prepared, session: Session) -> list[tuple[Fitted, OutOfFold]]:
         """Cross-fit each kind of network by itself, on the same folds."""
         assert table.folds is not None
         each, repeats, networks = [], len(table.folds) // len(self.kinds), 0
@@ -251,30 +251,32 @@ class CrossFit:
             networks += repeats * (int(table.folds.max()) + 1)
         return each
 
-    def judge(self, problem: Problem, table: Prepared, session: Session) -> tuple[Fitted, Held, Looks | None]:
+    def judge(
+        self, problem: Problem, table: Prepared, session: Session
+    ) -> tuple[Fitted, OutOfFold, StructureSearch | None]:
         """Train networks, and weigh structures by the rows that they were not fitted to; noise is as trained."""
         rows, valid, folds, plan = table.train, table.valid, table.folds, self.svi.plan
         share = 1.0 if folds is None else int(folds.max()) / (int(folds.max()) + 1)
         networks = self.svi.restarts.count if folds is None else len(folds) * (int(folds.max()) + 1)
         training = replace(plan.training(rows.count, math.ceil(share * len(rows)), networks), calibrate=False)
-        looks = self._looks(training, warm=problem.fitted is not None)
+        search = self._start_search(training, warm=problem.fitted is not None)
         starts = problem.starts(table, networks)
-        for name, value in self.given.items() if looks is not None else ():
+        for name, value in self.given.items() if search is not None else ():
             warnings.warn(
                 f"{name}={value!r} has no effect where held-out rows decide about structure; use "
                 "structure_from='elbo', or leave it out",
                 DataWarning,
                 stacklevel=5,
             )
-        settings = {**_settings(table, session, starts[0], training), "looks": looks}
+        settings = {**_settings(table, session, starts[0], training), "search": search}
         seed = fold_in(table.seed, "training")
         if networks == 1:
             assert valid is not None
             fitted = fit(*starts[0], rows, valid, **settings)
-            seen = held(fitted.model, valid, seed)
+            seen = predict_held_out(fitted.model, valid, seed)
         elif folds is not None:
             assert isinstance(rows, Rows)
-            fitted, seen = crossfit(starts, rows, *folded(folds), **settings)
+            fitted, seen = crossfit(starts, rows, *fold_indices(folds), **settings)
             folds = torch.from_numpy(without(folds.numpy(), fitted.lost))
         else:
             assert isinstance(rows, Rows)
@@ -283,32 +285,32 @@ class CrossFit:
             parts = [numbers[: len(rows)]] * networks, [numbers[len(rows) :]] * networks
             fitted, seen = crossfit(starts, concatenate([rows, valid]), *parts, **settings)
             if self.svi.restarts.keep == "best":
-                fitted, seen = best_alone(fitted, seen, looks)
+                fitted, seen = keep_best(fitted, seen, search)
         if problem.head != "point":
-            fitted, seen = heads_by_rows(
-                fitted, seen, looks, problem.head, table, calibrate=plan.calibrate, free_noise=self.free_noise
+            fitted, seen = fit_heads_out_of_fold(
+                fitted, seen, search, problem.head, table, calibrate=plan.calibrate, free_noise=self.free_noise
             )
-        if looks is None or fitted.found is None:
-            return fitted, seen, looks
-        q = torch.tensor([looks.q[n] for n in fitted.found.numbers], dtype=torch.float64, device="cpu")
+        if search is None or fitted.found is None:
+            return fitted, seen, search
+        q = torch.tensor([search.q[n] for n in fitted.found.numbers], dtype=torch.float64, device="cpu")
         found_folds = None if folds is None else folds[0][fitted.found.rows]
         group = None if table.group is None else table.group[fitted.found.rows]
-        weights = weighed(fitted.model, fitted.found, q, found_folds, group, table.seed)
-        return replace(fitted, diagnostics=CrossFitDiagnostics(structure=weights)), seen, looks
+        weights = fit_structure_weights(fitted.model, fitted.found, q, found_folds, group, table.seed)
+        return replace(fitted, diagnostics=CrossFitDiagnostics(structure=weights)), seen, search
 
-    def _looks(self, training: Training, warm: bool) -> Looks | None:
+    def _start_search(self, training: Training, warm: bool) -> StructureSearch | None:
         """Return the state of the search, if there is one."""
         if self.by_bound or not self.search.free:
             return None
         plan = self.svi.plan
-        looks = Looks(
+        search = StructureSearch(
             training.epochs, self.search.law, lengthen=plan.epochs == "auto", focusing=warm, **self.search.looking
         )
         if plan.patience == "auto":
-            looks.patience = max(1, round(0.25 * looks.focus * training.epochs))
+            search.patience = max(1, round(0.25 * search.focus * training.epochs))
         elif plan.patience is not None:
-            looks.patience = training.evaluate_every * int(plan.patience)
-        return looks
+            search.patience = training.evaluate_every * int(plan.patience)
+        return search
 
 
 @dataclass(frozen=True)

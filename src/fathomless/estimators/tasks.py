@@ -52,7 +52,7 @@ class Supervised(PredictiveEstimator, ABC):
             How often each row counts.
         groups : array, shape (N,), optional
             Rows that belong together, a patient's say: a group stays together in every fold and split. Without groups,
-            the rules of :mod:`fathomless.data.repeats` say whether equal rows do.
+            the rules of :mod:`fathomless.data.duplicates` say whether equal rows do.
 
         Returns
         -------

@@ -10,20 +10,20 @@ from typing import Any, ClassVar, cast
 
 from fathomless.data.rows import Rows
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.crossfitting import automatic_members
+from fathomless.estimators.candidates import expand_candidates
 from fathomless.estimators.declaring import nested_options
-from fathomless.estimators.heads import heads_by_bound
-from fathomless.estimators.kinds import kinds
+from fathomless.estimators.finalize import automatic_members
+from fathomless.estimators.last_layer import fit_heads_in_sample
 from fathomless.estimators.options import CrossFitOptions, VariationalOptions, options_of
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.estimators.strategies import SVI, CrossFit, StructureSearch, Then, TrainingPlan
+from fathomless.estimators.strategies import SVI, CrossFit, SearchOptions, Then, TrainingPlan
 from fathomless.estimators.values import Folds, Splitter
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.rng import fold_in
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
 __all__ = ["CrossFitEstimator", "OneNetwork", "VariationalEstimator", "fit_together"]
 
@@ -107,10 +107,10 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
     fold_ : ndarray of int, shape (R, N), or None
         The fold of every row in each partition, if networks were cross-fitted; −1 for rows that all were fitted to,
         those among them that were kept from a network that diverged and was left out. A row that counts several times
-        may be divided among folds (see :mod:`fathomless.data.repeats`); this is the fold of its first part.
+        may be divided among folds (see :mod:`fathomless.data.duplicates`); this is the fold of its first part.
     """
 
-    def _by_rows_or_bound(self, search: StructureSearch, prepared: Prepared) -> SVI | CrossFit:
+    def _by_rows_or_bound(self, search: SearchOptions, prepared: Prepared) -> SVI | CrossFit:
         """Return cross-fitting if out-of-fold rows judge the networks, and else the evidence bound."""
         if not self._judged_by_rows(prepared, search):
             return self._svi()
@@ -119,10 +119,15 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         given = {name: every[name] for name in search.unused if every[name] != declared[name]}
         free = self._options_given().get("likelihood", "") == "auto"
         return CrossFit(
-            self._svi(), search, self._choice("structure_from") == "elbo", free, tuple(kinds(self.vary)), given
+            self._svi(),
+            search,
+            self._choice("structure_from") == "elbo",
+            free,
+            tuple(expand_candidates(self.vary)),
+            given,
         )
 
-    def _judged_by_rows(self, prepared: Prepared, search: StructureSearch) -> bool:
+    def _judged_by_rows(self, prepared: Prepared, search: SearchOptions) -> bool:
         if prepared.folds is not None:
             return True
         held, by = prepared.valid is not None and len(prepared.valid) > 0, self._choice("structure_from")
@@ -141,7 +146,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
 
     def _plan_of(
         self,
-        search: StructureSearch,
+        search: SearchOptions,
         multiplications: Callable[[int], float],
         count: float,
         inputs: int,
@@ -152,7 +157,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         """Return the split of rows for a search and networks of so many multiplications for a row, by their columns."""
         if stream:
             return self._plan_of_stream(count)
-        members, copies = self._members(search, multiplications, count, inputs), len(kinds(self.vary))
+        members, copies = self._members(search, multiplications, count, inputs), len(expand_candidates(self.vary))
         if copies > 1 and members == 1:
             raise DataError(
                 f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
@@ -178,7 +183,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         return SplitPlan(share=share)
 
     def _members(
-        self, search: StructureSearch, multiplications: Callable[[int], float], count: float, inputs: int
+        self, search: SearchOptions, multiplications: Callable[[int], float], count: float, inputs: int
     ) -> int:
         """Return how many networks are cross-fitted to so many rows; 2 stands for those of an array or a splitter."""
         starts = self._restarts().count
@@ -251,5 +256,5 @@ def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tu
         raise DivergenceError(f"{len(failed)} of {len(every)} trainings failed; the first: {failed[0]}")
     for estimator, problem, one, fitted in zip(estimators, problems, prepared, every, strict=True):
         if problem.head != "point":
-            fitted = heads_by_bound(fitted, problem.head, one, calibrate=estimator.calibrate)
+            fitted = fit_heads_in_sample(fitted, problem.head, one, calibrate=estimator.calibrate)
         estimator._take_over(one, fitted)

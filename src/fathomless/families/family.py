@@ -37,7 +37,7 @@ class Family:
     report : str, optional
         Function (estimator) -> :class:`~fathomless.plots.page.StructureSection`: what the page shows of the structure.
     findings : str, optional
-        Function (:class:`~fathomless.estimators.findings.Case`) -> findings: what the doctor says of the structure.
+        Function (:class:`~fathomless.estimators.findings.FitSummary`) -> findings about the structure.
     noise : bool
         Whether its regressions have a noise whose law is an option; else the posterior has it.
     progress : mapping of str to str

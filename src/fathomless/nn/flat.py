@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fathomless.nn.stacked import Apart, stacked
+from fathomless.nn.stacked import Apart, stack
 from fathomless.system.errors import DataError
 
 __all__ = ["FlatNetworks", "flattened", "refuse", "unflattened"]
@@ -222,7 +222,7 @@ class _Module:
 
     def __init__(self, network: nn.Module, weights: Tensor) -> None:
         count = len(weights)
-        module = stacked([network] * count)
+        module = stack([network] * count)
         parts = list(module.modules())
         self.apart = any(isinstance(part, Apart) for part in parts)
         self.rows = self.apart or any(isinstance(part, nn.Flatten) for part in parts)  # need blocks of rows

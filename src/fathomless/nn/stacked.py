@@ -21,9 +21,9 @@ __all__ = [
     "alike_linear",
     "owners",
     "scale_gradients",
-    "side_by_side",
-    "stacked",
-    "unstacked",
+    "stack",
+    "stacked_linear",
+    "unstack",
 ]
 
 _ELEMENTWISE = (
@@ -89,12 +89,12 @@ class Apart(nn.Module):
         return torch.cat([member(block) for member, block in zip(self.members, blocks, strict=True)])
 
 
-def stacked(modules: Sequence[nn.Module]) -> nn.Module:
+def stack(modules: Sequence[nn.Module]) -> nn.Module:
     """Return F modules, built alike, as one for rows in F blocks.
 
     Examples
     --------
-    >>> both = stacked([nn.Linear(2, 3), nn.Linear(2, 3)])
+    >>> both = stack([nn.Linear(2, 3), nn.Linear(2, 3)])
     >>> both(torch.zeros(8, 2)).shape  # four rows for each
     torch.Size([8, 3])
     """
@@ -108,21 +108,21 @@ def stacked(modules: Sequence[nn.Module]) -> nn.Module:
         if type(first) is nn.Sequential:
             chains = [list(module) for module in modules if isinstance(module, nn.Sequential)]  # also what occurs twice
             if len({len(chain) for chain in chains}) == 1:
-                return nn.Sequential(*map(stacked, zip(*chains, strict=True)))
+                return nn.Sequential(*map(stack, zip(*chains, strict=True)))
         if type(first) is Residual:
-            return Residual(stacked([module.branch for module in modules if isinstance(module, Residual)]))
+            return Residual(stack([module.branch for module in modules if isinstance(module, Residual)]))
     return Apart(modules)
 
 
-def unstacked(module: nn.Module, i: int, prefix: str = "") -> dict[str, Tensor]:
-    """Return the state of the i-th of the modules that :func:`stacked` joined, by the names that it had there."""
+def unstack(module: nn.Module, i: int, prefix: str = "") -> dict[str, Tensor]:
+    """Return the state of the i-th of the modules that :func:`stack` joined, by the names that it had there."""
     if isinstance(module, Apart):
         return {prefix + name: value for name, value in module.members[i].state_dict().items()}
     if isinstance(module, StackedLinear):
         return {prefix + name: value[i] for name, value in module.state_dict().items()}
     state: dict[str, Tensor] = {}
     for name, child in module.named_children():
-        state |= unstacked(child, i, f"{prefix}{name}.")
+        state |= unstack(child, i, f"{prefix}{name}.")
     return state
 
 
@@ -195,14 +195,14 @@ def alike_linear(heads: Sequence[nn.Module]) -> list[nn.Linear]:
     return linear if alike else []
 
 
-def side_by_side(heads: Sequence[nn.Linear], hidden: Sequence[Tensor]) -> Tensor:
+def stacked_linear(heads: Sequence[nn.Linear], hidden: Sequence[Tensor]) -> Tensor:
     """Apply m linear maps of one shape, each to its own input (B, H), at once; (m, B, K)."""
     weights, biases = (head.weight for head in heads), (head.bias for head in heads)
-    f, _, _ = _SideBySide.apply(len(heads), *hidden, *weights, *biases)
+    f, _, _ = _StackedLinear.apply(len(heads), *hidden, *weights, *biases)
     return cast(Tensor, f)
 
 
-class _SideBySide(torch.autograd.Function):
+class _StackedLinear(torch.autograd.Function):
     """Apply m linear heads to their hidden states by batched products.
 
     Autograd's own derivative of a batched product multiplies in an order that is slow for few outputs. What was stacked

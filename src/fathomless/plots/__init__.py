@@ -9,8 +9,8 @@ and numbers that are not finite. This folder may import `system`.
 
 from fathomless.plots.calibration import confusion, coverage, pit_histogram, reliability
 from fathomless.plots.canvas import GRID, INK, figure, svg
-from fathomless.plots.chains import traces
-from fathomless.plots.explaining import dependence, importance
+from fathomless.plots.effects import dependence, importance
+from fathomless.plots.learning import learning_curves
 from fathomless.plots.predictions import (
     functions,
     intervals,
@@ -19,7 +19,7 @@ from fathomless.plots.predictions import (
     uncertainty_split,
 )
 from fathomless.plots.ranking import lift, precision_recall, roc, thresholds
-from fathomless.plots.training import learning_curves
+from fathomless.plots.traces import traces
 
 __all__ = [
     "GRID",

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, INK, RUST, Axes, diagonal, label_classes, legend, start
-from fathomless.plots.checks import counted, floats, same
+from fathomless.plots.validation import counted, floats, same
 from fathomless.system.errors import DataError
 
 __all__ = ["confusion", "coverage", "pit_histogram", "reliability"]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, diagonal, legend, limits, spaced, start
-from fathomless.plots.checks import floats, same
+from fathomless.plots.validation import floats, same
 from fathomless.system.errors import DataError
 
 __all__ = ["functions", "intervals", "predicted_against_observed", "residuals", "uncertainty_split"]

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, legend, shorten, start
-from fathomless.plots.checks import floats, same
+from fathomless.plots.validation import floats, same
 
 __all__ = ["lift", "precision_recall", "roc", "thresholds"]
 

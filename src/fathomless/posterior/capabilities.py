@@ -18,12 +18,12 @@ __all__ = [
     "Growing",
     "HasLogJoint",
     "HasStructureLaw",
+    "JointlyTrainable",
     "LinearHeads",
     "ListedStructure",
+    "Mergeable",
     "NaturalGradient",
     "Resizable",
-    "SideBySide",
-    "Stackable",
     "blueprint_of",
     "lacks",
     "rebuild",
@@ -145,14 +145,14 @@ class LinearHeads(Model, ABC):
         """Put others in the place of the heads of some structures."""
 
 
-class SideBySide(Model, ABC):
+class JointlyTrainable(Model, ABC):
     """A model that can be trained together with others of its kind as one model, on rows that lie in blocks.
 
     Row r of F·B rows belongs to model r // B, and the divergence is the sum of theirs. All have one law over structure.
     """
 
     @abstractmethod
-    def side_by_side(self, others: Sequence[Model]) -> Self:
+    def stack(self, others: Sequence[Model]) -> Self:
         """Return one model that stands for this one and `others`.
 
         Each of its parameters, but for those of the law over structure, has a row for each model, or is inside a
@@ -165,15 +165,15 @@ class SideBySide(Model, ABC):
         """
 
     @abstractmethod
-    def hand_out(self, models: Sequence[Model]) -> None:
-        """Write the state of what :meth:`side_by_side` returned into the models that it stands for."""
+    def unstack(self, models: Sequence[Model]) -> None:
+        """Write the state of what :meth:`stack` returned into the models that it stands for."""
 
 
-class Stackable(Model, ABC):
+class Mergeable(Model, ABC):
     """A model that can be evaluated side by side with others of its kind, as one network with stacked parameters."""
 
     @abstractmethod
-    def union(self, others: Sequence[Model]) -> Self:
+    def merge(self, others: Sequence[Model]) -> Self:
         """Return a copy that has every part that this model or any of `others` has.
 
         Its forward pass, with the parameters of one of them put in (and anything finite where that one has none), gives
@@ -212,8 +212,8 @@ _MEANING: dict[type, str] = {
     LinearHeads: "heads on features (LinearHeads)",
     ListedStructure: "list of structures that can be weighed (ListedStructure)",
     HasLogJoint: "networks of finitely many weights given their structure (HasLogJoint)",
-    SideBySide: "way to be trained with others as one (SideBySide)",
-    Stackable: "way to be evaluated side by side with others (Stackable)",
+    JointlyTrainable: "support for training with other networks as one (JointlyTrainable)",
+    Mergeable: "support for evaluation in parallel with other networks (Mergeable)",
 }
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows, safe_unit
-from fathomless.posterior.split import Groups, Spread, Uncertainty, divided, spread, standard_error
+from fathomless.posterior.uncertainty import Groups, Spread, Uncertainty, decompose, spread, standard_error
 from fathomless.system import checks
 from fathomless.system.draws import multinomial
 from fathomless.system.errors import DataError
@@ -345,7 +345,7 @@ class ContinuousPredictive(Predictive):
         means = self.component.mean  # (S, N, T)
         if (estimates := self._spread(means)) is not None:
             noise = groups.across(groups.within(self.component.variance))
-            return divided(noise, self.mixture.variance, estimates, self._shown)
+            return decompose(noise, self.mixture.variance, estimates, self._shown)
         of_group = groups.within(means)  # (G, N, T)
         mean = groups.across(of_group)  # (N, T)
         parts = (
@@ -523,7 +523,7 @@ class ClassPredictive(Predictive):
         of_group = groups.within(each)  # (G, N, C)
         total = _entropy(groups.across(of_group))  # (N,)
         if (estimates := self._spread(each)) is not None:
-            return divided(groups.across(of_draw), total, estimates.summed(-1))
+            return decompose(groups.across(of_draw), total, estimates.summed(-1))
         given_group = _entropy(of_group)  # (G, N)
         return Uncertainty(
             groups.across(of_draw),

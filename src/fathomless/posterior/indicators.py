@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fathomless.posterior.distributions import ClassPredictive, Labels, Predictive, Values, check_alike, doubles
-from fathomless.posterior.split import Spread, Uncertainty
+from fathomless.posterior.uncertainty import Spread, Uncertainty
 from fathomless.system.draws import bernoulli
 from fathomless.system.errors import DataError
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fathomless.posterior import student
-from fathomless.posterior.roots import with_derivatives
+from fathomless.posterior.quantile_gradients import with_derivatives
 from fathomless.system.draws import exponential, multinomial, normal, uniform
 from fathomless.system.errors import DataError
 

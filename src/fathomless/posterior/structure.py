@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from fathomless.posterior.diagnostics import StructureWeights
+from fathomless.posterior.fit_diagnostics import StructureWeights
 
 __all__ = [
     "GraphPosterior",

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 from fathomless.app import cli
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.app.runs import page
 from fathomless.data.rows import Rows
 from fathomless.estimators.options import options_of
@@ -355,7 +355,7 @@ def test_a_saved_baseline_predicts_the_same_bytes(name: str, task: int, tmp_path
     assert torch.equal(fitted.predict_dist(X).log_prob(y), loaded.predict_dist(X).log_prob(y))
     assert loaded.structure_ == fitted.structure_
     assert sum(fitted.depth_posterior_.values()) == pytest.approx(1.0)  # type: ignore[attr-defined]
-    depth = {finding.title for finding in examine(fitted, [], rows=90) if "Depth" in finding.title}
+    depth = {finding.title for finding in diagnose(fitted, [], rows=90) if "Depth" in finding.title}
     assert depth == set() if name != "dun" else "Depth is at its lower bound" not in depth
     assert isinstance(fitted.model_, Ensemble) is (name == "ensemble")
 

@@ -14,15 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from families.continuous.scalars import DOUBLE
-from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
+from fathomless.data.stacked_rows import StackedRows
 from fathomless.families.continuous.deploy import fixed_paths, point_path
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weight
 from fathomless.families.continuous.grids import uniform
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathInference, parted
-from fathomless.inference.out_of_fold.crossfit import Together
+from fathomless.inference.out_of_fold.crossfit import StackedLikelihood
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational.objective import elbo
 from fathomless.inference.variational.svi import fit
@@ -318,12 +318,12 @@ def test_clipping_of_one_network_is_not_felt_by_others_side_by_side() -> None:
         members = [build(seed=seed, law=TruncatedPoisson(2.0), horizons=3) for seed in range(2)]
         for member in members:
             member.weigh({1: 0.5, 2: 0.5})
-        whole = members[0].side_by_side(members[1:])
+        whole = members[0].stack(members[1:])
         moved = torch.cat([y[:10], y[10:] + shift])
-        rows = Blocks.of(Rows(x, moved), [torch.arange(10), torch.arange(10, 20)])
-        likelihood = Together([Gaussian().double() for _ in members])
+        rows = StackedRows.of(Rows(x, moved), [torch.arange(10), torch.arange(10, 20)])
+        likelihood = StackedLikelihood([Gaussian().double() for _ in members])
         fit(whole, likelihood, rows, training=Training(epochs=4, clip_norm=0.1, warm_up=0.0))
-        whole.hand_out(members)
+        whole.unstack(members)
         states.append([{name: p.clone() for name, p in member.state_dict().items()} for member in members])
     same = [all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(*states, strict=True)]
     assert same == [True, False]
@@ -333,7 +333,7 @@ def test_clipping_of_one_network_is_not_felt_by_others_side_by_side() -> None:
 def test_networks_side_by_side_are_single_ones(options: dict[str, Any]) -> None:
     """Outputs and gradients of three at once, and back again."""
     members, (x, _) = [build(seed=i, jitter="none", **options) for i in range(3)], data(30)
-    whole = members[0].side_by_side(members[1:])
+    whole = members[0].stack(members[1:])
     grid = whole.grid(6)
     eps = torch.randn(len(grid) - 1, 3, 4, whole.moving, generator=noise(), dtype=DOUBLE)
     drawn = whole.draw_on(x, 4, grid, None, lambda i: eps[i])  # ten rows for each
@@ -353,7 +353,7 @@ def test_networks_side_by_side_are_single_ones(options: dict[str, Any]) -> None:
                 torch.testing.assert_close(gradient[own], p.grad, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(drawn.divergence["weights"].detach(), total, rtol=1e-10, atol=0.0)
     others = [build(seed=9, jitter="none", **options) for _ in range(3)]
-    whole.hand_out(others)
+    whole.unstack(others)
     for a, b in zip(others, members, strict=True):
         assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
 

@@ -127,7 +127,7 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
     ),
     (
         "networks that differ",
-        lambda: model().side_by_side([model(steps=7)]),
+        lambda: model().stack([model(steps=7)]),
         ["differ in more than seeds", "equal sizes, priors and grids"],
     ),
     ("paths of weights that stay", lambda: still().law_of_paths(uniform(1.0, 2)), ["rate=0", "no weights move"]),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.estimators.findings import Finding
 from fathomless.families.continuous import report
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier, ContinuousDepthRegressor
@@ -57,7 +57,7 @@ def cells(section: StructureSection) -> dict[str, str]:
 
 
 def titles(estimator: Any) -> dict[str, Finding]:
-    return {finding.title: finding for finding in examine(estimator, [], rows=len(Y))}
+    return {finding.title: finding for finding in diagnose(estimator, [], rows=len(Y))}
 
 
 # ------------------------------------------------------------------------------------------------- the page

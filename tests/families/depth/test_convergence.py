@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fathomless import UnboundedDepthRegressor
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.estimators.values import ELBO
-from fathomless.families.depth.convergence import Reach, depth_drift, reach
+from fathomless.families.depth.convergence import LawDrift, depth_drift, law_drift
 from fathomless.inference.variational.training import adam_travel
 from fathomless.posterior.laws import (
     DepthLaw,
@@ -49,16 +49,16 @@ def test_adam_travels_by_the_area_under_its_rate() -> None:
 @pytest.mark.parametrize("law", [TruncatedPoisson(8.0), QuantilePoisson(8.0), StickBreaking(8.0)], ids=repr)
 def test_the_way_back_to_the_prior_is_that_of_the_raw_parameter(law: Any) -> None:
     rows = [{"step": 100.0, "learning_rate": 0.01}]
-    found = reach(law, PoissonPrior(0.5), rows, learning_rate=0.01, structure_rate=2.0)
+    found = law_drift(law, PoissonPrior(0.5), rows, learning_rate=0.01, structure_rate=2.0)
     start, prior = law.start(0), type(law)(0.5).start(0)
-    assert found == Reach(pytest.approx(2.0), pytest.approx(abs(start - prior)), pytest.approx(0.5))
+    assert found == LawDrift(pytest.approx(2.0), pytest.approx(abs(start - prior)), pytest.approx(0.5))
     assert found.short(stopped=False) is (found.distance > 2.0)
-    assert reach(law, UniformPrior(17), rows, learning_rate=0.01, structure_rate=2.0).distance == 0.0  # type: ignore[union-attr]
+    assert law_drift(law, UniformPrior(17), rows, learning_rate=0.01, structure_rate=2.0).distance == 0.0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("law", [FixedDepth((3,)), FreeCategorical(4)], ids=repr)
 def test_laws_without_a_rate_have_no_such_way(law: DepthLaw) -> None:
-    assert reach(law, PoissonPrior(0.5), [], learning_rate=0.01, structure_rate=1.0) is None
+    assert law_drift(law, PoissonPrior(0.5), [], learning_rate=0.01, structure_rate=1.0) is None
 
 
 def test_pure_noise_from_a_deep_start_is_warned_of() -> None:
@@ -67,7 +67,7 @@ def test_pure_noise_from_a_deep_start_is_warned_of() -> None:
     assert fitted.structure_.statistics["mean_depth"] > 5.0
     assert START in warned
     assert "Raise epochs (now 60) or structure_from__rate" in warned
-    findings = {finding.title: finding for finding in examine(fitted, [], rows=200)}
+    findings = {finding.title: finding for finding in diagnose(fitted, [], rows=200)}
     assert findings["Depth stayed near its start"].severity == "problem"
     assert "structure_from__initial_depth (now 8)" in findings["Depth stayed near its start"].remedy
 
@@ -85,9 +85,9 @@ def test_natural_steps_are_not_measured_by_adam_s() -> None:
 
 
 def test_a_training_that_its_rows_ended_is_warned_of_only_if_it_was_far_too_short() -> None:
-    assert not Reach(travel=1.0, distance=2.0, prior_mean=0.5).short(stopped=True)
-    assert Reach(travel=1.0, distance=2.0, prior_mean=0.5).short(stopped=False)
-    assert Reach(travel=1.0, distance=5.0, prior_mean=0.5).short(stopped=True)
+    assert not LawDrift(travel=1.0, distance=2.0, prior_mean=0.5).short(stopped=True)
+    assert LawDrift(travel=1.0, distance=2.0, prior_mean=0.5).short(stopped=False)
+    assert LawDrift(travel=1.0, distance=5.0, prior_mean=0.5).short(stopped=True)
 
 
 def test_only_a_path_in_one_direction_drifts() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from depth_models import LAWS, build, data, move_to
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.out_of_fold.crossfit import crossfit, folded
+from fathomless.inference.out_of_fold.crossfit import crossfit, fold_indices
 from fathomless.inference.variational.objective import elbo
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
@@ -248,7 +248,7 @@ def test_what_its_owner_has_frozen_stays_frozen(together: int) -> None:
     else:
         folds = torch.arange(len(x))[None] % 2
         starts = [(model, Categorical(3)) for model in models]
-        whole, _ = crossfit(starts, Rows(x, y), *folded(folds), training=training)
+        whole, _ = crossfit(starts, Rows(x, y), *fold_indices(folds), training=training)
         fitted = list(whole.model.members)  # type: ignore[union-attr, arg-type]
     for state, model in zip(before, fitted, strict=True):
         after = model.state_dict()

@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_diabetes, load_iris
 
 from fathomless import UnboundedDepthClassifier, UnboundedDepthRegressor
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.estimators.values import HMC, CheckpointOptions
 from fathomless.families.depth.deploy import compress, mean_network, point_depth
 from fathomless.families.depth.report import page
@@ -140,7 +140,7 @@ def test_page_and_doctor_tell_of_the_chains(regression) -> None:
     )
     assert len(section.learning) == len(regression.sampling_)
     assert f"{regression.validation_score_:.2f}".replace("-", "\N{MINUS SIGN}") in section.about
-    assert {found.title for found in examine(regression, [])} >= {"Chains have not mixed"}
+    assert {found.title for found in diagnose(regression, [])} >= {"Chains have not mixed"}
 
 
 def test_relevance_needs_a_level_and_sampled_weights(regression) -> None:

@@ -25,10 +25,10 @@ from experiments.kernel_density import hellinger_samples
 from fathomless import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.data import datasets
 from fathomless.data.targets import TargetScale
-from fathomless.estimators.chains import chain_weights, convergence, modes_apart
+from fathomless.estimators.markov_chains import chain_weights, convergence, modes_apart
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.graph.model import IndianChefs, largest
-from fathomless.posterior.diagnostics import ChainDiagnostics
+from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, PausedError
 from quick_fits import checked
 
@@ -348,7 +348,7 @@ def test_a_fit_that_has_ended_goes_on_as_one_long_fit(tmp_path: Path, iris: tupl
     short = IndianChefsDensity(**options, checkpoint=tmp_path).fit(X)
     more = IndianChefsDensity(**longer, checkpoint=tmp_path).fit(X)
     whole = IndianChefsDensity(**longer).fit(X)
-    assert short.goes_on_
+    assert short.resumable_
     assert more.n_iter_ == whole.n_iter_ == longer["sweeps"]
     assert np.array_equal(more.score_samples(X), whole.score_samples(X))
     assert more.fit_diagnostics_ == whole.fit_diagnostics_

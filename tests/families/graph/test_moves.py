@@ -151,12 +151,12 @@ def test_birth_then_death_restores_the_state(role: int) -> None:
         there = births.weigh(state, newborn, child, with_parents, 40, True, generator)
         if math.isnan(there.log_ratio):
             continue
-        births.bear(state, newborn, child, there)
+        births.apply_birth(state, newborn, child, there)
         assert np.abs(residuals(state) - state.e[: state.size[0]]).max() < 1e-9
         assert newborn in births.removable(state, child, with_parents)
         back = births.weigh(state, newborn, child, with_parents, 40, False, generator)
         assert back.log_ratio == pytest.approx(there.log_ratio, abs=1e-9, rel=1e-9)
-        births.bury(state, newborn, child, back)
+        births.apply_death(state, newborn, child, back)
         units = state.size[0]
         for name in ("theta", "edge", "weight", "size", "law"):
             assert np.array_equal(getattr(state, name), getattr(before, name)) or name == "theta"

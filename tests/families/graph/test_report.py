@@ -15,7 +15,7 @@ from sklearn.datasets import load_iris
 from commands import Call
 from fathomless import IndianChefsClassifier, IndianChefsDensity
 from fathomless.app import runs
-from fathomless.app.doctor import examine
+from fathomless.app.diagnose import diagnose
 from fathomless.app.page import report as pages
 from fathomless.estimators.densities import evaluate_density
 from fathomless.estimators.evaluation import Evaluation, evaluate
@@ -71,12 +71,12 @@ def test_a_diagnosis_of_what_never_changed_says_constant(density: IndianChefsDen
 
 def test_findings_tell_of_modes_and_bounds(density: IndianChefsDensity) -> None:
     bounded = IndianChefsDensity(**SHORT, max_hidden=1).fit(X)
-    titles = {finding.title for finding in examine(bounded, [])}
+    titles = {finding.title for finding in diagnose(bounded, [])}
     assert "The graph is at its bound" in titles
     apart = density.weighed_by("all")
     chains = tuple({**chain, "log_likelihood": -2.0 * place} for place, chain in enumerate(apart.chains_))
     apart.fit_diagnostics_ = replace(apart.fit_diagnostics_, chains=chains)
-    found = {finding.title: finding for finding in examine(apart, [])}
+    found = {finding.title: finding for finding in diagnose(apart, [])}
     assert found["Chains are in different modes"].severity == "advice"
     assert "1 of 2 are within 0.16" in found["Chains are in different modes"].detail
 

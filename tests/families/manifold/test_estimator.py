@@ -152,7 +152,7 @@ def test_trials_do_not_see_the_rows_that_judge_them() -> None:
     rows, held = Rows(x, x.sin()), torch.arange(60) % 10 == 0
     wild = Rows(torch.where(held[:, None], 99.0, x), torch.where(held[:, None], -99.0, x.sin()))
     folds = torch.arange(60)[None] % 10
-    quick = fit.Recipe(candidates=10, candidate_steps=60, components=2, latent_steps=20)
+    quick = fit.ManifoldConfig(candidates=10, candidate_steps=60, components=2, latent_steps=20)
 
     def manifold_of(table: Rows) -> Any:
         def one(used: torch.Tensor, dimensions: int) -> fit.Manifold:

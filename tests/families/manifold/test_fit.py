@@ -11,7 +11,7 @@ from torch import Tensor
 from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.autoencoder import AutoencoderOptions
-from fathomless.families.manifold.fit import Manifold, Recipe
+from fathomless.families.manifold.fit import Manifold, ManifoldConfig
 from fathomless.families.manifold.latent import farthest
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.stages import StagedRun, run_stages
@@ -21,7 +21,7 @@ from fathomless.posterior.predictive import predictive
 from fathomless.system.errors import PausedError
 
 NET = FlatNetwork(1, 1, (8,), "tanh")
-QUICK = Recipe(
+QUICK = ManifoldConfig(
     candidates=20,
     candidate_steps=150,
     autoencoder=AutoencoderOptions(dimensions=3, hidden=(10,), steps=120),
@@ -43,7 +43,7 @@ def table(rows: int = 60, scale: float = 0.1, heavy: bool = False) -> Rows:
 
 
 def manifold(
-    rows: Rows | None = None, recipe: Recipe = QUICK, likelihood: Likelihood | None = None, **more: Any
+    rows: Rows | None = None, recipe: ManifoldConfig = QUICK, likelihood: Likelihood | None = None, **more: Any
 ) -> Any:
     rows = table() if rows is None else rows
     folds = fold_rows(rows.x.numpy(), rows.y.numpy(), 10, math.ceil(recipe.candidates / 10), 0)

@@ -436,7 +436,7 @@ def test_what_a_sparse_network_refuses() -> None:
     with pytest.raises(DataError, match=r"of a SparseNetwork, which has no Fisher information .*; use .*='adam'"):
         fit(SparseNetwork(network(5, 1)), Gaussian(1), regression(2, 5, 60, 0), training=natural)
     with pytest.raises(DataError, match="built alike"):
-        SparseNetwork(network(2, 1)).union([SparseNetwork(network(3, 1))])
+        SparseNetwork(network(2, 1)).merge([SparseNetwork(network(3, 1))])
 
 
 def test_input_skip_is_linear_without_hidden_units() -> None:

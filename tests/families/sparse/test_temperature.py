@@ -324,7 +324,7 @@ def test_candidates_are_kept_while_the_fit_goes_on(tmp_path: Path, monkeypatch: 
         def interrupt(*_: Any) -> None:
             raise KeyboardInterrupt
 
-        broken.setattr(temperature, "held", interrupt)
+        broken.setattr(temperature, "predict_held_out", interrupt)
         with pytest.raises(KeyboardInterrupt):
             SparseBayesRegressor(checkpoint=tmp_path / "c", **options).fit(X, y)
     with monkeypatch.context() as watched:

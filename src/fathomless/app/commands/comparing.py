@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fathomless.app.commands.arguments import form
 from fathomless.app.commands.printing import Stopped, exit_code, note, show
 from fathomless.system.errors import DataError
-from fathomless.system.measures import spoken
+from fathomless.system.nonfinite import spoken
 
 if TYPE_CHECKING:
     from fathomless.app.compare import Compared, Comparison

@@ -17,7 +17,7 @@ def explain(given: argparse.Namespace) -> int:
     from fathomless.data.frames import take
     from fathomless.data.targets import ClassLabels
     from fathomless.estimators.base import PredictiveEstimator
-    from fathomless.estimators.explaining import dependence, importance
+    from fathomless.estimators.importance import dependence, importance
     from fathomless.plots.page import number
 
     estimator, manifest, X, y, _ = known_rows(given)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fathomless.system.measures import spoken
+from fathomless.system.nonfinite import spoken
 from fathomless.system.terminal import plain
 
 if TYPE_CHECKING:

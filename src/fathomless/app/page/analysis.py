@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.evaluation import Evaluation, evaluate
-from fathomless.estimators.explaining import Dependence, Importance, dependence, importance, row_groups
+from fathomless.estimators.importance import Dependence, Importance, dependence, importance, row_groups
 from fathomless.estimators.scores import Score
 from fathomless.plots.page import number
 from fathomless.posterior.distributions import ClassPredictive

@@ -9,7 +9,7 @@ import numpy as np
 from fathomless import plots
 from fathomless.app.page.analysis import Analysis, Peers
 from fathomless.estimators.evaluation import Evaluation
-from fathomless.estimators.explaining import Dependence
+from fathomless.estimators.importance import Dependence
 from fathomless.estimators.scores import Score
 from fathomless.plots.page import Figure, TextTable, counted, listed, measured, number, percent, picture
 

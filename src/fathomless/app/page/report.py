@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fathomless import plots
 from fathomless.app.commands.flags import flag_of
-from fathomless.app.doctor import TOLERATED
+from fathomless.app.diagnose import TOLERATED
 from fathomless.app.page.analysis import Analysis
 from fathomless.app.page.insights import Insights, insights
 from fathomless.app.page.markup import render_template
@@ -45,8 +45,8 @@ from fathomless.plots.page import (
     percent,
     picture,
 )
-from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.posterior.structure import GraphPosterior, InclusionPosterior, LatentPosterior, ListedPosterior
 
 __all__ = ["Page", "render"]
@@ -77,7 +77,7 @@ class Page:
     evaluations : sequence of Evaluation
         The first one is that of the headline and of the pictures.
     findings : sequence of Finding
-        What :mod:`fathomless.app.doctor` found.
+        What :mod:`fathomless.app.diagnose` found.
     data : mapping
         The data manifest: "file", "bytes", "sha256", "rows", "columns", "target names" (a sequence), "weight" (the
         column that says how often rows count), "notes" (a sequence of sentences). What is absent is left out.

@@ -14,7 +14,7 @@ from fathomless.estimators.base import require_fitted
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
-from fathomless.estimators.strategies import Strategy, StructureSearch, Then
+from fathomless.estimators.strategies import SearchOptions, Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator
 from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
@@ -118,10 +118,10 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     def _strategy(self, prepared: Prepared) -> Strategy:
         return Then(self._by_rows_or_bound(self._search(), prepared), (EffectiveDepth(self.weight_draws),))
 
-    def _search(self) -> StructureSearch:
+    def _search(self) -> SearchOptions:
         few = {"draws": _LOOKED} if self._value("path").initial == "point" else {}
         long = {"focus": _FOCUS} if self.epochs == "auto" else {}
-        return StructureSearch(
+        return SearchOptions(
             free=True,  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
             law=None,
             cross_fit=True,
@@ -228,7 +228,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
 
 def _together(networks: Sequence[ContinuousDepth]) -> ContinuousDepth:
     first, *others = networks
-    return first.side_by_side(others) if others else first
+    return first.stack(others) if others else first
 
 
 @documented

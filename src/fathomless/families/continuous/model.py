@@ -43,7 +43,7 @@ from fathomless.families.continuous.solve import (
     parted,
     solve,
 )
-from fathomless.posterior.capabilities import Growing, HasStructureLaw, ListedStructure, SideBySide, Stackable
+from fathomless.posterior.capabilities import Growing, HasStructureLaw, JointlyTrainable, ListedStructure, Mergeable
 from fathomless.posterior.laws import DepthLaw, DepthPrior, FixedDepth, PoissonPrior, depth_terms
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import ListedPosterior, credible_interval
@@ -57,7 +57,7 @@ _PATHS = 16  # from which a posterior is described
 _UNLIKE = "the models differ in more than seeds and starts; networks side by side need equal sizes, priors and grids"
 
 
-class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Stackable):
+class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainable, Mergeable):
     """A network with a continuum of layers, and a posterior over the path of its weights.
 
     Parameters
@@ -312,7 +312,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         self.law_parameters = nn.ParameterList()
         return self._arrange(self.law.offsets)
 
-    def side_by_side(self, others: Sequence[Model]) -> "ContinuousDepth":
+    def stack(self, others: Sequence[Model]) -> "ContinuousDepth":
         """Return one network that stands for this one and `others`: every parameter has a row for each."""
         models = self._alike(others)
         whole = copy.deepcopy(self)
@@ -324,8 +324,8 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
         return whole
 
     @torch.no_grad()
-    def hand_out(self, models: Sequence[Model]) -> None:
-        """Write the rows of what :meth:`side_by_side` returned into the networks it stands for."""
+    def unstack(self, models: Sequence[Model]) -> None:
+        """Write the rows of what :meth:`stack` returned into the networks it stands for."""
         for i, model in enumerate(models):
             assert isinstance(model, ContinuousDepth)
             model.rebuild(self.blueprint())
@@ -333,7 +333,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, SideBySide, Sta
             state = {name: value if name in law else value[i : i + 1] for name, value in self.named_parameters()}
             model.load_state_dict(state)
 
-    def union(self, others: Sequence[Model]) -> "ContinuousDepth":
+    def merge(self, others: Sequence[Model]) -> "ContinuousDepth":
         """Return a copy that reaches every horizon that this network or any of `others` does."""
         models = self._alike(others)
         whole = copy.deepcopy(self)

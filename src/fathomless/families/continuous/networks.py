@@ -14,7 +14,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions, PathOptions, RandomHorizon
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, Process
 from fathomless.families.continuous.solve import PathInference
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.laws import PoissonPrior, TruncatedPoisson, UniformPrior
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, legend, limits, spaced, start
-from fathomless.plots.checks import Floats, History, column, floats, same
-from fathomless.plots.training import epoch_axis, epoch_marker
+from fathomless.plots.learning import epoch_axis, epoch_marker
+from fathomless.plots.validation import Floats, History, column, floats, same
 from fathomless.system.errors import DataError
 
 __all__ = ["accuracy", "divergence_profile", "hidden_paths", "horizon_path", "horizon_posterior", "weight_paths"]

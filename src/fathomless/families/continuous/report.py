@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.families.continuous import plots
 from fathomless.families.continuous.accuracy import counts, coupled, hellinger
 from fathomless.families.continuous.dynamics import Weight
@@ -19,8 +19,8 @@ from fathomless.families.continuous.estimator import ContinuousDepthClassifier, 
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import follow, parted
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
-from fathomless.posterior.diagnostics import CrossFitDiagnostics
 from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.system.draws import normal
 from fathomless.system.rng import as_generator
 
@@ -314,70 +314,72 @@ def _horizon_path(estimator: Estimator, first: ContinuousDepth) -> Figure:
 # ------------------------------------------------------------------------------------------------ the doctor
 
 
-def findings(case: Case) -> Iterator[Finding]:
+def findings(summary: FitSummary) -> Iterator[Finding]:
     """Say what a second pair of eyes would of a path of weights."""
-    networks = _networks(case.estimator)
+    networks = _networks(summary.estimator)
     if not networks:
         return
-    first, told = networks[0], case.estimator.structure_.statistics
-    yield from list(_certain(case, first, told["contraction"])) or _as_before(case, first, told["path_divergence"])
-    yield from _coarse(case, first)
-    yield from _explodes(case)
-    if first.random_horizon and cast(CrossFitDiagnostics, case.estimator.fit_diagnostics_).structure is None:
-        yield from _given_its_start(case, first)
-        yield from _not_moved(case, first)
+    first, told = networks[0], summary.estimator.structure_.statistics
+    yield from list(_certain(summary, first, told["contraction"])) or _as_before(
+        summary, first, told["path_divergence"]
+    )
+    yield from _coarse(summary, first)
+    yield from _explodes(summary)
+    if first.random_horizon and cast(CrossFitDiagnostics, summary.estimator.fit_diagnostics_).structure is None:
+        yield from _given_its_start(summary, first)
+        yield from _not_moved(summary, first)
 
 
-def _as_before(case: Case, model: ContinuousDepth, nats: float) -> Iterator[Finding]:
+def _as_before(summary: FitSummary, model: ContinuousDepth, nats: float) -> Iterator[Finding]:
     if model.moving and nats < _PRIOR:
         yield Finding(
             "advice",
             "The paths of the weights are those of the prior",
             f"Their divergence from it is {nats:.2g} nats: the data did not change how weights move with depth, and "
             "predictions have the prior's noise of the paths.",
-            f"Raise {case.now('epochs')}, or set {case.now('path__rate')} to a smaller number: paths then have less "
+            f"Raise {summary.now('epochs')}, or set {summary.now('path__rate')} to a smaller number: paths then have less "
             "noise before the data.",
         )
 
 
-def _certain(case: Case, model: ContinuousDepth, contraction: float) -> Iterator[Finding]:
+def _certain(summary: FitSummary, model: ContinuousDepth, contraction: float) -> Iterator[Finding]:
     if contraction < _STILL and not (model.stochastic and not model.moving):
-        gaussian = " or set path__initial='gaussian' (now 'point')" if case.given["path__initial"] == "point" else ""
+        gaussian = " or set path__initial='gaussian' (now 'point')" if summary.given["path__initial"] == "point" else ""
         yield Finding(
             "advice",
             "Hardly anything is uncertain within a network",
             f"At the end of depth the weights have {contraction:.1%} of the prior's standard deviation: each network "
             "is an ordinary one, and its part of the uncertainty is no estimate of what it does not know.",
-            f"Set {case.now('path__rate')} to a larger number{gaussian}, or let several networks disagree: "
-            f"{case.now('cv')}.",
+            f"Set {summary.now('path__rate')} to a larger number{gaussian}, or let several networks disagree: "
+            f"{summary.now('cv')}.",
         )
 
 
-def _coarse(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
-    needed, steps = case.estimator.effective_depth_, _steps(model)
+def _coarse(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
+    needed, steps = summary.estimator.effective_depth_, _steps(model)
     if needed > steps:
         yield Finding(
             "advice",
             "Predictions take fewer steps than they need",
             f"They are made by {steps} steps, and change by more than 0.01 in Hellinger distance until there are "
             f"{needed}.",
-            f"Raise {case.now('solver__predict_steps')} to {needed}; `accuracy` says what that brings.",
+            f"Raise {summary.now('solver__predict_steps')} to {needed}; `accuracy` says what that brings.",
         )
 
 
-def _explodes(case: Case) -> Iterator[Finding]:
-    given = case.given["weight_prior"]
-    if isinstance(given, float | int) and given > _EXPLODES and case.given["path__initial"] == "gaussian":
+def _explodes(summary: FitSummary) -> Iterator[Finding]:
+    given = summary.given["weight_prior"]
+    if isinstance(given, float | int) and given > _EXPLODES and summary.given["path__initial"] == "gaussian":
         yield Finding(
             "advice",
             "The prior of the weights explodes with depth",
             f"Its standard deviation is {given:.3g} / √fan-in; beyond {_EXPLODES} draws from the "
             "prior grow without bounds along depth, and so may paths that the data do not hold.",
-            f"Lower {case.now('weight_prior')}.",
+            f"Lower {summary.now('weight_prior')}.",
         )
 
 
-def _given_its_start(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
+def _given_its_start(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
     if model.options.initial == "point":
         yield Finding(
             "advice",
@@ -388,8 +390,8 @@ def _given_its_start(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
         )
 
 
-def _not_moved(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
-    horizons = [row["mean_horizon"] for row in case.history]
+def _not_moved(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
+    horizons = [row["mean_horizon"] for row in summary.history]
     path = sum(abs(b - a) for a, b in itertools.pairwise(horizons))
     if path < _MOVED:
         yield Finding(
@@ -397,5 +399,5 @@ def _not_moved(case: Case, model: ContinuousDepth) -> Iterator[Finding]:
             "The horizon has not moved",
             f"Its mean stayed within {path * model.unit:.2g} of depth {horizons[0] * model.unit:.2g}, where it began; "
             "the data had no say in it.",
-            f"Raise {case.now(case.of_law('rate'))} or {case.now('epochs')}.",
+            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
         )

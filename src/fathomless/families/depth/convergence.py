@@ -13,7 +13,7 @@ from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.training import adam_travel
 from fathomless.posterior.laws import DepthLaw, DepthPrior, QuantilePoisson, StickBreaking, TruncatedPoisson
 
-__all__ = ["DepthWarnings", "Reach", "depth_drift", "reach"]
+__all__ = ["DepthWarnings", "LawDrift", "depth_drift", "law_drift"]
 
 _DEEPEST = 10_000  # offsets over which the mean of a prior is summed
 _SHALLOWEST = 0.05  # mean offset below which a law is as good as at its lower bound
@@ -36,7 +36,7 @@ def depth_drift(history: Sequence[Mapping[str, float]]) -> float:
     return drift if abs(drift) > 1.0 else 0.0
 
 
-class Reach(NamedTuple):
+class LawDrift(NamedTuple):
     """How far a law over depth could have moved, in its raw parameter.
 
     Attributes
@@ -62,14 +62,14 @@ class Reach(NamedTuple):
         return self.travel < (0.25 if stopped else 1.0) * self.distance
 
 
-def reach(
+def law_drift(
     law: DepthLaw,
     prior: DepthPrior,
     history: Sequence[Mapping[str, float]],
     *,
     learning_rate: float,
     structure_rate: float,
-) -> Reach | None:
+) -> LawDrift | None:
     """Return how far Adam could have moved a law, by about one rate per step; None for laws without a rate.
 
     Data that say nothing about depth should leave the posterior at the prior; if the law could not have got there,
@@ -88,7 +88,7 @@ def reach(
     --------
     >>> from fathomless.posterior.laws import PoissonPrior
     >>> rows = [{"step": 1000.0, "learning_rate": 0.005}]
-    >>> found = reach(TruncatedPoisson(8.0), PoissonPrior(0.5), rows, learning_rate=0.005, structure_rate=0.3)
+    >>> found = law_drift(TruncatedPoisson(8.0), PoissonPrior(0.5), rows, learning_rate=0.005, structure_rate=0.3)
     >>> round(found.travel, 2), round(found.distance, 1)
     (1.5, 8.4)
     """
@@ -100,7 +100,7 @@ def reach(
     start, back = (one.start(0) for one in (law, dataclasses.replace(law, rate=max(mean, _SHALLOWEST))))
     assert start is not None
     assert back is not None
-    return Reach(structure_rate * adam_travel(history, learning_rate), abs(start - back), mean)
+    return LawDrift(structure_rate * adam_travel(history, learning_rate), abs(start - back), mean)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,9 @@ class DepthWarnings:
                 f"half of the training it would go by {drift:+.1f} layers in another one. {remedy}"
             )
         rates = {"learning_rate": t.learning_rate, "structure_rate": t.structure_rate}
-        how_far = reach(model.law, model.prior, fitted.history, **rates) if t.structure_optimizer == "adam" else None
+        how_far = (
+            law_drift(model.law, model.prior, fitted.history, **rates) if t.structure_optimizer == "adam" else None
+        )
         if how_far is not None and how_far.short(fitted.stopped):
             mean = fitted.model.structure().statistics["mean_depth"]  # of the epoch that was kept
             yield (

@@ -14,19 +14,19 @@ from fathomless.estimators.incremental import Incremental
 from fathomless.estimators.options import documented
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.problem import Problem
-from fathomless.estimators.strategies import Strategy, StructureSearch, Then
+from fathomless.estimators.strategies import SearchOptions, Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.values import HMC
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import DepthWarnings
-from fathomless.families.depth.fitting import fitting
 from fathomless.families.depth.hamiltonian import Hamiltonian, Sampled
+from fathomless.families.depth.law_fit import fitting
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
-from fathomless.inference.out_of_fold.looks import FIRST, Law
-from fathomless.posterior.diagnostics import CrossFitDiagnostics
+from fathomless.inference.out_of_fold.search import FIRST, Law
 from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.posterior.laws import (
     DepthLaw,
     FixedDepth,
@@ -154,9 +154,9 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
             double=self.precision == "float64",
         )
 
-    def _search(self) -> StructureSearch:
+    def _search(self) -> SearchOptions:
         free = not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool)
-        return StructureSearch(
+        return SearchOptions(
             free=free,
             law=self._named_law() if free and self._choice("structure_from") != "elbo" else None,
             cross_fit=self._choice("weights") in ("map", "hmc"),

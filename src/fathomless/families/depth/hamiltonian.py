@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
 from fathomless.estimators import saving
-from fathomless.estimators.crossfitting import weighed
+from fathomless.estimators.finalize import fit_structure_weights
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI, CrossFit
@@ -26,15 +26,15 @@ from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
 from fathomless.inference.mcmc.diagnostics import diagnose, ess_bulk
 from fathomless.inference.mcmc.psis import TRUSTED, leave_one_out
 from fathomless.inference.mcmc.scales import Groups, observation
-from fathomless.inference.mcmc.weights import NetworkSampler, WeightState
+from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.looks import Densities, prior_of
+from fathomless.inference.out_of_fold.search import LogDensities, prior_of
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
 from fathomless.nn.flat import FlatNetworks, flattened
 from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, lacks
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, StructureWeights
 from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics, StructureWeights
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
@@ -140,8 +140,8 @@ class Hamiltonian:
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
             rows = torch.arange(len(train), device="cpu")
-            densities, narrowing = Densities(tuple(masses), log_density, rows, weight), ()
-            structure = weighed(first, densities, q, None, None, table.seed)
+            densities, narrowing = LogDensities(tuple(masses), log_density, rows, weight), ()
+            structure = fit_structure_weights(first, densities, q, None, None, table.seed)
             masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
         log_q = torch.tensor([masses.get(number, 0.0) for number in found], dtype=torch.float64, device="cpu").log()
         each = torch.logsumexp(log_density + log_q, 1)

@@ -31,24 +31,24 @@ from fathomless.families.depth.parts import (
     checked,
     draw_heads,
     drawn_heads,
+    freeze,
     mean_of,
     outputs,
-    put_to_rest,
-    wake,
+    unfreeze,
 )
 from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
 from fathomless.nn.sparse_layer import nested_draws
-from fathomless.nn.stacked import alike_linear, stacked, unstacked
+from fathomless.nn.stacked import alike_linear, stack, unstack
 from fathomless.posterior.capabilities import (
     Growing,
     HasLogJoint,
+    JointlyTrainable,
     LinearHeads,
     ListedStructure,
+    Mergeable,
     NaturalGradient,
-    SideBySide,
-    Stackable,
 )
 from fathomless.posterior.laws import (
     DepthLaw,
@@ -74,7 +74,7 @@ _UNLIKE = (
 )
 
 
-class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, SideBySide, Stackable, HasLogJoint):
+class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, JointlyTrainable, Mergeable, HasLogJoint):
     """A network with a posterior over its depth.
 
     Parameters
@@ -163,7 +163,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         self.readout: nn.Module | None = None  # the shared head, by the name that saved models have for it
         self._support: tuple[int, ...] = ()
         self._at_rest: _Weighed | None = None
-        self._asleep: set[str] = set()  # names of the parameters that were put to rest
+        self._frozen: set[str] = set()  # names of the parameters that were put to rest
         self._given: tuple[float, ...] | None = None  # masses that the law was given, for the blueprint
         self._shared = False  # whether others' parameters are put in
         self.register_load_state_dict_post_hook(_forget)
@@ -273,7 +273,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Have exactly the layers, heads and support of a blueprint that :meth:`blueprint` returned."""
-        wake(self, self._asleep)
+        unfreeze(self, self._frozen)
         if "masses" in blueprint:
             self._given = tuple(blueprint["masses"])
             self.law = FixedDepth(tuple(blueprint["support"]), self._given)
@@ -290,7 +290,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         self._add_law_parameters(blueprint["law_parameters"] - 1)
         self._arrange(tuple(blueprint["support"]))
 
-    def union(self, others: Sequence[Model]) -> "UnboundedDepth":
+    def merge(self, others: Sequence[Model]) -> "UnboundedDepth":
         """Return a copy with every layer, head and depth that this model or any of `others` has."""
         models = self._with_alike(others)
         reach = sorted({k for model in models for k in model._support})
@@ -335,7 +335,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         parts += [self.readout] if self.readout is not None else []
         return copy.deepcopy(nn.Sequential(*parts)).eval().requires_grad_(True)
 
-    def side_by_side(self, others: Sequence[Model]) -> "UnboundedDepth":
+    def stack(self, others: Sequence[Model]) -> "UnboundedDepth":
         """Return one network whose layers and heads are those of this one and of `others`, for rows in blocks."""
         models = self._with_alike(others)
         if self.stochastic or self.growth != "default":
@@ -347,10 +347,10 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
 
         device = self._device()  # before parts that are shared with these networks are built into another one
         for model in models:
-            wake(model, model._asleep)
+            unfreeze(model, model._frozen)
 
         def joined(kind: str) -> Build:
-            return lambda depth: stacked([model._part(kind, depth) for model in models])
+            return lambda depth: stack([model._part(kind, depth) for model in models])
 
         return UnboundedDepth(
             joined("layer"),
@@ -367,12 +367,12 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         ).to(device)
 
     @torch.no_grad()
-    def hand_out(self, models: Sequence[Model]) -> None:
-        """Write the layers, heads and law of what :meth:`side_by_side` returned into the networks it stands for."""
+    def unstack(self, models: Sequence[Model]) -> None:
+        """Write the layers, heads and law of what :meth:`stack` returned into the networks it stands for."""
         for i, model in enumerate(models):
             assert isinstance(model, UnboundedDepth)
             model.rebuild(self.blueprint())
-            model.load_state_dict({**unstacked(self, i), **self.structure_parameters()})
+            model.load_state_dict({**unstack(self, i), **self.structure_parameters()})
 
     def _part(self, kind: str, depth: int) -> nn.Module:
         """Return a layer, a head or the shared head, built now if it does not exist."""
@@ -563,8 +563,8 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Sid
         heads = [(f"heads.{k}", self.heads[str(k)]) for k in depths]
         readout = [("readout", self.readout)] if self.readout is not None else []
         self._parts: list[tuple[str, nn.Module]] = [*layers, *heads, *readout]
-        wake(self, self._asleep)
-        self._asleep = put_to_rest([("layers", self.layers), ("heads", self.heads)], [part for _, part in self._parts])
+        unfreeze(self, self._frozen)
+        self._frozen = freeze([("layers", self.layers), ("heads", self.heads)], [part for _, part in self._parts])
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
         self._linear_heads = alike_linear([head for _, head in heads])
         self._bayesian = [name for name, part in self._parts if isinstance(part, BayesianLayer)]

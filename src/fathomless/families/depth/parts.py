@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fathomless.nn.bayesian import WEIGHT_KINDS
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.nn.layers import BayesianLayer
-from fathomless.nn.stacked import side_by_side
+from fathomless.nn.stacked import stacked_linear
 from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError
 
@@ -19,10 +19,10 @@ __all__ = [
     "checked",
     "draw_heads",
     "drawn_heads",
+    "freeze",
     "mean_of",
     "outputs",
-    "put_to_rest",
-    "wake",
+    "unfreeze",
 ]
 
 # what torch raises where shapes and types do not fit
@@ -94,7 +94,7 @@ def outputs(
     """
     try:
         if linear:
-            return side_by_side(linear, hidden)
+            return stacked_linear(linear, hidden)
         each = [applied(name, head, h, generator, divergences) for (name, head), h in zip(heads, hidden, strict=True)]
         return torch.stack(each)
     except _MISFITS as error:
@@ -181,7 +181,7 @@ def _shown(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def put_to_rest(parts: Iterable[Named], in_use: Iterable[nn.Module]) -> set[str]:
+def freeze(parts: Iterable[Named], in_use: Iterable[nn.Module]) -> set[str]:
     """Let parameters of parts that are not in use have no gradient; return the names of those that could be trained."""
     kept, names = {id(p) for part in in_use for p in part.parameters()}, set()
     for prefix, part in parts:
@@ -192,7 +192,7 @@ def put_to_rest(parts: Iterable[Named], in_use: Iterable[nn.Module]) -> set[str]
     return names
 
 
-def wake(module: nn.Module, names: set[str]) -> None:
+def unfreeze(module: nn.Module, names: set[str]) -> None:
     """Let parameters be trained again that were put to rest, as far as they still exist, and forget their names."""
     for name, p in module.named_parameters():
         if name in names:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fathomless.plots.canvas import GREEN, INK, OCHRE, Axes, legend, limits, shorten, start, whole_numbers
-from fathomless.plots.checks import History, column, floats, probabilities
-from fathomless.plots.training import epoch_axis, epoch_marker
+from fathomless.plots.learning import epoch_axis, epoch_marker
+from fathomless.plots.validation import History, column, floats, probabilities
 
 __all__ = ["MOST_COLUMNS", "depth_path", "depth_posterior", "relevance"]
 

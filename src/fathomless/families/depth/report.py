@@ -7,16 +7,16 @@ from typing import Any, cast
 
 import torch
 
-from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.families.depth import plots
-from fathomless.families.depth.convergence import depth_drift, reach
+from fathomless.families.depth.convergence import depth_drift, law_drift
 from fathomless.families.depth.estimator import LayeredNetwork
 from fathomless.families.depth.hamiltonian import DOUBTED, unconverged
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.sampled import SampledDepth
-from fathomless.plots.chains import traces
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, StructureWeights
+from fathomless.plots.traces import traces
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.laws import FixedDepth, FreeCategorical
 
 __all__ = ["findings", "page"]
@@ -191,31 +191,31 @@ def _path(estimator: LayeredNetwork) -> Figure:
     )
 
 
-def findings(case: Case) -> Iterator[Finding]:
+def findings(summary: FitSummary) -> Iterator[Finding]:
     """Say what a second pair of eyes would of a depth that was learned."""
-    model = case.estimator.model_
+    model = summary.estimator.model_
     if isinstance(model, SampledDepth):
-        yield from _not_mixed(case)
+        yield from _not_mixed(summary)
         return
-    if cast(CrossFitDiagnostics, case.estimator.fit_diagnostics_).structure is not None:
-        yield from _at_its_bound(case, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
+    if cast(CrossFitDiagnostics, summary.estimator.fit_diagnostics_).structure is not None:
+        yield from _at_its_bound(summary, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
-        yield from _on_its_way(case)
-        yield from list(_not_moved(case)) or _near_its_start(case, model)
-        yield from _at_its_bound(case, model)
+        yield from _on_its_way(summary)
+        yield from list(_not_moved(summary)) or _near_its_start(summary, model)
+        yield from _at_its_bound(summary, model)
 
 
-def _not_mixed(case: Case) -> Iterator[Finding]:
-    for text in unconverged(case.estimator.fit_diagnostics_):
+def _not_mixed(summary: FitSummary) -> Iterator[Finding]:
+    for text in unconverged(summary.estimator.fit_diagnostics_):
         yield Finding(
             "problem",
             "Chains have not mixed",
             text[0].upper() + text.partition("; raise")[0][1:] + ".",
-            f"Raise {case.now('weights__sweeps')} or {case.now('weights__leapfrogs')}.",
+            f"Raise {summary.now('weights__sweeps')} or {summary.now('weights__leapfrogs')}.",
         )
-    sampling = cast(CrossFitDiagnostics, case.estimator.fit_diagnostics_).sampling.values()
+    sampling = cast(CrossFitDiagnostics, summary.estimator.fit_diagnostics_).sampling.values()
     doubtful = max(told["doubtful"] for told in sampling)
-    if doubtful > DOUBTED and len(sampling) > 1 and case.given["weights__structure_weights"] == "stacking":
+    if doubtful > DOUBTED and len(sampling) > 1 and summary.given["weights__structure_weights"] == "stacking":
         yield Finding(
             "advice",
             "Leave-one-out densities are not reliable",
@@ -225,66 +225,68 @@ def _not_mixed(case: Case) -> Iterator[Finding]:
         )
 
 
-def _on_its_way(case: Case) -> Iterator[Finding]:
-    drift = depth_drift(case.history)
+def _on_its_way(summary: FitSummary) -> Iterator[Finding]:
+    drift = depth_drift(summary.history)
     if not drift:
         return
     pace = (
-        f"In the end its mean was {case.history[-1]['mean_depth']:.1f} and went almost always in one direction; at the "
+        f"In the end its mean was {summary.history[-1]['mean_depth']:.1f} and went almost always in one direction; at the "
         f"pace of the last half, another training would take it by {drift:+.1f} layers."
     )
-    if case.stopped:
+    if summary.stopped:
         natural = (
-            f" or set {case.of_law('optimizer')}='natural' (now 'adam')" if case.law["optimizer"] == "adam" else ""
+            f" or set {summary.of_law('optimizer')}='natural' (now 'adam')"
+            if summary.law["optimizer"] == "adam"
+            else ""
         )
         yield Finding(
             "advice",
             "Depth was still on its way when the training stopped",
             f"{pace} The scores of the held-out rows no longer rose.",
-            f"If the depth itself matters, raise {case.now(case.of_law('rate'))}{natural}.",
+            f"If the depth itself matters, raise {summary.now(summary.of_law('rate'))}{natural}.",
         )
     else:
         yield Finding(
             "problem",
             "Depth has not come to rest",
             f"{pace} What is reported says how fast it was learned, not what the data ask for.",
-            f"Raise {case.now('epochs')} or {case.now(case.of_law('rate'))}.",
+            f"Raise {summary.now('epochs')} or {summary.now(summary.of_law('rate'))}.",
         )
 
 
-def _near_its_start(case: Case, model: UnboundedDepth) -> Iterator[Finding]:
-    if case.law["optimizer"] != "adam":
+def _near_its_start(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding]:
+    if summary.law["optimizer"] != "adam":
         return
-    rates = {"learning_rate": case.given["learning_rate"], "structure_rate": case.structure_rate}
-    how_far = reach(model.law, model.prior, case.history, **rates)
+    rates = {"learning_rate": summary.given["learning_rate"], "structure_rate": summary.structure_rate}
+    how_far = law_drift(model.law, model.prior, summary.history, **rates)
     if how_far is not None and how_far.travel < how_far.distance:
-        start, rate = case.now(case.of_law("initial_depth")), case.now(case.of_law("rate"))
+        start, rate = summary.now(summary.of_law("initial_depth")), summary.now(summary.of_law("rate"))
         yield Finding(
-            "problem" if how_far.short(case.stopped) else "advice",
+            "problem" if how_far.short(summary.stopped) else "advice",
             "Depth stayed near its start",
             f"The parameter of its law could move by {how_far.travel:.2g} in this training, and {how_far.distance:.2g} "
             f"lead from its start to the mean of the prior, {how_far.prior_mean:.2g}: the mean depth of "
-            f"{case.estimator.structure_.statistics['mean_depth']:.1f} says more of where it began than of the data.",
+            f"{summary.estimator.structure_.statistics['mean_depth']:.1f} says more of where it began than of the data.",
             f"If the depth itself matters, compare with another start, {start}, or raise {rate}.",
         )
 
 
-def _not_moved(case: Case) -> Iterator[Finding]:
-    depths = [row["mean_depth"] for row in case.history]
+def _not_moved(summary: FitSummary) -> Iterator[Finding]:
+    depths = [row["mean_depth"] for row in summary.history]
     path = sum(abs(b - a) for a, b in itertools.pairwise(depths))
     if path < _STILL:
         yield Finding(
             "problem",
             "Depth has not moved",
             f"Its mean stayed within {path:.2g} layers of {depths[0]:.2g}, where it began; the data had no say in it.",
-            f"Raise {case.now(case.of_law('rate'))} or {case.now('epochs')}.",
+            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
         )
 
 
-def _at_its_bound(case: Case, model: UnboundedDepth) -> Iterator[Finding]:
+def _at_its_bound(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding]:
     posterior = model.depth_posterior()
     likely = max(posterior, key=lambda depth: posterior[depth])
-    ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {case.now('max_depth')}.")]
+    ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {summary.now('max_depth')}.")]
     if isinstance(model.law, FreeCategorical):
         end = model.min_depth + model.law.size - 1
         ends.append((end, f"Choose another depth_law (now one that ends at {end}), such as 'poisson'."))
@@ -303,5 +305,5 @@ def _at_its_bound(case: Case, model: UnboundedDepth) -> Iterator[Finding]:
             "advice",
             "Depth is at its lower bound",
             f"{least:.0%} of its posterior lie on {model.min_depth}, the least depth that is allowed.",
-            f"Lower {case.now('min_depth')}.",
+            f"Lower {summary.now('min_depth')}.",
         )

@@ -34,10 +34,10 @@ from fathomless.families.graph.state import (
 
 __all__ = [
     "Change",
-    "bear",
+    "apply_birth",
+    "apply_death",
     "birth_or_death",
     "births_and_deaths",
-    "bury",
     "delete",
     "introduce",
     "log_insertion",
@@ -147,7 +147,7 @@ def birth_or_death(state: State, with_parents: bool, cells: int, most: int, gene
             return 0
         change = weigh(state, newborn, child, with_parents, cells, True, generator)
         if math.log(1.0 - generator.random()) < change.log_ratio:  # never for NaN
-            bear(state, newborn, child, change)
+            apply_birth(state, newborn, child, change)
             return 1
         delete(state, newborn)
         return 0
@@ -157,7 +157,7 @@ def birth_or_death(state: State, with_parents: bool, cells: int, most: int, gene
     gone = candidates[int(generator.random() * len(candidates))]
     change = weigh(state, gone, child, with_parents, cells, False, generator)
     if math.log(1.0 - generator.random()) < -change.log_ratio:
-        bury(state, gone, child, change)
+        apply_death(state, gone, child, change)
         return -1
     return 0
 
@@ -270,7 +270,7 @@ def weigh(
     return Change(total, weight, small_b, small_rho, small_e, centre, noise)
 
 
-def bear(state: State, unit: int, child: int, change: Change) -> None:
+def apply_birth(state: State, unit: int, child: int, change: Change) -> None:
     """Give a newborn its activations, and the child what follows."""
     state.e[unit] = change.noise / math.sqrt(state.rho[unit])
     state.a[unit] = change.centre + state.e[unit]
@@ -279,7 +279,7 @@ def bear(state: State, unit: int, child: int, change: Change) -> None:
     state.e[child] = change.e - change.weight * state.u[unit]
 
 
-def bury(state: State, unit: int, child: int, change: Change) -> None:
+def apply_death(state: State, unit: int, child: int, change: Change) -> None:
     """Remove a unit, and give the child what follows."""
     state.b[child], state.rho[child], state.e[child] = change.b, change.rho, change.e
     delete(state, unit)

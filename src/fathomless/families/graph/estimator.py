@@ -15,18 +15,18 @@ import torch
 from fathomless.data.frames import read_target
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import require_fitted
-from fathomless.estimators.chains import ChainEstimator, MarkovChains, chain_weights
 from fathomless.estimators.encoding import NumberTask
+from fathomless.estimators.markov_chains import ChainEstimator, MarkovChains, chain_weights
 from fathomless.estimators.options import documented
 from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.tasks import BaseRegressor, Classifier, Density
-from fathomless.families.graph.chains import ConditionalGraphs, DensityGraphs, GraphMoves
 from fathomless.families.graph.density import LogitScale, Mixture, components
 from fathomless.families.graph.engine import engine
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.networks import GraphNetworks
-from fathomless.posterior.diagnostics import ChainDiagnostics
+from fathomless.families.graph.posteriors import ConditionalGraphs, DensityGraphs, GraphMoves
+from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 from fathomless.posterior.structure import GraphPosterior
 from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning

@@ -8,7 +8,7 @@ import torch
 from fathomless.estimators.networks import Networks
 from fathomless.families.graph.model import IndianChefs
 from fathomless.families.graph.options import GraphOptions
-from fathomless.posterior.diagnostics import ChainDiagnostics, Diagnostics
+from fathomless.posterior.fit_diagnostics import ChainDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DataError
 

@@ -8,14 +8,14 @@ from typing import cast
 import numpy as np
 
 from fathomless.data.targets import ClassLabels
-from fathomless.estimators.chains import convergence
-from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.findings import Finding, FitSummary
+from fathomless.estimators.markov_chains import convergence
 from fathomless.families.graph import plots
 from fathomless.families.graph.estimator import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.families.graph.model import graph_of
-from fathomless.plots.chains import traces
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
-from fathomless.posterior.diagnostics import ChainDiagnostics
+from fathomless.plots.traces import traces
+from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 
 __all__ = ["findings", "page"]
 
@@ -171,19 +171,19 @@ def _convergence(estimator: Estimator) -> TextTable | None:
     return TextTable("What the chains that are used followed", head, rows) if rows else None
 
 
-def findings(case: Case) -> Iterator[Finding]:
+def findings(summary: FitSummary) -> Iterator[Finding]:
     """Say if chains disagree, failed or have not mixed, if the prior is at a bound, and if nothing was found."""
-    told = cast(ChainDiagnostics, case.estimator.fit_diagnostics_)
-    for text in convergence(told, case.given["chains_by"]):
+    told = cast(ChainDiagnostics, summary.estimator.fit_diagnostics_)
+    for text in convergence(told, summary.given["chains_by"]):
         modes = text.startswith("chains are in different modes")
         yield Finding(
             "advice" if modes else "problem",
             "Chains are in different modes" if modes else "Chains have not converged",
             text[0].upper() + text[1:] + ".",
             "Usual on tables that are hard. More chains find good modes more often: raise "
-            f"{case.now('chains')}; chains_by='all' shows what the others say."
+            f"{summary.now('chains')}; chains_by='all' shows what the others say."
             if modes
-            else f"Raise {case.now('sweeps')}, or {case.now('chains')}.",
+            else f"Raise {summary.now('sweeps')}, or {summary.now('chains')}.",
         )
     concentration = told.diagnostics.get("log_concentration")
     if concentration and abs(concentration["mean"]) > _BOUND:
@@ -194,11 +194,11 @@ def findings(case: Case) -> Iterator[Finding]:
             "it.",
             "Give another concentration_prior, with a larger shape.",
         )
-    most, hidden = case.given["max_hidden"], told.diagnostics.get("hidden")
+    most, hidden = summary.given["max_hidden"], told.diagnostics.get("hidden")
     if most is not None and hidden and hidden["mean"] > most - 1.0:
         yield Finding(
             "advice",
             "The graph is at its bound",
             f"It has {hidden['mean']:.1f} hidden units on average, and {most} is the most.",
-            f"Raise {case.now('max_hidden')}, or leave it out.",
+            f"Raise {summary.now('max_hidden')}, or leave it out.",
         )

@@ -23,7 +23,7 @@ from torch import Tensor
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.stages import Stage
-from fathomless.inference.out_of_fold.crossfit import Held
+from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.draws import integers
 from fathomless.system.errors import DivergenceError
@@ -216,7 +216,7 @@ def worth_keeping(log_joint: Tensor, errors: Tensor, count: float, least: int, *
     return order[kept[order]]
 
 
-def out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> Held:
+def out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> OutOfFold:
     """Return rows under networks that have not seen them, for :mod:`fathomless.inference.out_of_fold.noise`.
 
     Each row has as many networks as the row with most of them; where it has fewer, since some were left out, its own
@@ -240,4 +240,4 @@ def out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> Held:
     log_weight = torch.full((most,), -math.log(most), dtype=torch.float64, device="cpu")
     structure = torch.zeros(most, dtype=torch.int64, device="cpu")
     some = rows.take(numbers)
-    return Held(f[network, numbers], log_weight, structure, some.y, some.weight, numbers.cpu())
+    return OutOfFold(f[network, numbers], log_weight, structure, some.y, some.weight, numbers.cpu())

@@ -14,7 +14,7 @@ from fathomless.estimators.predictor import Array
 from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.families.manifold.autoencoder import AutoencoderOptions
-from fathomless.families.manifold.fit import STEPS, Recipe
+from fathomless.families.manifold.fit import STEPS, ManifoldConfig
 from fathomless.families.manifold.latent import WEIGHTS
 from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
@@ -73,13 +73,13 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
         self.sampling_ = dict(told.sampling)
         self.candidates_ = {"kept": list(told.kept), "score": told.score}
 
-    def _recipe(self, dimensions: int) -> Recipe:
-        prior = Recipe().prior
+    def _recipe(self, dimensions: int) -> ManifoldConfig:
+        prior = ManifoldConfig().prior
         if isinstance(self.weight_prior, WeightPrior):
             prior = self.weight_prior
         elif self.weight_prior != "auto":
             prior = WeightPrior(checks.positive("weight_prior", self.weight_prior, "auto"))
-        return Recipe(
+        return ManifoldConfig(
             prior=prior,
             candidates=self.candidates,
             anchored=self.anchored,

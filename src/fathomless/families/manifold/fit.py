@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fathomless.data.rows import Rows
-from fathomless.estimators.crossfitting import settled
+from fathomless.estimators.finalize import fit_likelihood
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, AutoencoderStage, Decoder, Gate
 from fathomless.families.manifold.candidates import (
     CandidateStage,
@@ -30,7 +30,7 @@ from fathomless.families.manifold.matching import balance, match
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
 from fathomless.families.manifold.stages import Begin, Stage
-from fathomless.inference.out_of_fold.crossfit import Held
+from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.inference.out_of_fold.noise import KAPPA, heavy_tailed, total
 from fathomless.inference.runs.run import under
 from fathomless.inference.variational.svi import parts_of
@@ -40,7 +40,7 @@ from fathomless.system import checks
 from fathomless.system.draws import normal
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["STEPS", "UNEXPLAINED", "Manifold", "Recipe"]
+__all__ = ["STEPS", "UNEXPLAINED", "Manifold", "ManifoldConfig"]
 
 #: Reconstruction error beyond which the decoder stays a point.
 UNEXPLAINED = 0.1
@@ -54,7 +54,7 @@ _ALONE, _AMONG = -2.0, -1.5  # log of the initial scales of one component, and o
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ManifoldConfig:
     """How a weight manifold is found.
 
     Attributes
@@ -135,7 +135,7 @@ class Manifold:
         likelihood: Likelihood,
         rows: Rows,
         folds: Tensor | None,
-        recipe: Recipe,
+        recipe: ManifoldConfig,
         seed: int,
         *,
         free_noise: bool = False,
@@ -253,9 +253,9 @@ class Manifold:
             noise.rescale((own["log_noise"][kept].mean(0) - noise.log_scale()).exp())  # the geometric mean
         return likelihood
 
-    def _settled(self, held: Held, likelihood: Likelihood) -> Likelihood:
+    def _settled(self, held: OutOfFold, likelihood: Likelihood) -> Likelihood:
         """Fit the noise, and choose its law, by rows under candidates that have not seen them."""
-        return settled(held, likelihood, KAPPA, free_noise=self.free_noise and self._learned() is not None)[1]
+        return fit_likelihood(held, likelihood, KAPPA, free_noise=self.free_noise and self._learned() is not None)[1]
 
     def _score(self, own: Mapping[str, Tensor], f: Tensor, centre: Tensor, unseen: Tensor, rows: Rows) -> float:
         """Mean log density of a row under candidates that have not seen it, in nats.

@@ -14,7 +14,7 @@ from fathomless.families.manifold.model import ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
 from fathomless.families.manifold.options import ManifoldOptions
 from fathomless.nn.layers import WeightPrior
-from fathomless.posterior.diagnostics import Diagnostics
+from fathomless.posterior.fit_diagnostics import Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks
 from fathomless.system.errors import DataError

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, GREEN, Axes, start
-from fathomless.plots.checks import floats
+from fathomless.plots.validation import floats
 from fathomless.posterior.structure import LatentPosterior
 from fathomless.system.errors import DataError
 

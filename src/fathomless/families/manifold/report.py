@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.families.manifold import plots
 from fathomless.families.manifold.estimator import (
     ProjectedBayesClassifier,
@@ -118,9 +118,9 @@ def _modes(estimator: Estimator) -> list[Figure]:
     ]
 
 
-def findings(case: Case) -> Iterator[Finding]:
+def findings(summary: FitSummary) -> Iterator[Finding]:
     """Say if the decoder has collapsed, if its law was left out, and if candidates are few for the dimensions."""
-    told = cast(ManifoldDiagnostics, case.estimator.fit_diagnostics_)
+    told = cast(ManifoldDiagnostics, summary.estimator.fit_diagnostics_)
     if text := stands_still(told.sampling):
         yield Finding(
             "problem",
@@ -135,20 +135,20 @@ def findings(case: Case) -> Iterator[Finding]:
             "The decoder has collapsed",
             f"It leaves {percent(error)} of the variance of the candidates' weights, and may have made one function of "
             "several: what is not seen looks too sure.",
-            f"Raise {case.now('latent_dim')}, {case.now('decoder_width')} or {case.now('decoder_steps')}.",
+            f"Raise {summary.now('latent_dim')}, {summary.now('decoder_width')} or {summary.now('decoder_steps')}.",
         )
-    elif error > UNEXPLAINED and case.given["decoder_law"] != "none":
+    elif error > UNEXPLAINED and summary.given["decoder_law"] != "none":
         yield Finding(
             "advice",
             "The decoder was held",
             f"It leaves {percent(error)} of the variance of the candidates' weights, too much to be doubt about single "
             "weights; so the decoder is a point.",
-            f"Raise {case.now('latent_dim')} or {case.now('decoder_steps')}.",
+            f"Raise {summary.now('latent_dim')} or {summary.now('decoder_steps')}.",
         )
-    if kept <= _SPARE * case.estimator.latent_dim_:
+    if kept <= _SPARE * summary.estimator.latent_dim_:
         yield Finding(
             "advice",
             "Few candidates for so many dimensions",
-            f"{kept} networks span a latent space of {case.estimator.latent_dim_} dimensions; four each are sensible.",
-            f"Lower {case.now('latent_dim')}, or raise {case.now('candidates')}.",
+            f"{kept} networks span a latent space of {summary.estimator.latent_dim_} dimensions; four each are sensible.",
+            f"Lower {summary.now('latent_dim')}, or raise {summary.now('candidates')}.",
         )

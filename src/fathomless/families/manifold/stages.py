@@ -18,7 +18,7 @@ from fathomless.inference.runs.run import under
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
 __all__ = ["Begin", "Stage", "StagedRun", "run_stages"]
 

@@ -15,7 +15,7 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.families.manifold.autoencoder import Decoder
 from fathomless.families.manifold.dimensions import Dimensions
-from fathomless.families.manifold.fit import Manifold, Recipe
+from fathomless.families.manifold.fit import Manifold, ManifoldConfig
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
 from fathomless.families.manifold.sampling import sample_latent, stands_still
@@ -52,7 +52,7 @@ class ManifoldStages:
         Builds networks of the user's own, whose trajectories begin as they were built.
     """
 
-    recipe: Recipe
+    recipe: ManifoldConfig
     tried: Sequence[int]
     sampled: bool = False
     free_noise: bool = False

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fathomless.nn.bayesian import sparse_layers
 from fathomless.nn.layers import BayesianLayer
 from fathomless.nn.sparse_layer import SpikeSlab, nested_draws
-from fathomless.posterior.capabilities import HasStructureLaw, Stackable
+from fathomless.posterior.capabilities import HasStructureLaw, Mergeable
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import InclusionPosterior, InclusionRow
 from fathomless.system import checks
@@ -25,7 +25,7 @@ from fathomless.system.errors import DataError
 __all__ = ["InputSkip", "SparseNetwork", "freeze_after", "inclusion_table", "parameter_groups"]
 
 
-class SparseNetwork(HasStructureLaw, Stackable):
+class SparseNetwork(HasStructureLaw, Mergeable):
     """A network whose weights may be absent, with a posterior over which are there.
 
     Parameters
@@ -109,7 +109,7 @@ class SparseNetwork(HasStructureLaw, Stackable):
         """Return the inclusion logits."""
         return {name: p for name, p in self.named_parameters() if name.endswith(".logit")}
 
-    def union(self, others: Sequence[Model]) -> "SparseNetwork":
+    def merge(self, others: Sequence[Model]) -> "SparseNetwork":
         """Return a copy; sparse networks that are built alike have the same parts.
 
         Raises

@@ -16,7 +16,7 @@ from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
 from fathomless.nn.spike_slab import SlabPrior
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics, Record
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics, Record
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import checks, memory
 from fathomless.system.checks import real

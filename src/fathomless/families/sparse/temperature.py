@@ -29,8 +29,8 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
-from fathomless.inference.out_of_fold.crossfit import Held, held
-from fathomless.inference.out_of_fold.noise import KAPPA_ALONE, choose, density, fit_noise
+from fathomless.inference.out_of_fold.crossfit import OutOfFold, predict_held_out
+from fathomless.inference.out_of_fold.noise import KAPPA_ALONE, choose_noise, density, fit_noise
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
@@ -222,7 +222,7 @@ class AtChosenTemperature:
         told = [Candidate(temperature, failed=one.error) for temperature, one in zip(candidates, fits, strict=True)]
         for i, one in enumerate(fits):
             if not one.error:
-                rows_of = held(one.model, judges, seed, self.draws)
+                rows_of = predict_held_out(one.model, judges, seed, self.draws)
                 log_density = _left_out(rows_of, one.likelihood, noise, unit)
                 if bool(log_density.isfinite().all()):
                     seen[i] = rows_of, log_density
@@ -244,11 +244,11 @@ class AtChosenTemperature:
             float(found.mean[found.chosen]),
         )
 
-    def _noise(self) -> Callable[[Held, Likelihood], Likelihood]:
+    def _noise(self) -> Callable[[OutOfFold, Likelihood], Likelihood]:
         """Return how held-out rows change the noise of a training."""
         if not self.svi.plan.calibrate:
             return lambda seen, trained: trained
-        fitting = choose if self.free_noise else fit_noise
+        fitting = choose_noise if self.free_noise else fit_noise
         return lambda seen, trained: fitting(seen, _open(trained, seen), KAPPA_ALONE)
 
     def _trained(
@@ -340,7 +340,7 @@ def _alone(
         return Fitted(model, likelihood, [], 0, None, seed, training=training, error=str(error))
 
 
-def _open(trained: Likelihood, seen: Held) -> Likelihood:
+def _open(trained: Likelihood, seen: OutOfFold) -> Likelihood:
     """Return a likelihood with all that held-out rows can tell: classes get a temperature of their own."""
     if not isinstance(trained, Categorical):
         return trained
@@ -348,7 +348,7 @@ def _open(trained: Likelihood, seen: Held) -> Likelihood:
 
 
 def _left_out(
-    seen: Held, trained: Likelihood, noise: Callable[[Held, Likelihood], Likelihood], unit: Tensor | None
+    seen: OutOfFold, trained: Likelihood, noise: Callable[[OutOfFold, Likelihood], Likelihood], unit: Tensor | None
 ) -> Tensor:
     """Log density of each row, under a noise that was fitted to the other parts of the rows, (N,)."""
     rows = len(seen.rows)

@@ -22,7 +22,7 @@ from fathomless.system.checks import choice, interval, whole
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
 __all__ = ["Chain", "Chains", "JointSampler", "Plan", "Sampler", "run_chains"]
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
-from fathomless.inference.out_of_fold.looks import Looks
+from fathomless.data.stacked_rows import StackedRows
+from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.capabilities import SideBySide, lacks
+from fathomless.posterior.capabilities import JointlyTrainable, lacks
 from fathomless.posterior.ensemble import Ensemble, check_apart
 from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
@@ -31,15 +31,15 @@ from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
-__all__ = ["Held", "Together", "crossfit", "folded", "held", "held_apart"]
+__all__ = ["OutOfFold", "StackedLikelihood", "crossfit", "fold_indices", "predict_held_out", "predict_out_of_fold"]
 
 _CHUNK = 16384  # rows evaluated at once
 _LOST = 2  # networks that may diverge and be left out
 
 
-class Together(Likelihood, HasWidth):
+class StackedLikelihood(Likelihood, HasWidth):
     """F likelihoods of one kind as one, for rows in blocks: every parameter has a row for each.
 
     Parameters
@@ -82,10 +82,10 @@ class Together(Likelihood, HasWidth):
             return Classes(torch.cat(classes, 1))
         return concatenate_rows([one for one in each if isinstance(one, Component)])
 
-    def wider(self, factor: float) -> "Together":
+    def wider(self, factor: float) -> "StackedLikelihood":
         """Return a copy whose members are all wider, if they can be."""
         each = [self.member(i) for i in range(self.count)]
-        return Together([one.wider(factor) if isinstance(one, HasWidth) else one for one in each])
+        return StackedLikelihood([one.wider(factor) if isinstance(one, HasWidth) else one for one in each])
 
     @torch.no_grad()
     def member(self, i: int) -> Likelihood:
@@ -116,7 +116,7 @@ class _Density(nn.Module):
 
 
 @dataclass(frozen=True)
-class Held:
+class OutOfFold:
     """Rows, seen by networks that were not fitted to them.
 
     Attributes
@@ -142,14 +142,14 @@ class Held:
     weight: Tensor | None
     rows: Tensor
 
-    def take(self, chosen: Tensor) -> "Held":
+    def take(self, chosen: Tensor) -> "OutOfFold":
         """Return some of the rows, by a mask or by their places."""
         weight = None if self.weight is None else self.weight[chosen]
         return replace(self, f=self.f[:, chosen], y=self.y[chosen], weight=weight, rows=self.rows[chosen.cpu()])
 
 
 @torch.no_grad()
-def held(model: Model, valid: Rows | Blocks, seed: int, draws: int = 16) -> Held:
+def predict_held_out(model: Model, valid: Rows | StackedRows, seed: int, draws: int = 16) -> OutOfFold:
     """Evaluate networks, one or several side by side, on rows that they were not fitted to."""
     model.eval()
     parts, drawn = [], None
@@ -159,7 +159,7 @@ def held(model: Model, valid: Rows | Blocks, seed: int, draws: int = 16) -> Held
     assert drawn is not None
     log_weight, structure = drawn.log_weight.double(), drawn.structure
     if isinstance(valid, Rows):
-        return Held(
+        return OutOfFold(
             torch.cat(parts, 1), log_weight, structure, valid.y, valid.weight, torch.arange(len(valid), device="cpu")
         )
     networks, table = len(valid.index), valid.table
@@ -169,7 +169,9 @@ def held(model: Model, valid: Rows | Blocks, seed: int, draws: int = 16) -> Held
 
 
 @torch.no_grad()
-def held_apart(models: Sequence[Model], table: Rows, outside: Sequence[Tensor], seed: int, draws: int = 16) -> Held:
+def predict_out_of_fold(
+    models: Sequence[Model], table: Rows, outside: Sequence[Tensor], seed: int, draws: int = 16
+) -> OutOfFold:
     """Evaluate networks of one law over structure, each by itself, on rows of a table that it was not fitted to.
 
     Parameters
@@ -184,14 +186,14 @@ def held_apart(models: Sequence[Model], table: Rows, outside: Sequence[Tensor], 
         Of weights, where they are drawn.
     """
     each = [
-        held(model, table.take(rows.to(table.x.device)), fold_in(seed, "network", k) if k else seed, draws)
+        predict_held_out(model, table.take(rows.to(table.x.device)), fold_in(seed, "network", k) if k else seed, draws)
         for k, (model, rows) in enumerate(zip(models, outside, strict=True))
     ]
     f, numbers = torch.cat([one.f for one in each], 1), torch.cat(list(outside)).to(table.x.device)
     return _of_rows(f, each[0].log_weight, each[0].structure, table, numbers)
 
 
-def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numbers: Tensor) -> Held:
+def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numbers: Tensor) -> OutOfFold:
     """Put what several networks say of a row side by side, (S, all, K) to (S R, N, K)."""
     order = numbers.argsort(stable=True)
     rows, times = numbers.unique(return_counts=True)
@@ -201,10 +203,10 @@ def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numb
     f = torch.cat([f[:, start + r] for r in range(least)])
     log_weight = (log_weight - torch.tensor(least, dtype=torch.float32, device=log_weight.device).log()).repeat(least)
     weight = None if table.weight is None else table.weight[rows]
-    return Held(f, log_weight, structure.repeat(least), table.y[rows], weight, rows.cpu())
+    return OutOfFold(f, log_weight, structure.repeat(least), table.y[rows], weight, rows.cpu())
 
 
-def folded(folds: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+def fold_indices(folds: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return the rows that each network is fitted to, and those of its fold.
 
     Parameters
@@ -234,12 +236,12 @@ def crossfit(
     outside: Sequence[Tensor],
     *,
     training: Training,
-    looks: Looks | None = None,
+    search: StructureSearch | None = None,
     seed: int = 0,
     callbacks: Sequence[Callable[[Run], None]] = (),
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
-) -> tuple[Fitted, Held]:
+) -> tuple[Fitted, OutOfFold]:
     """Fit networks side by side, each to some of the rows, and decide by the others.
 
     Parameters
@@ -249,8 +251,8 @@ def crossfit(
     table : Rows
         All N rows, on the models' device.
     inside, outside : sequences of F Tensors of int64
-        Numbers of the rows that each network is fitted to, and of those that it is judged by; see :func:`folded`.
-    training, looks, seed, callbacks, progress, resume
+        Numbers of the rows that each network is fitted to, and of those that it is judged by; see :func:`fold_indices`.
+    training, search, seed, callbacks, progress, resume
         As in :func:`~fathomless.inference.variational.svi.fit`.
 
     Returns
@@ -271,15 +273,15 @@ def crossfit(
     PausedError
         As :func:`~fathomless.inference.variational.svi.fit` does.
     """
-    kept, before = list(range(len(starts))), None if looks is None else looks.to_json()
+    kept, before = list(range(len(starts))), None if search is None else search.to_json()
     while True:
         try:
             done, seen = _as_one(
                 [starts[i] for i in kept],
-                Blocks.of(table, [inside[i] for i in kept]),
-                Blocks.of(table, [outside[i] for i in kept]),
+                StackedRows.of(table, [inside[i] for i in kept]),
+                StackedRows.of(table, [outside[i] for i in kept]),
                 training=training,
-                looks=looks,
+                search=search,
                 seed=seed,
                 callbacks=callbacks,
                 progress=progress,
@@ -298,28 +300,28 @@ def crossfit(
                 stacklevel=2,
             )
             kept, resume, callbacks = rest, None, [one for one in callbacks if not isinstance(one, Checkpoint)]
-            if looks is not None and before is not None:
-                looks.resume(before)
+            if search is not None and before is not None:
+                search.resume(before)
 
 
 def _as_one(
-    starts: Sequence[tuple[Model, Likelihood]], train: Blocks, valid: Blocks, *, seed: int, **settings: Any
-) -> tuple[Fitted, Held]:
+    starts: Sequence[tuple[Model, Likelihood]], train: StackedRows, valid: StackedRows, *, seed: int, **settings: Any
+) -> tuple[Fitted, OutOfFold]:
     """Fit networks side by side."""
     models = [model for model, _ in starts]
     check_apart(models)
     first = models[0]
-    if not isinstance(first, SideBySide):
-        raise lacks(first, SideBySide, f"training {len(models)} networks as one", "set cv=1")
+    if not isinstance(first, JointlyTrainable):
+        raise lacks(first, JointlyTrainable, f"training {len(models)} networks as one", "set cv=1")
     each = sum(p.numel() * p.element_size() for p in first.parameters())
     memory.require(
         6.0 * len(models) * each,  # as they are, and together: weights, gradients, two moments and the best state
         f"{len(models)} networks of {memory.human(each)} side by side",
         lambda share: f"{int(share * len(models))} fit: set members, or a smaller width",
     )
-    together, likelihood = first.side_by_side(models[1:]), Together([likelihood for _, likelihood in starts])
+    together, likelihood = first.stack(models[1:]), StackedLikelihood([likelihood for _, likelihood in starts])
     done = fit(together, likelihood.to(first.device), train, valid, seed=seed, **settings)
-    together.hand_out(models)
-    seen = held(together, valid, seed)
+    together.unstack(models)
+    seen = predict_held_out(together, valid, seed)
     ensemble = Ensemble(models).eval()
     return replace(done, model=ensemble, likelihood=likelihood.mean(starts[0][1])), seen

@@ -19,21 +19,21 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.crossfit import Held
-from fathomless.inference.out_of_fold.looks import Densities, Law
+from fathomless.inference.out_of_fold.crossfit import OutOfFold
+from fathomless.inference.out_of_fold.search import Law, LogDensities
 from fathomless.posterior.likelihoods import Categorical, Gaussian, LearnedNoise, Likelihood, LocationScale, StudentT
 
 __all__ = [
     "KAPPA",
     "KAPPA_ALONE",
+    "average_noise_factor",
     "by_structure",
-    "choose",
+    "choose_noise",
     "density",
     "disagreement",
     "fit_noise",
     "heavy_tailed",
     "left_out_score",
-    "narrowing",
     "total",
 ]
 
@@ -45,14 +45,14 @@ _LEAST_GAIN = 2.0  # standard errors by which Student's law must be better than 
 _MOST_OF_A_ROW = 3.0  # nats that one row counts for in this at most
 
 
-def density(held: Held, likelihood: Likelihood) -> Tensor:
+def density(held: OutOfFold, likelihood: Likelihood) -> Tensor:
     """Log density of each row under the mixture over structures, (N,)."""
     log_p = likelihood.log_prob(held.f, held.y)
     return torch.logsumexp(held.log_weight[:, None].to(log_p.device) + log_p.double(), 0)
 
 
 @torch.no_grad()
-def total(held: Held, likelihood: Likelihood) -> tuple[float, float]:
+def total(held: OutOfFold, likelihood: Likelihood) -> tuple[float, float]:
     """Return the sum of the log densities of the rows, each as often as it counts, and how many they are."""
     rows = density(held, likelihood)
     weight = torch.ones_like(rows) if held.weight is None else held.weight.double()
@@ -60,14 +60,14 @@ def total(held: Held, likelihood: Likelihood) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def by_structure(held: Held, likelihood: Likelihood) -> Densities:
+def by_structure(held: OutOfFold, likelihood: Likelihood) -> LogDensities:
     """Return the log density of each row under each structure: the mean over draws, and networks, of equal weight."""
     log_p = likelihood.log_prob(held.f, held.y).double()  # (S, N)
     numbers = sorted(set(held.structure.tolist()))
     own = [log_p[held.structure == number] for number in numbers]
     columns = [torch.logsumexp(one, 0) - math.log(len(one)) for one in own]
     weight = None if held.weight is None else held.weight.double().cpu()
-    return Densities(tuple(numbers), torch.stack(columns, 1).cpu(), held.rows, weight)
+    return LogDensities(tuple(numbers), torch.stack(columns, 1).cpu(), held.rows, weight)
 
 
 def heavy_tailed(likelihood: LocationScale) -> StudentT:
@@ -77,7 +77,7 @@ def heavy_tailed(likelihood: LocationScale) -> StudentT:
     return heavy.to(next(likelihood.parameters()).device)
 
 
-def fit_noise(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
+def fit_noise(held: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
     """Return a copy of a likelihood whose parameters are those of greatest posterior density.
 
     Parameters
@@ -117,7 +117,7 @@ def fit_noise(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likel
     return fitted.to(_dtype_of(likelihood)).eval()
 
 
-def choose(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
+def choose_noise(held: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
     """Fit Gaussian noise, and take Student's in its place if its density of the rows is higher by two standard errors.
 
     The gain of a row counts as 3 nats at most: one row far out can make up most of the sum and of its standard error,
@@ -145,7 +145,7 @@ def choose(held: Held, likelihood: Likelihood, kappa: float = KAPPA) -> Likeliho
 
 
 def left_out_score(
-    held: Held,
+    held: OutOfFold,
     likelihood: Likelihood,
     folds: Tensor,
     log_prior: Tensor | None,
@@ -237,7 +237,7 @@ def disagreement(f: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = N
     return torch.minimum(V.clamp(min=0.0), S), S
 
 
-def narrowing(V: Tensor, S: Tensor, beside: int, networks: int) -> Tensor:
+def average_noise_factor(V: Tensor, S: Tensor, beside: int, networks: int) -> Tensor:
     r"""Return by what factor a scale that was fitted to single networks is too large for their average, (T,).
 
     With the scale σ of single networks, :math:`\sigma^2` stands for T + V. The error of an average of M is T + V/M, and

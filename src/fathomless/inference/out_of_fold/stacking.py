@@ -42,7 +42,17 @@ from torch import Tensor
 from fathomless.system.checks import positive, whole
 from fathomless.system.errors import DataError
 
-__all__ = ["Bars", "bars", "best_on_path", "poisson", "refit", "single", "usable", "value", "worth"]
+__all__ = [
+    "StandardErrors",
+    "fit_path",
+    "marginal_gain",
+    "poisson",
+    "pseudo_bma",
+    "refit",
+    "standard_errors",
+    "usable",
+    "value",
+]
 
 _GAP = 1e-8  # nats that may be left to gain
 _STEPS = 60  # tables take 4 to 20; what needs more is reached another way
@@ -76,7 +86,7 @@ class _Table(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bars:
+class StandardErrors:
     """Standard errors of the weights of structures.
 
     Attributes
@@ -165,7 +175,7 @@ def value(q: Tensor, log_density: Tensor, log_prior: Tensor, weight: Tensor | No
     return float(s[s > 0.0] @ mixture - mass[held] @ (np.log(mass[held]) - prior[held]))
 
 
-def worth(log_density: Tensor, log_prior: Tensor, weight: Tensor | None, shorter: int) -> tuple[float, float]:
+def marginal_gain(log_density: Tensor, log_prior: Tensor, weight: Tensor | None, shorter: int) -> tuple[float, float]:
     """Return what the structures beyond the first `shorter` add: max F over all less max F over those, in nats.
 
     Both have the same prior, not normalised again, so that the structures beyond pay for their place with their prior
@@ -196,7 +206,7 @@ def worth(log_density: Tensor, log_prior: Tensor, weight: Tensor | None, shorter
     return max(0.0, gain), float((s @ (rows - mean).square()).sqrt())
 
 
-def single(
+def pseudo_bma(
     log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None, *, seed: int = 0, bootstraps: int = 1000
 ) -> Tensor:
     r"""Return weights by how well each structure predicts alone, where :func:`refit` asks for the best mixture.
@@ -210,7 +220,7 @@ def single(
     return table.spread(torch.cat([(w @ table.log_p + table.log_prior).softmax(1) for w in drawn]).mean(0))
 
 
-def bars(
+def standard_errors(
     q: Tensor,
     log_density: Tensor,
     log_prior: Tensor,
@@ -221,7 +231,7 @@ def bars(
     numbers: Tensor | None = None,
     seed: int = 0,
     bootstraps: int = 200,
-) -> Bars:
+) -> StandardErrors:
     r"""Return standard errors of fitted weights: by bootstraps of rows, and by leaving out folds, whichever is larger.
 
     Each Bayesian bootstrap takes two Newton steps from q. The jackknife is
@@ -258,10 +268,10 @@ def bars(
         theta, _ = _ascend(table, rest, _inside(near[0], table).expand(count, -1), _STEPS)
         spread = torch.cat([theta.std(0), (theta @ at).std(0, keepdim=True)])
         errors = torch.maximum(errors, (count - 1) / math.sqrt(count) * spread)
-    return Bars(table.spread(errors[:-1]), float(errors[-1]))
+    return StandardErrors(table.spread(errors[:-1]), float(errors[-1]))
 
 
-def best_on_path(
+def fit_path(
     log_density: Tensor,
     log_prior: Tensor,
     weight: Tensor | None,
@@ -341,7 +351,7 @@ def best_on_path(
 def poisson(log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None) -> tuple[float, Tensor, float]:
     """Fit a Poisson law on the offsets 0, …, L − 1, renormalised there, with λ between 1e-3 and 3 L.
 
-    Parameters and errors as in :func:`refit`; returns λ (the mean before the cut), q and F as :func:`best_on_path`.
+    Parameters and errors as in :func:`refit`; returns λ (the mean before the cut), q and F as :func:`fit_path`.
     """
     offset = torch.arange(log_prior.numel(), dtype=torch.float64, device="cpu")
     log_factorial = torch.lgamma(offset + 1.0)
@@ -349,7 +359,7 @@ def poisson(log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None
     def law(rate: float) -> Tensor:
         return (offset * math.log(rate) - log_factorial).softmax(0)
 
-    return best_on_path(log_density, log_prior, weight, law, 1e-3, 3.0 * max(len(offset), 1))
+    return fit_path(log_density, log_prior, weight, law, 1e-3, 3.0 * max(len(offset), 1))
 
 
 def _given(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

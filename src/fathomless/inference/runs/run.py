@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.data.batches import Batches
-from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
-from fathomless.inference.out_of_fold.looks import Densities, Looks
+from fathomless.data.stacked_rows import StackedRows
+from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.driver import ResumableRun
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.capabilities import HasStructureLaw, blueprint_of, rebuild
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, Diagnostics
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
@@ -110,7 +110,7 @@ class Fitted:
         Of the held-out rows, in the state that was kept, if the posterior over structure was fitted to them.
     lost : tuple of int
         Of networks that were trained side by side, those that diverged and were left out.
-    goes_on : bool
+    resumable : bool
         Whether a checkpoint of its end can be gone on with by a longer inference, to the same bytes: nothing that was
         done followed from how long it was going to be.
     diagnostics : Diagnostics
@@ -128,9 +128,9 @@ class Fitted:
     training: Training | None = None
     stopped: bool = False
     error: str = ""
-    found: Densities | None = field(default=None, repr=False)
+    found: LogDensities | None = field(default=None, repr=False)
     lost: tuple[int, ...] = ()
-    goes_on: bool = False
+    resumable: bool = False
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
     warnings: tuple[str, ...] = ()
 
@@ -151,7 +151,7 @@ class Run(ResumableRun):
         Names of the divergences.
     tempered : frozenset of str
         Those that the temperature multiplies.
-    looks : Looks, optional
+    search : StructureSearch, optional
         Where it is, if the posterior over structure is fitted to held-out rows.
     ranks : Ranks
         The processes that train this network; alone if there is one.
@@ -163,10 +163,10 @@ class Run(ResumableRun):
     """
 
     def __init__(
-        self, model: Model, likelihood: Likelihood, training: Training, seed: int, looks: Looks | None = None
+        self, model: Model, likelihood: Likelihood, training: Training, seed: int, search: StructureSearch | None = None
     ) -> None:
         self.model, self.likelihood, self.training, self.seed = model, likelihood, training, seed
-        self.looks = looks
+        self.search = search
         self.ranks = ranks()
         self.epoch = self.step = 0
         self.history: list[dict[str, float]] = []
@@ -189,12 +189,12 @@ class Run(ResumableRun):
     @property
     def epochs(self) -> int:
         """How many epochs there will be, as it is known by now."""
-        return self.training.epochs if self.looks is None else self.looks.epochs
+        return self.training.epochs if self.search is None else self.search.epochs
 
     @property
     def evaluates(self) -> bool:
         """Return True if the epoch that has just ended gets a row in the history."""
-        looked = self.looks is not None and self.looks.due(self.epoch)
+        looked = self.search is not None and self.search.due(self.epoch)
         return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs or looked
 
     def named(self) -> dict[str, nn.Parameter]:
@@ -239,7 +239,7 @@ class Run(ResumableRun):
             "history": self.history,
             "layout": blueprint_of(self.model),
             "best": self.best.to_json(),
-            **({} if self.looks is None else {"looks": self.looks.to_json(), "stop": self.stop}),
+            **({} if self.search is None else {"looks": self.search.to_json(), "stop": self.stop}),
         }
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -257,18 +257,20 @@ class Run(ResumableRun):
         self.noise.set_state(tensors["generator/noise"].cpu())
         self.best = Best.from_json(meta["best"], under("best", tensors))
         self.epoch, self.step = meta["epoch"], meta["step"]
-        if self.looks is None and self.epoch > self.epochs:
+        if self.search is None and self.epoch > self.epochs:
             raise DataError(
                 f"epochs={self.epochs} was given, and {self.epoch} are done; as many or more are allowed to go on"
             )
         self.history = list(meta["history"])
-        if self.looks is not None:
-            self.looks.resume(meta["looks"])
-        self.stop = meta["stop"] if self.looks is not None else self.best.exhausted(self.training.patience)
+        if self.search is not None:
+            self.search.resume(meta["looks"])
+        self.stop = meta["stop"] if self.search is not None else self.best.exhausted(self.training.patience)
 
 
 @torch.no_grad()
-def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | Batches, *, finite: bool = True) -> None:
+def check(
+    model: Model, likelihood: Likelihood, data: Rows | Stream | StackedRows | Batches, *, finite: bool = True
+) -> None:
     """Try the first rows, so that what does not fit together is told before a training starts.
 
     Parameters
@@ -314,7 +316,7 @@ def check(model: Model, likelihood: Likelihood, data: Rows | Stream | Blocks | B
             )
     was_training = model.training
     model.eval()
-    few = rows if isinstance(data, Blocks) else rows.take(slice(0, 2))
+    few = rows if isinstance(data, StackedRows) else rows.take(slice(0, 2))
     try:
         draws = model.draw(few.x, 1, as_generator(0))
         likelihood.log_prob(draws.f, few.y)

@@ -33,10 +33,10 @@ from fathomless.inference.runs.run import (
     under,
 )
 from fathomless.inference.variational.objective import elbo, log_predictive
-from fathomless.inference.variational.stacked import Stack, refuse_buffers, refuse_shapes, refuse_unlike
+from fathomless.inference.variational.padded import PaddedRows, refuse_buffers, refuse_shapes, refuse_unlike
 from fathomless.inference.variational.svi import calibrate
 from fathomless.inference.variational.training import Training, schedule
-from fathomless.posterior.capabilities import Growing, Stackable, blueprint_of, lacks, rebuild
+from fathomless.posterior.capabilities import Growing, Mergeable, blueprint_of, lacks, rebuild
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
@@ -44,7 +44,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
 __all__ = ["BatchedRun", "BatchedRuns", "densities", "fit_batched"]
 
@@ -119,7 +119,7 @@ class BatchedRuns(ResumableRun):
         self.training = members[0].training
         self.device = members[0].model.device
         self.epoch = self.step = 0
-        self.heat = 1.0  # factor of the temperatures
+        self.temperature_factor = 1.0  # factor of the temperatures
         self.history: list[dict[str, float]] = []
         self.stop = self.pause = False
         self.terms: tuple[str, ...] = ()
@@ -146,9 +146,9 @@ class BatchedRuns(ResumableRun):
         for member in live:
             member.model.train()
         first = live[0].model
-        if not isinstance(first, Stackable):
-            raise lacks(first, Stackable, "a training side by side", "fit its networks one by one (n_restarts=1)")
-        self.pair = _Pair(first.union([member.model for member in live[1:]]), live[0].likelihood).train()
+        if not isinstance(first, Mergeable):
+            raise lacks(first, Mergeable, "a training side by side", "fit its networks one by one (n_restarts=1)")
+        self.pair = _Pair(first.merge([member.model for member in live[1:]]), live[0].likelihood).train()
         refuse_buffers(self.pair)
         parts = [member.parts() for member in live]
         self.of_structure = {f"model.{name}" for name in structure_parameters(self.pair.model)}
@@ -327,8 +327,8 @@ def fit_batched(
     for given in (train, valid):
         for rows in [given] if isinstance(given, Rows) else given or ():
             check(models[0], likelihoods[0], rows, finite=False)
-    fitted = Stack.of("training", train, len(members))
-    held = None if valid is None or len(valid) == 0 else Stack.of("validation", valid, len(members))
+    fitted = PaddedRows.of("training", train, len(members))
+    held = None if valid is None or len(valid) == 0 else PaddedRows.of("validation", valid, len(members))
     runs, t = BatchedRuns(members), members[0].training
     if resume is not None:
         runs.resume(*resume)
@@ -382,11 +382,15 @@ def _evaluate(
     weighted = None if rows.weight is None else 0
     each = vmap(one, in_dims=(0, 0, 0, weighted, 0), randomness="different")
     return each(
-        {name: values[name] for name in runs.active_mask}, rows.x, rows.y, rows.weight, runs.temperature * runs.heat
+        {name: values[name] for name in runs.active_mask},
+        rows.x,
+        rows.y,
+        rows.weight,
+        runs.temperature * runs.temperature_factor,
     )
 
 
-def _advance(runs: BatchedRuns, train: Stack, valid: Stack | None) -> None:
+def _advance(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None) -> None:
     """Train up to the next epoch that is evaluated, and evaluate it."""
     totals: Tensor | None = None
     while totals is None or not runs.evaluates:
@@ -397,7 +401,7 @@ def _advance(runs: BatchedRuns, train: Stack, valid: Stack | None) -> None:
     _record(runs, train, valid, totals)
 
 
-def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
+def _epoch(runs: BatchedRuns, train: PaddedRows) -> Tensor:
     """One pass over the data; return the sums of the bounds' parts, (parts, F)."""
     t, size = runs.training, len(train)
     steps = math.ceil(size / t.batch_size)
@@ -409,7 +413,7 @@ def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
         batch = train.take(runs.active, edges if index is None else index[:, edges])
         runs.step += 1
         structure_step = runs.step % t.structure_every == 0
-        runs.heat = t.heat((runs.step - 1) / (steps * t.epochs))
+        runs.temperature_factor = t.temperature_factor((runs.step - 1) / (steps * t.epochs))
         parts = _step(runs, batch, train, schedule(t.schedule, runs.step - 1, steps * t.epochs, steps), structure_step)
         shares.append(parts * ((edges.stop - edges.start) / size))
         if structure_step and runs.of_structure:
@@ -417,7 +421,7 @@ def _epoch(runs: BatchedRuns, train: Stack) -> Tensor:
     return torch.stack(shares).sum(0)
 
 
-def _step(runs: BatchedRuns, batch: Rows, train: Stack, factor: float, structure_step: bool) -> Tensor:
+def _step(runs: BatchedRuns, batch: Rows, train: PaddedRows, factor: float, structure_step: bool) -> Tensor:
     """One step of all; return (parts, F): log-likelihood and divergences."""
     t = runs.training
     structure_step = structure_step and runs.epoch >= t.structure_delay
@@ -471,7 +475,7 @@ def _clip(gradients: Mapping[str, Tensor], of_structure: set[str], longest: floa
         g.mul_(factor.to(g.dtype).view(-1, *[1] * (g.ndim - 1)))
 
 
-def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor) -> None:
+def _record(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None, totals: Tensor) -> None:
     """Read the sums once, give up members whose bound is not finite, score, add a row to each history."""
     t = runs.training
     last = int(runs.history[-1]["epoch"]) if runs.history else 0
@@ -499,7 +503,7 @@ def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor
         row.update(checks.returned("structure", member.model.structure(), Structure).statistics)
         if scores:
             row["validation_log_likelihood"] = scores[k]
-        if scores and t.heat(runs.epoch / t.epochs) == 1.0:
+        if scores and t.temperature_factor(runs.epoch / t.epochs) == 1.0:
             member.best.offer(scores[k], runs.epoch, member.model, member.likelihood)
             member.stop = member.stop or member.best.exhausted(t.patience)
         member.history.append(row)
@@ -513,7 +517,7 @@ def _record(runs: BatchedRuns, train: Stack, valid: Stack | None, totals: Tensor
     runs.stop = runs.stop or not runs.active
 
 
-def _factor(runs: BatchedRuns, train: Stack) -> float:
+def _factor(runs: BatchedRuns, train: PaddedRows) -> float:
     steps = math.ceil(len(train) / runs.training.batch_size)
     return schedule(runs.training.schedule, runs.step - 1, steps * runs.training.epochs, steps)
 
@@ -529,7 +533,7 @@ def densities(runs: BatchedRuns, rows: Rows) -> Tensor:
 
 
 @torch.no_grad()
-def _score(runs: BatchedRuns, valid: Stack) -> list[float]:
+def _score(runs: BatchedRuns, valid: PaddedRows) -> list[float]:
     """Mean log predictive density of each active member's validation rows, in nats per row."""
     total = torch.zeros(len(runs.active), dtype=torch.float64, device=runs.device)
     chunk = max(256, _CHUNK // len(runs.active))

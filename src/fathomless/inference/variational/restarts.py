@@ -20,7 +20,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
 __all__ = ["restarted"]
 

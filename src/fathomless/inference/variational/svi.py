@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.data.batches import Batches
-from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows, Stream
-from fathomless.inference.out_of_fold.looks import Densities, Looks, densities
+from fathomless.data.stacked_rows import StackedRows
+from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, score_structures
 from fathomless.inference.runs.driver import State, drive
 from fathomless.inference.runs.run import Fitted, Run, check, history_row, not_finite, structure_parameters
 from fathomless.inference.variational.objective import elbo, log_predictive
@@ -46,7 +46,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
-from fathomless.system.surroundings import recording
+from fathomless.system.torch_state import recording
 
 __all__ = ["calibrate", "fit", "parts_of", "score"]
 
@@ -55,7 +55,7 @@ _KEPT = 1024  # steps whose numbers wait on the device to be summed
 
 
 Callback = Callable[[Run], None]
-Data = Rows | Stream | Blocks | Batches
+Data = Rows | Stream | StackedRows | Batches
 
 
 @recording()
@@ -63,10 +63,10 @@ def fit(
     model: Model,
     likelihood: Likelihood,
     train: Data | Iterable[Any],
-    valid: Rows | Blocks | Batches | Iterable[Any] | None = None,
+    valid: Rows | StackedRows | Batches | Iterable[Any] | None = None,
     *,
     training: Training | None = None,
-    looks: Looks | None = None,
+    search: StructureSearch | None = None,
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
     progress: Progress | None = None,
@@ -83,13 +83,13 @@ def fit(
     likelihood : Likelihood
         p(y | f); its parameters are learned too.
     train, valid : Rows
-        Data on the model's device. What is trained on may be a :class:`~fathomless.data.rows.Stream`; for models side
-        by side both are :class:`~fathomless.data.blocks.Blocks`. Either may be a ``DataLoader``, or any iterable of
-        batches (x, y) or (x, y, weight), see :class:`~fathomless.data.batches.Batches`: those that are trained on keep
-        their size, whatever `training` says; those that are held out are gathered in memory.
+        Data on the model's device. The training data may be a :class:`~fathomless.data.rows.Stream`; for stacked
+        models both are :class:`~fathomless.data.stacked_rows.StackedRows`. Either may be a ``DataLoader``, or any
+        iterable of batches (x, y) or (x, y, weight), see :class:`~fathomless.data.batches.Batches`: training batches
+        keep their size, whatever `training` has; held-out batches are gathered in memory.
     training : Training
         Options.
-    looks : Looks, optional
+    search : StructureSearch, optional
         Finds the posterior over a list of structures from the validation rows; `epochs` is then the length without
         growth, the schedule is that of the phases, and calibration is left to the caller.
     seed : int
@@ -124,15 +124,15 @@ def fit(
     learned, held = _read_again(train, model.device), _held_out(valid, model.device, seed)
     data = (learned, held) if held is not None else (learned,)
     for rows in data:
-        check(model, likelihood, rows, finite=not isinstance(rows, Blocks))
-    run = Run(model, likelihood, training or Training(), seed, looks)
+        check(model, likelihood, rows, finite=not isinstance(rows, StackedRows))
+    run = Run(model, likelihood, training or Training(), seed, search)
     _refuse(run, learned, held)
     if resume is not None:
         run.resume(*resume)
-    elif looks is not None:
+    elif search is not None:
         assert isinstance(model, ListedStructure)
-        if not looks.focusing:
-            looks.begin(model)
+        if not search.focusing:
+            search.begin(model)
         run.register_parameters()
     run.ranks.refuse_statistics(model)
     _compare(run, *data, plain=[asdict(run.training), seed, run.epoch, len(callbacks)])
@@ -144,9 +144,9 @@ def fit(
             p.requires_grad_()  # the last step may have been one in which the law stood still
         model.eval()
         likelihood.eval()
-    if looks is not None and held is not None:
+    if search is not None and held is not None:
         assert isinstance(model, ListedStructure)
-        found = looks.adopt(model, _unseen(run, held))
+        found = search.adopt(model, _unseen(run, held))
         return replace(run.result(), found=found)
     if run.training.calibrate and isinstance(held, Rows) and len(held) and _learns(likelihood):
         return replace(run.result(), score=calibrate(model, likelihood, held, run.training.draws, seed))
@@ -155,7 +155,7 @@ def fit(
 
 def _read_again(train: Data | Iterable[Any], device: torch.device) -> Data:
     """Make batches of what is no data of ours; tell if their order is not in our hands."""
-    if isinstance(train, Rows | Stream | Blocks):
+    if isinstance(train, Rows | Stream | StackedRows):
         return train
     batches = train.on(device) if isinstance(train, Batches) else Batches(train, device=device)
     if not batches.repeats():
@@ -170,23 +170,23 @@ def _read_again(train: Data | Iterable[Any], device: torch.device) -> Data:
 
 
 def _held_out(
-    valid: Rows | Blocks | Batches | Iterable[Any] | None, device: torch.device, seed: int
-) -> Rows | Blocks | None:
+    valid: Rows | StackedRows | Batches | Iterable[Any] | None, device: torch.device, seed: int
+) -> Rows | StackedRows | None:
     """Gather held-out rows in memory."""
-    if valid is None or isinstance(valid, Rows | Blocks):
+    if valid is None or isinstance(valid, Rows | StackedRows):
         return valid
     batches = valid.on(device) if isinstance(valid, Batches) else Batches(valid, device=device)
     return batches.together(fold_in(seed, "held out"))
 
 
-def _refuse(run: Run, train: Data, valid: Rows | Blocks | None) -> None:
+def _refuse(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:
     """Refuse options that the family has not what is needed for, and laws that would be moved as weights are."""
     t, model = run.training, run.model
-    if run.looks is not None and not isinstance(model, ListedStructure):
+    if run.search is not None and not isinstance(model, ListedStructure):
         raise lacks(model, ListedStructure, "a posterior over structure from held-out rows", "use the evidence bound")
-    if run.looks is not None and (valid is None or not len(valid)):
+    if run.search is not None and (valid is None or not len(valid)):
         raise DataError("a posterior over structure from held-out rows was asked for, and no rows are held out")
-    if isinstance(train, Blocks) and run.ranks.count > 1:
+    if isinstance(train, StackedRows) and run.ranks.count > 1:
         raise DataError(f"{len(train.index)} networks side by side were asked of {run.ranks.count} processes; use one")
     if t.structure_optimizer == "natural" and not isinstance(model, NaturalGradient):
         raise lacks(model, NaturalGradient, "structure_optimizer='natural'", "use structure_optimizer='adam'")
@@ -290,7 +290,7 @@ def _learns(likelihood: Likelihood) -> bool:
     return any(p.requires_grad for p in likelihood.parameters())
 
 
-def _advance(run: Run, train: Data, valid: Rows | Blocks | None) -> None:
+def _advance(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:
     """Train up to the next epoch that is evaluated, and evaluate it."""
     rank = ("rank", run.ranks.rank) if run.ranks.rank else ()
     totals: Tensor | None = None
@@ -315,7 +315,7 @@ def _epoch(run: Run, train: Data) -> Tensor:
     parts: list[list[Tensor]] = []
     shares: list[float] = []
     steps = train.steps(t.batch_size)
-    counts = train.weight.double().sum(1) if isinstance(train, Blocks) else None
+    counts = train.weight.double().sum(1) if isinstance(train, StackedRows) else None
     for batch in train.batches(t.batch_size, run.order):
         # reading a number makes the host wait for the device, so the parts of the bound stay there and are summed
         # later; not at the end of the epoch alone, since an epoch may have a million steps
@@ -326,7 +326,7 @@ def _epoch(run: Run, train: Data) -> Tensor:
         # the law over structure moves, and the model grows, in every few steps only: both must read the device
         structure_step = run.step % t.structure_every == 0
         _set_rates(run, steps, structure_step and run.epoch >= t.structure_delay)
-        heat = t.heat((run.step - 1) / (steps * t.epochs))
+        heat = t.temperature_factor((run.step - 1) / (steps * t.epochs))
         parts.append(_step(run, batch, len(train), train.count, heat, counts))
         shares.append(len(batch) / len(train))
         seen += len(batch)
@@ -475,10 +475,10 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
     """Set the rates of this step, and whether the posterior over structure takes part in it."""
     t = run.training
     weights, structure = run.optimizer.param_groups
-    if run.looks is None:
+    if run.search is None:
         factor = schedule(t.schedule, run.step - 1, steps * t.epochs, steps)
     else:
-        factor = run.looks.factor(run.step - 1, steps)
+        factor = run.search.factor(run.step - 1, steps)
     weights["lr"] = t.learning_rate * factor
     # it moves in one of `structure_every` steps, that much further; natural steps are taken elsewhere
     structure["lr"] = weights["lr"] * t.structure_rate * t.structure_every * (t.structure_optimizer == "adam")
@@ -486,66 +486,66 @@ def _set_rates(run: Run, steps: int, structure_moves: bool) -> None:
         p.requires_grad_(structure_moves)  # without a gradient Adam leaves value, moments and count as they are
 
 
-def _record(run: Run, train: Data, valid: Rows | Blocks | None, totals: Tensor) -> None:
+def _record(run: Run, train: Data, valid: Rows | StackedRows | None, totals: Tensor) -> None:
     """Read the sums once, refuse what is not finite, score the validation rows, add a row to the history."""
     t = run.training
     _compare(run)
     epochs = run.epoch - (int(run.history[-1]["epoch"]) if run.history else 0)
     run.ranks.add([totals])
-    networks = len(train.index) if isinstance(train, Blocks) else 1
+    networks = len(train.index) if isinstance(train, StackedRows) else 1
     parts = [value / (epochs * networks) for value in totals.double().tolist()]
     place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.optimizer.param_groups[0]["lr"]}
     row = history_row(place, parts, run.terms, run.tempered, t.temperature)
     _guard(run, train, row["elbo"])
     row.update(checks.returned("structure", run.model.structure(), Structure).statistics)
-    if run.looks is not None and valid is not None:
+    if run.search is not None and valid is not None:
         row.update(_look(run, valid))
     elif valid is not None and len(valid):
         row["validation_log_likelihood"] = score(run, valid)
-        if t.heat(run.epoch / t.epochs) == 1.0:
+        if t.temperature_factor(run.epoch / t.epochs) == 1.0:
             run.best.offer(row["validation_log_likelihood"], run.epoch, run.model, run.likelihood)
         run.stop = run.stop or run.best.exhausted(t.patience)
     run.history.append(row)
 
 
-def _look(run: Run, valid: Rows | Blocks) -> dict[str, float]:
+def _look(run: Run, valid: Rows | StackedRows) -> dict[str, float]:
     """Score the mixture whose posterior is fitted to the held-out rows, keep the best state, move to the next phase."""
-    looks, model = run.looks, run.model
-    assert looks is not None
+    search, model = run.search, run.model
+    assert search is not None
     assert isinstance(model, ListedStructure)
     found = _unseen(run, valid)
-    value = looks.score(model, found)
+    value = search.score(model, found)
     run.best.offer(value, run.epoch, model, run.likelihood)
     if run.best.score is not None:
-        looks.pace(value, run.best.score, found.count, run.epoch)
+        search.pace(value, run.best.score, found.count, run.epoch)
     row = {"validation_log_likelihood": value}
     if len(model.listed(2)) > 1:
-        row[f"mean_{model.structure().kind}"] = math.fsum(number * mass for number, mass in looks.q.items())
-    moved = looks.due(run.epoch)
-    if moved and run.epoch == looks.explored:
+        row[f"mean_{model.structure().kind}"] = math.fsum(number * mass for number, mass in search.q.items())
+    moved = search.due(run.epoch)
+    if moved and run.epoch == search.explored:
         run.best.restore(model, run.likelihood)
         found = _unseen(run, valid)
-        looks.score(model, found)
-    if looks.move(model, found, run.epoch):
+        search.score(model, found)
+    if search.move(model, found, run.epoch):
         run.register_parameters()
     model.train()
     run.likelihood.train()
-    if looks.focusing and not moved and looks.patience is not None:
-        run.stop = run.stop or run.epoch - max(run.best.epoch, looks.explored) >= looks.patience
+    if search.focusing and not moved and search.patience is not None:
+        run.stop = run.stop or run.epoch - max(run.best.epoch, search.explored) >= search.patience
     return row
 
 
-def _unseen(run: Run, valid: Rows | Blocks) -> Densities:
+def _unseen(run: Run, valid: Rows | StackedRows) -> LogDensities:
     """Return the densities of held-out rows; of several ranks those of the first, so that all decide alike."""
-    looks = run.looks
-    assert looks is not None
-    draws = max(run.training.draws, looks.draws)
-    found = densities(run.model, run.likelihood, valid, draws, run.seed, widened=looks.widened)
+    search = run.search
+    assert search is not None
+    draws = max(run.training.draws, search.draws)
+    found = score_structures(run.model, run.likelihood, valid, draws, run.seed, widened=search.widened)
     return replace(found, log_density=run.ranks.tensor_from_first(found.log_density.to(run.model.device)).cpu())
 
 
 @torch.no_grad()
-def score(run: Run, rows: Rows | Blocks) -> float:
+def score(run: Run, rows: Rows | StackedRows) -> float:
     """Mean log predictive density of some rows, in nats per row."""
     run.model.eval()
     run.likelihood.eval()
@@ -569,7 +569,7 @@ def _guard(run: Run, train: Data, elbo: float) -> None:
         None,
     )
     if culprit is None:
-        some = train.first if isinstance(train, Blocks) else train.first.take(slice(0, _CHUNK))
+        some = train.first if isinstance(train, StackedRows) else train.first.take(slice(0, _CHUNK))
         culprit = f"the output of {not_finite(run.model, some.x)}"
     advice = f"Lower learning_rate (now {run.training.learning_rate}), set optimizer__clip_norm, or scale the data"
     if culprit.startswith(("x (", "y (")):
@@ -577,12 +577,12 @@ def _guard(run: Run, train: Data, elbo: float) -> None:
     raise DivergenceError(
         f"the evidence bound is {elbo} after epoch {run.epoch}; the first tensor that is not finite is {culprit}. "
         f"{advice}; the last checkpoint, if any, is untouched",
-        _lost(run, train) if isinstance(train, Blocks) else (),
+        _lost(run, train) if isinstance(train, StackedRows) else (),
     )
 
 
 @torch.no_grad()
-def _lost(run: Run, train: Blocks) -> list[int]:
+def _lost(run: Run, train: StackedRows) -> list[int]:
     """Return which of the networks side by side give a density that is not finite to their first row."""
     rows = train.first
     density = run.likelihood.log_prob(run.model.draw(rows.x, 1, run.noise).f, rows.y)  # (S, F)

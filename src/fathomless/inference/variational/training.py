@@ -55,8 +55,9 @@ class Training:
     temperature : float
         T multiplies the divergence of the weights. T = 1 is the model.
     warm_up : float
-        Share of the epochs over which the temperature rises from 0. States of that time are not kept as the best ones,
-        except by looks (:mod:`~fathomless.inference.out_of_fold.looks`), for which unseen rows judge every state alike.
+        Share of the epochs over which the temperature rises from 0. States of these epochs are not kept as the best
+        ones, except by a structure search (:mod:`~fathomless.inference.out_of_fold.search`), which evaluates every
+        state on held-out rows alike.
     draws : int
         Weight draws per step, for families that draw.
     precondition : bool, optional
@@ -115,12 +116,12 @@ class Training:
             checks.choice(name, getattr(self, name), ("adam", "sgd") if name == "optimizer" else ("adam", "natural"))
         schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
 
-    def heat(self, done: float) -> float:
+    def temperature_factor(self, done: float) -> float:
         """Return the factor of the temperature where a share of the training is done: it rises from 0 to 1.
 
         Examples
         --------
-        >>> [Training(warm_up=0.5).heat(done) for done in (0.0, 0.25, 0.5, 1.0)]
+        >>> [Training(warm_up=0.5).temperature_factor(done) for done in (0.0, 0.25, 0.5, 1.0)]
         [0.0, 0.5, 1.0, 1.0]
         """
         return min(1.0, done / self.warm_up) if self.warm_up else 1.0

@@ -17,25 +17,25 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fathomless.estimators.crossfitting import settled
+from fathomless.estimators.finalize import fit_likelihood
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.crossfit import Held, Together
+from fathomless.inference.out_of_fold.crossfit import OutOfFold, StackedLikelihood
 from fathomless.inference.out_of_fold.noise import KAPPA, density, fit_noise, total
 from fathomless.inference.runs.run import Fitted
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, KindOfNetwork, StructureWeights
 from fathomless.posterior.ensemble import Ensemble
+from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
 
-__all__ = ["VARIED", "averaged", "joined", "kinds"]
+__all__ = ["VARIED", "average_weights", "combine", "expand_candidates"]
 
 VARIED = ("architecture", "activation", "weight_prior")  #: options in which kinds may differ
 _FEW = 200  # rows below which kinds count alike
 _LEAST = 1e-6  # weight of a kind that no row wants
 
 
-def kinds(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+def expand_candidates(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
     """Return the options of every kind: all combinations of what is varied; one without options for None.
 
     Raises
@@ -45,9 +45,9 @@ def kinds(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
 
     Examples
     --------
-    >>> kinds({"activation": ("relu", "tanh")})
+    >>> expand_candidates({"activation": ("relu", "tanh")})
     [{'activation': 'relu'}, {'activation': 'tanh'}]
-    >>> kinds(None)
+    >>> expand_candidates(None)
     [{}]
     """
     if vary is None:
@@ -63,8 +63,8 @@ def kinds(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
     return [dict(zip(vary, one, strict=True)) for one in itertools.product(*vary.values())]
 
 
-def joined(
-    each: Sequence[tuple[Fitted, Held]],
+def combine(
+    each: Sequence[tuple[Fitted, OutOfFold]],
     options: Sequence[Mapping[str, Any]],
     folds: Tensor,
     *,
@@ -82,7 +82,7 @@ def joined(
     folds : Tensor of int64, shape (N,)
         The fold of every row of the table.
     calibrate, free_noise : bool
-        As in :func:`~fathomless.estimators.crossfitting.concluded`.
+        As in :func:`~fathomless.estimators.finalize.finalize`.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def joined(
     fits, helds = [fitted for fitted, _ in each], [seen.take(common[seen.rows]) for _, seen in each]
     first, columns = helds[0], []
     for h, f in zip(helds, fits, strict=True):
-        own = settled(h, f.likelihood, KAPPA, free_noise=free_noise)[1] if calibrate else f.likelihood
+        own = fit_likelihood(h, f.likelihood, KAPPA, free_noise=free_noise)[1] if calibrate else f.likelihood
         columns.append(density(h, own).cpu())
     log_density = torch.stack(columns, 1)  # (N, C)
     weight = None if first.weight is None else first.weight.double().cpu()
@@ -103,9 +103,9 @@ def joined(
     count = float(len(first.rows) if weight is None else weight.sum())
     w = even if count < _FEW else _weights(log_density, weight)
     both = _together(helds, w)
-    likelihood = trained = Together([f.likelihood for f in fits]).mean(fits[0].likelihood)
+    likelihood = trained = StackedLikelihood([f.likelihood for f in fits]).mean(fits[0].likelihood)
     if calibrate:
-        trained, likelihood = settled(both, trained, KAPPA, free_noise=free_noise)
+        trained, likelihood = fit_likelihood(both, trained, KAPPA, free_noise=free_noise)
     given = even if count < _FEW else None
     score = _left_out(helds, log_density, given, trained, folds[both.rows], KAPPA if calibrate else None)
     members: list[Model] = []
@@ -115,7 +115,7 @@ def joined(
         members += [member for member in f.model.members if isinstance(member, Model)]
         weights += [one * share for share in f.model.weights]
     told = tuple(
-        KindOfNetwork(options=dict(own_options), weight=one, networks=len(f.model.weights))
+        Candidate(options=dict(own_options), weight=one, networks=len(f.model.weights))
         for own_options, one, f in zip(options, w.tolist(), fits, strict=True)
         if isinstance(f.model, Ensemble)
     )
@@ -126,7 +126,7 @@ def joined(
         model=Ensemble(members, weights).eval(),
         likelihood=likelihood,
         score=score,
-        diagnostics=CrossFitDiagnostics(structure=averaged(structures, w.tolist()), kinds=told),
+        diagnostics=CrossFitDiagnostics(structure=average_weights(structures, w.tolist()), kinds=told),
     )
 
 
@@ -137,7 +137,7 @@ def _weights(log_density: Tensor, weight: Tensor | None) -> Tensor:
     return w / w.sum()
 
 
-def _together(helds: Sequence[Held], w: Tensor) -> Held:
+def _together(helds: Sequence[OutOfFold], w: Tensor) -> OutOfFold:
     """Return the rows under the networks of all kinds, with these weights."""
     first, log_w = helds[0], w.log().to(helds[0].f.device)
     return replace(
@@ -149,7 +149,7 @@ def _together(helds: Sequence[Held], w: Tensor) -> Held:
 
 
 def _left_out(
-    helds: Sequence[Held],
+    helds: Sequence[OutOfFold],
     log_density: Tensor,
     given: Tensor | None,
     trained: Likelihood,
@@ -169,7 +169,7 @@ def _left_out(
     return summed / count
 
 
-def averaged(each: Sequence[StructureWeights | None], w: Sequence[float]) -> StructureWeights | None:
+def average_weights(each: Sequence[StructureWeights | None], w: Sequence[float]) -> StructureWeights | None:
     """Average the posteriors over structure of several kinds, by weights that sum to 1.
 
     Standard errors are averaged too: that is the error if those of all kinds go together, and the largest it can be.

@@ -11,11 +11,11 @@ from typing import Any, Self
 from fathomless.system.errors import DataError
 
 __all__ = [
+    "Candidate",
     "ChainDiagnostics",
     "CrossFitDiagnostics",
     "Diagnostics",
     "EqualRows",
-    "KindOfNetwork",
     "Record",
     "StructureWeights",
 ]
@@ -79,7 +79,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class EqualRows(Record):
-    """Equal rows of the table of a fit; see :mod:`fathomless.data.repeats`.
+    """Equal rows of the table of a fit; see :mod:`fathomless.data.duplicates`.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class StructureWeights(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KindOfNetwork(Record):
+class Candidate(Record):
     """One of several candidate architectures.
 
     Attributes
@@ -199,7 +199,7 @@ class CrossFitDiagnostics(Diagnostics):
     """
 
     structure: StructureWeights | None = field(default=None, metadata={"flat": StructureWeights})
-    kinds: tuple[KindOfNetwork, ...] = field(default=(), metadata={"of": KindOfNetwork})
+    kinds: tuple[Candidate, ...] = field(default=(), metadata={"of": Candidate})
     narrowing: tuple[float, ...] = ()
     prior: tuple[float, ...] = ()
     sampling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

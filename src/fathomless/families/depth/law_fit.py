@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.looks import Law
+from fathomless.inference.out_of_fold.search import Law
 from fathomless.posterior.laws import DepthLaw, QuantilePoisson, TruncatedPoisson
 from fathomless.system.errors import DataError
 
@@ -18,7 +18,7 @@ def fitting(law: DepthLaw, min_depth: int) -> Law:
     """Return how a law with a rate is fitted to densities of rows under the depths of a support.
 
     The law over the offset ℓ − `min_depth` is restricted to the depths ℓ there and renormalised; its rate is found on a
-    grid and by golden section, see :func:`fathomless.inference.out_of_fold.stacking.best_on_path`.
+    grid and by golden section, see :func:`fathomless.inference.out_of_fold.stacking.fit_path`.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def fitting(law: DepthLaw, min_depth: int) -> Law:
             mass = dict(zip(support, law.probs_and_grad(start, support)[0].tolist(), strict=True))
             return torch.tensor([mass.get(k, 0.0) for k in offsets], dtype=torch.float64, device="cpu")
 
-        _, q, _ = stacking.best_on_path(log_density, log_prior, weight, masses, 0.02, 2.0 * (max(offsets) + 1))
+        _, q, _ = stacking.fit_path(log_density, log_prior, weight, masses, 0.02, 2.0 * (max(offsets) + 1))
         return q
 
     return fitted

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 
-__all__ = ["Blocks"]
+__all__ = ["StackedRows"]
 
 
 @dataclass(frozen=True)
-class Blocks:
+class StackedRows:
     """Some of the rows of one table for each of F networks.
 
     A batch holds F blocks of equal length one after the other; where a network has fewer rows than others, its block is
@@ -35,7 +35,7 @@ class Blocks:
     weight: Tensor
 
     @classmethod
-    def of(cls, table: Rows, numbers: Sequence[Tensor]) -> "Blocks":
+    def of(cls, table: Rows, numbers: Sequence[Tensor]) -> "StackedRows":
         """Lay out the rows with the given numbers, one set for each network."""
         longest, device = max(map(len, numbers)), table.x.device
         index = torch.zeros(len(numbers), longest, dtype=torch.int64)

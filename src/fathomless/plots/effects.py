@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, dates, legend, shorten, start
-from fathomless.plots.checks import floats, same
+from fathomless.plots.validation import floats, same
 from fathomless.system.errors import DataError
 
 __all__ = ["dependence", "importance"]

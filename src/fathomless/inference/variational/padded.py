@@ -12,14 +12,14 @@ from fathomless.inference.variational.training import Training
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DataError
 
-__all__ = ["OWN", "Stack", "refuse_buffers", "refuse_shapes", "refuse_unlike"]
+__all__ = ["OWN", "PaddedRows", "refuse_buffers", "refuse_shapes", "refuse_unlike"]
 
 #: Options in which trainings side by side may differ.
 OWN = ("learning_rate", "structure_rate", "temperature")  # options that may differ
 
 
 @dataclass(frozen=True)
-class Stack:
+class PaddedRows:
     """Rows of F members.
 
     Attributes
@@ -37,7 +37,7 @@ class Stack:
     counts: Sequence[float]
 
     @classmethod
-    def of(cls, name: str, given: Rows | Sequence[Rows], members: int) -> "Stack":
+    def of(cls, name: str, given: Rows | Sequence[Rows], members: int) -> "PaddedRows":
         """Stack the rows of every member, unless one set serves all.
 
         Raises

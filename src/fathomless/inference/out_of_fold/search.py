@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fathomless.data.blocks import Blocks
 from fathomless.data.rows import Rows
+from fathomless.data.stacked_rows import StackedRows
 from fathomless.inference.out_of_fold import stacking
 from fathomless.posterior.capabilities import ListedStructure
 from fathomless.posterior.likelihoods import HasWidth, Likelihood
@@ -36,7 +36,7 @@ from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Densities", "Looks", "densities"]
+__all__ = ["LogDensities", "StructureSearch", "score_structures"]
 
 FIRST = 7  #: structures in the support at first
 _WORTH = 2.0  # nats
@@ -51,7 +51,7 @@ Law = Callable[[Sequence[int], Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
-class Densities:
+class LogDensities:
     """How well each structure predicts rows that its networks were not fitted to.
 
     Attributes
@@ -83,9 +83,9 @@ class Densities:
 
 
 @torch.no_grad()
-def densities(
-    model: Model, likelihood: Likelihood, valid: Rows | Blocks, draws: int, seed: int, *, widened: bool = False
-) -> Densities:
+def score_structures(
+    model: Model, likelihood: Likelihood, valid: Rows | StackedRows, draws: int, seed: int, *, widened: bool = False
+) -> LogDensities:
     """Evaluate the log predictive density of held-out rows under each structure.
 
     Parameters
@@ -119,7 +119,7 @@ def densities(
         each = _widened(likelihood, kept, each, numbers)
     if isinstance(valid, Rows):
         weight = None if valid.weight is None else valid.weight.double().cpu()
-        return Densities(tuple(numbers), torch.cat(each).cpu(), torch.arange(len(valid), device="cpu"), weight)
+        return LogDensities(tuple(numbers), torch.cat(each).cpu(), torch.arange(len(valid), device="cpu"), weight)
     networks = len(valid.index)
     joined = torch.cat([part.reshape(networks, -1, len(numbers)) for part in each], 1).flatten(0, 1).cpu()  # (F·V, L)
     real = (valid.weight > 0.0).reshape(-1).cpu()
@@ -129,7 +129,7 @@ def densities(
     sums = torch.zeros_like(empty).index_add(0, place, (joined - largest[place]).exp())
     mean = largest + (sums / place.bincount()[:, None]).log()
     whole = valid.table.weight
-    return Densities(tuple(numbers), mean, rows, None if whole is None else whole.double().cpu()[rows])
+    return LogDensities(tuple(numbers), mean, rows, None if whole is None else whole.double().cpu()[rows])
 
 
 def _widened(
@@ -168,7 +168,7 @@ def _by_structure(drawn: Draws, log_p: Tensor, numbers: Sequence[int]) -> Tensor
 
 
 @dataclass(eq=False)
-class Looks:
+class StructureSearch:
     """Where a training with looks is.
 
     Attributes
@@ -182,7 +182,7 @@ class Looks:
     first : int
         Structures in the support at first.
     widened : bool
-        Whether scores are those of noise, or a temperature, that suits the held-out rows; see :func:`densities`.
+        Whether scores are those of noise, or a temperature, that suits the held-out rows; see :func:`score_structures`.
     draws : int
         Weight draws of which a density is the mean, where weights are drawn; those of the training, if they are more.
     focus : float
@@ -252,7 +252,7 @@ class Looks:
         fifths = {round(0.2 * k * self.planned) for k in range(1, 11)}
         return not self.focusing and (epoch == self.explored or (epoch in fifths and epoch < self.explored))
 
-    def fit(self, found: Densities, log_prior: Tensor) -> Tensor:
+    def fit(self, found: LogDensities, log_prior: Tensor) -> Tensor:
         """Fit the posterior (L,) to held-out densities, from where it was."""
         if self.law is not None:
             return self.law(found.numbers, found.log_density, log_prior, found.weight)
@@ -260,7 +260,7 @@ class Looks:
         start = before if bool(before.sum() > 0.0) else None
         return stacking.refit(found.log_density, log_prior, found.weight, start=start)
 
-    def score(self, model: ListedStructure, found: Densities) -> float:
+    def score(self, model: ListedStructure, found: LogDensities) -> float:
         """Fit the posterior, keep it, and return the score of its mixture in nats per row."""
         q = self.fit(found, prior_of(model, found.numbers))
         self.q = dict(zip(found.numbers, q.tolist(), strict=True))
@@ -305,13 +305,13 @@ class Looks:
         if self.due(epoch):
             self.reached = best
 
-    def move(self, model: ListedStructure, found: Densities, epoch: int) -> int:
+    def move(self, model: ListedStructure, found: LogDensities, epoch: int) -> int:
         """Let the support grow, or begin the focus, if it is time; return how many parts were created."""
         if not self.due(epoch):
             return 0
         log_prior, size = prior_of(model, found.numbers), len(found.numbers)
         deepest = size - 1
-        self.edge, error = stacking.worth(found.log_density, log_prior, found.weight, 2 * deepest // 3 + 1)
+        self.edge, error = stacking.marginal_gain(found.log_density, log_prior, found.weight, 2 * deepest // 3 + 1)
         if self.edge > max(self.worth, 2.0 * error) and size >= self.widest:
             reach = len(model.listed(math.ceil(1.5 * deepest) + 1))
             if reach > size and self._lengthen():
@@ -338,7 +338,7 @@ class Looks:
         numbers = [number for number, keep in zip(found.numbers, kept.tolist(), strict=True) if keep]
         return model.weigh(dict(zip(numbers, mass.tolist(), strict=True)))
 
-    def adopt(self, model: ListedStructure, found: Densities) -> Densities:
+    def adopt(self, model: ListedStructure, found: LogDensities) -> LogDensities:
         """Fit the posterior to the state that is kept, drop what holds next to nothing, give it to the model."""
         q = self.fit(found, prior_of(model, found.numbers))
         order, total = q.argsort(), 0.0
@@ -348,7 +348,7 @@ class Looks:
             if total >= _REST:
                 break
             kept[i] = False
-        found = Densities(
+        found = LogDensities(
             tuple(number for number, keep in zip(found.numbers, kept.tolist(), strict=True) if keep),
             found.log_density[:, kept],
             found.rows,

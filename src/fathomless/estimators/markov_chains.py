@@ -28,7 +28,7 @@ from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import parts_of
-from fathomless.posterior.diagnostics import ChainDiagnostics
+from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
@@ -147,7 +147,7 @@ class MarkovChains:
             n_iter=run.epoch,
             score=score,
             seed=table.seed,
-            goes_on=True,
+            resumable=True,
             diagnostics=diagnostics,
             warnings=tuple(convergence(diagnostics, self.chains_by)),
         )

@@ -13,14 +13,14 @@ from fathomless.data.schema import some
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.base import Estimator
 from fathomless.estimators.evaluation import Evaluation
-from fathomless.estimators.findings import Case, Finding
+from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.estimators.preparation import FEW_ROWS
 from fathomless.estimators.scores import Score
 from fathomless.families.registry import family_of
 from fathomless.posterior import student
 from fathomless.posterior.likelihoods import Gaussian, InputNoise, LearnedNoise
 
-__all__ = ["examine"]
+__all__ = ["diagnose"]
 
 _FEW_ROWS = 60  # below which the estimators hold out none
 _FEW_IN_CLASS = 10
@@ -40,7 +40,7 @@ _UNSEEN = ("held-out rows", "out-of-fold rows")
 _OTHER_KIND = "See how they differ (units, time, place, the way they were chosen), and train on rows like them."
 
 
-def examine(
+def diagnose(
     estimator: Estimator,
     evaluations: Sequence[Evaluation],
     *,
@@ -78,7 +78,7 @@ def examine(
     >>> x = np.linspace(0, 1, 20)
     >>> with warnings.catch_warnings(action="ignore"):  # which say the same
     ...     hasty = UnboundedDepthRegressor(structure_from="elbo", width=4, epochs=3, random_state=0).fit(x[:, None], x)
-    >>> for finding in examine(hasty, [], rows=20):
+    >>> for finding in diagnose(hasty, [], rows=20):
     ...     print(f"{finding.severity}: {finding.title}")
     problem: The training was short
     problem: Depth has not moved
@@ -89,88 +89,88 @@ def examine(
         if classes is None and training.confusion is not None:
             classes = dict(zip(training.labels, np.rint(training.confusion.sum(1)).astype(int).tolist(), strict=True))
     given = estimator._options_given(deep=True)
-    case = Case(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
+    summary = FitSummary(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
     family = family_of(estimator)
     own = [] if family.findings is None else [family.find(family.findings)]
-    rules = (*_RULES, *(_OF_TRAINING if case.trained else ()), *own)
-    found = [finding for rule in rules for finding in rule(case)]
+    rules = (*_RULES, *(_OF_TRAINING if summary.trained else ()), *own)
+    found = [finding for rule in rules for finding in rule(summary)]
     return tuple(sorted(found, key=lambda finding: finding.severity != "problem"))
 
 
 # ------------------------------------------------------------------------------------------- the training
 
 
-def _short(case: Case) -> Iterator[Finding]:
-    steps = int(case.history[-1]["step"])
+def _short(summary: FitSummary) -> Iterator[Finding]:
+    steps = int(summary.history[-1]["step"])
     if steps < _FEW_STEPS:
         yield Finding(
             "problem",
             "The training was short",
-            f"It took {steps} steps in {case.estimator.n_iter_} epochs; some thousand steps are usual.",
-            f"Raise {case.now('epochs')}.",
+            f"It took {steps} steps in {summary.estimator.n_iter_} epochs; some thousand steps are usual.",
+            f"Raise {summary.now('epochs')}.",
         )
 
 
-def _rising(case: Case) -> Iterator[Finding]:
-    scores = case.scores
+def _rising(summary: FitSummary) -> Iterator[Finding]:
+    scores = summary.scores
     before = scores[: math.floor(0.8 * len(scores))]
-    if case.stopped or not before:
+    if summary.stopped or not before:
         return
     gain = max(scores) - max(before)
-    if gain > _LARGE * _columns(case.estimator):
+    if gain > _LARGE * _columns(summary.estimator):
         yield Finding(
             "problem",
             "The training ended too soon",
             f"In its last fifth the log-likelihood of the held-out rows still rose by {gain:.2g} nats per row.",
-            f"Raise {case.now('epochs')}.",
+            f"Raise {summary.now('epochs')}.",
         )
 
 
-def _hasty(case: Case) -> Iterator[Finding]:
-    scores = case.scores
+def _hasty(summary: FitSummary) -> Iterator[Finding]:
+    scores = summary.scores
     best = int(np.argmax(scores)) + 1 if scores else 0
-    if case.stopped and scores and (len(scores) < _FEW_SCORES or best <= 2):
-        lower = f" or lower {case.now('learning_rate')}" if best <= 2 else ""
+    if summary.stopped and scores and (len(scores) < _FEW_SCORES or best <= 2):
+        lower = f" or lower {summary.now('learning_rate')}" if best <= 2 else ""
         yield Finding(
             "advice",
             "The training stopped early",
-            f"It ended after {case.estimator.n_iter_} of {case.epochs} epochs and {len(scores)} validation scores, of "
+            f"It ended after {summary.estimator.n_iter_} of {summary.epochs} epochs and {len(scores)} validation scores, of "
             f"which number {best} was the best and is what was kept.",
-            f"Raise {case.now('patience')}{lower}. If nothing changes, the columns may say little about the target.",
+            f"Raise {summary.now('patience')}{lower}. If nothing changes, the columns may say little about the target.",
         )
 
 
 # ---------------------------------------------------------------------------------------------- the rows
 
 
-def _nothing_held_out(case: Case) -> Iterator[Finding]:
-    share = case.given["validation_fraction"]
-    by_choice = share == type(case.estimator).validation_fraction == 0.0  # of the family
-    if by_choice or case.estimator.validation_score_ is not None:
+def _nothing_held_out(summary: FitSummary) -> Iterator[Finding]:
+    share = summary.given["validation_fraction"]
+    by_choice = share == type(summary.estimator).validation_fraction == 0.0  # of the family
+    if by_choice or summary.estimator.validation_score_ is not None:
         return
-    few = share == "auto" or share > 0.0 if case.rows is None else case.rows < _FEW_ROWS
+    few = share == "auto" or share > 0.0 if summary.rows is None else summary.rows < _FEW_ROWS
     yield Finding(
         "advice",
         "No rows were held out",
         f"{f'Of fewer than {_FEW_ROWS} rows none are' if few else 'All rows were used for training'}. The last epoch "
         "was kept, whether or not it was the best, and the uncertainty was not calibrated.",
-        "Collect more rows." if few else f"Raise {case.now('validation_fraction')} to 0.1.",
+        "Collect more rows." if few else f"Raise {summary.now('validation_fraction')} to 0.1.",
     )
 
 
-def _few_rows(case: Case) -> Iterator[Finding]:
-    if case.rows is not None and case.rows < FEW_ROWS:
+def _few_rows(summary: FitSummary) -> Iterator[Finding]:
+    if summary.rows is not None and summary.rows < FEW_ROWS:
         yield Finding(
             "problem",
             "Hardly any rows",
-            f"{case.rows} rows were given. Fewer than {FEW_ROWS} hardly tell how far predictions are off: "
+            f"{summary.rows} rows were given. Fewer than {FEW_ROWS} hardly tell how far predictions are off: "
             "probabilities of new rows are too sure, and 90 % intervals may hold only 50 to 85 % of them.",
             "Collect more rows.",
         )
 
 
-def _cells_far_from_the_others(case: Case) -> Iterator[Finding]:
-    limits = {c.name: c.limits for c in case.estimator.schema_.columns if c.limits is not None}
+def _cells_far_from_the_others(summary: FitSummary) -> Iterator[Finding]:
+    limits = {c.name: c.limits for c in summary.estimator.schema_.columns if c.limits is not None}
     if limits:
         name, (low, high) = next(iter(limits.items()))
         yield Finding(
@@ -183,22 +183,22 @@ def _cells_far_from_the_others(case: Case) -> Iterator[Finding]:
         )
 
 
-def _few_for_the_columns(case: Case) -> Iterator[Finding]:
-    width = case.estimator.schema_.width
-    if case.rows is not None and case.rows < width:
+def _few_for_the_columns(summary: FitSummary) -> Iterator[Finding]:
+    width = summary.estimator.schema_.width
+    if summary.rows is not None and summary.rows < width:
         yield Finding(
             "advice",
             "Fewer rows than features",
-            f"{case.rows} rows were given, and their columns are encoded as {width:,} features.",
-            f"Drop columns, lower {case.now('max_levels')}, or collect more rows.",
+            f"{summary.rows} rows were given, and their columns are encoded as {width:,} features.",
+            f"Drop columns, lower {summary.now('max_levels')}, or collect more rows.",
         )
 
 
-def _equal_rows(case: Case) -> Iterator[Finding]:
-    told = case.estimator.fit_diagnostics_.repeats
+def _equal_rows(summary: FitSummary) -> Iterator[Finding]:
+    told = summary.estimator.fit_diagnostics_.repeats
     if told is None:
         return
-    share = "" if case.rows is None else f" of {case.rows:,}"
+    share = "" if summary.rows is None else f" of {summary.rows:,}"
     equal = f"{told.rows:,}{share} rows are equal to another row, target included. "
     if told.kind == "observations":
         detail = "Chance explains that, so they are treated as observations, each assigned to a fold by itself."
@@ -212,13 +212,13 @@ def _equal_rows(case: Case) -> Iterator[Finding]:
     )
 
 
-def _few_in_a_class(case: Case) -> Iterator[Finding]:
-    rare = {label: count for label, count in case.classes.items() if count < _FEW_IN_CLASS}
+def _few_in_a_class(summary: FitSummary) -> Iterator[Finding]:
+    rare = {label: count for label, count in summary.classes.items() if count < _FEW_IN_CLASS}
     if rare:
         yield Finding(
             "advice",
             "Classes with few rows",
-            f"{len(rare)} of {len(case.classes)} classes have fewer than {_FEW_IN_CLASS} rows, at least "
+            f"{len(rare)} of {len(summary.classes)} classes have fewer than {_FEW_IN_CLASS} rows, at least "
             f"{min(rare.values())}: {some(list(rare))}. Their probabilities are rough, and so are scores of them.",
             "Collect more of them, or join them with others.",
         )
@@ -227,8 +227,8 @@ def _few_in_a_class(case: Case) -> Iterator[Finding]:
 # -------------------------------------------------------------------------------------------- the scores
 
 
-def _no_better_than_constant(case: Case) -> Iterator[Finding]:
-    for found in case.judged:
+def _no_better_than_constant(summary: FitSummary) -> Iterator[Finding]:
+    for found in summary.judged:
         ours, theirs = found.scores["log_likelihood"], found.baseline["log_likelihood"]
         gain = ours.value - theirs.value
         if gain > math.hypot(ours.error or 0.0, theirs.error or 0.0):
@@ -241,12 +241,12 @@ def _no_better_than_constant(case: Case) -> Iterator[Finding]:
             f"The log-likelihood is {ours.value:.3g}{_plus_minus(ours.error)} nats per row; the {what} of these rows, "
             f"given to every row, have {theirs.value:.3g}{_plus_minus(theirs.error)}.",
             "Check that it is the right target, that no rows were shuffled against it, and that the columns can tell "
-            f"of it. If training rows are predicted far better: {_against_overfitting(case)}",
+            f"of it. If training rows are predicted far better: {_against_overfitting(summary)}",
         )
 
 
-def _behind_linear(case: Case) -> Iterator[Finding]:
-    lead = case.linear
+def _behind_linear(summary: FitSummary) -> Iterator[Finding]:
+    lead = summary.linear
     if lead is None or lead.value >= -max(2.0 * (lead.error or 0.0), _MATERIAL):
         return
     yield Finding(
@@ -259,19 +259,19 @@ def _behind_linear(case: Case) -> Iterator[Finding]:
     )
 
 
-def _overfitted(case: Case) -> Iterator[Finding]:
+def _overfitted(summary: FitSummary) -> Iterator[Finding]:
     """Compare unseen rows with those of the training, where they have no better comparison."""
-    for found in case.evaluations:
-        if case.training is None or _reference(case, found) is not None:
+    for found in summary.evaluations:
+        if summary.training is None or _reference(summary, found) is not None:
             continue
-        if (loss := _loss(case.training, found)) is not None:
-            yield Finding("problem", "Overfitted", f"{loss}.", _sentence(_against_overfitting(case)))
+        if (loss := _loss(summary.training, found)) is not None:
+            yield Finding("problem", "Overfitted", f"{loss}.", _sentence(_against_overfitting(summary)))
 
 
-def _unlike(case: Case) -> Iterator[Finding]:
+def _unlike(summary: FitSummary) -> Iterator[Finding]:
     """Compare the rows of a file with those that the networks did not see while they were fitted."""
-    for found in case.evaluations:
-        reference = _reference(case, found)
+    for found in summary.evaluations:
+        reference = _reference(summary, found)
         if reference is None or reference.rows < _COMPARABLE:
             continue
         if (loss := _loss(reference, found)) is not None:
@@ -280,12 +280,12 @@ def _unlike(case: Case) -> Iterator[Finding]:
             )
 
 
-def _reference(case: Case, found: Evaluation) -> Evaluation | None:
+def _reference(summary: FitSummary, found: Evaluation) -> Evaluation | None:
     """Return rows of the training that were held out or out of fold, as a comparison for those of a file.
 
     Training rows serve badly: whatever a fit gains on them by overfitting would be put down to the file.
     """
-    unseen = [other for other in case.evaluations if other.name in _UNSEEN]
+    unseen = [other for other in summary.evaluations if other.name in _UNSEEN]
     return unseen[0] if unseen and found.name not in _UNSEEN else None
 
 
@@ -319,25 +319,25 @@ def _difference_error(*parts: tuple[Evaluation, float | None]) -> tuple[float, f
     return math.sqrt(sum(squares)), -float(student.icdf(beyond, df))
 
 
-def _against_overfitting(case: Case) -> str:
-    if not case.trained:
-        return f"raise {case.now(_longer(case))}, or collect more rows."
+def _against_overfitting(summary: FitSummary) -> str:
+    if not summary.trained:
+        return f"raise {summary.now(_longer(summary))}, or collect more rows."
     steps = []
-    if case.estimator.validation_score_ is None:
-        steps.append(f"raise {case.now('validation_fraction')}")
-    elif case.given["patience"] is None:
-        steps.append(f"set {case.now('patience')}")
-    steps += [f"lower {case.now(name)}" for name in ("weight_prior", "width") if name in case.given]
+    if summary.estimator.validation_score_ is None:
+        steps.append(f"raise {summary.now('validation_fraction')}")
+    elif summary.given["patience"] is None:
+        steps.append(f"set {summary.now('patience')}")
+    steps += [f"lower {summary.now(name)}" for name in ("weight_prior", "width") if name in summary.given]
     return f"{'; '.join([*steps, 'or collect more rows'])}."
 
 
-def _longer(case: Case) -> str:
+def _longer(summary: FitSummary) -> str:
     """Name the option by which more is sampled, or learned from."""
-    return next(name for name in ("weights__sweeps", "sweeps", "candidates", "epochs") if name in case.given)
+    return next(name for name in ("weights__sweeps", "sweeps", "candidates", "epochs") if name in summary.given)
 
 
-def _miscalibrated(case: Case) -> Iterator[Finding]:
-    for found in case.evaluations:
+def _miscalibrated(summary: FitSummary) -> Iterator[Finding]:
+    for found in summary.evaluations:
         if not found.calibration:  # of a density
             continue
         off = _class_calibration(found) if found.labels else _interval_calibration(found)
@@ -348,7 +348,7 @@ def _miscalibrated(case: Case) -> Iterator[Finding]:
             "problem" if size > _LARGE else "advice",
             f"Not calibrated on {found.name}",
             detail,
-            _for_calibration(case, found),
+            _for_calibration(summary, found),
         )
 
 
@@ -426,37 +426,39 @@ def _calibrated_otherwise(reference: Evaluation, found: Evaluation) -> bool:
     return bool(np.abs(steps[1] - steps[0]).max() > _KOLMOGOROV * math.sqrt(each) + _MATERIAL)
 
 
-def _for_calibration(case: Case, found: Evaluation) -> str:
-    reference = _reference(case, found)
+def _for_calibration(summary: FitSummary, found: Evaluation) -> str:
+    reference = _reference(summary, found)
     if (
         reference is not None
         and reference.rows >= _COMPARABLE
         and (_loss(reference, found) or _calibrated_otherwise(reference, found))
     ):
         return _OTHER_KIND
-    if not case.trained and _longer(case) in ("weights__sweeps", "sweeps"):
-        return f"Raise {case.now(_longer(case))}, and see whether the chains agree; or collect more rows."
-    if case.trained and case.estimator.validation_score_ is None:
-        return f"Raise {case.now('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
-    if not case.given.get("calibrate", True) and not found.labels:
-        return f"Set {case.now('calibrate')}."
+    if not summary.trained and _longer(summary) in ("weights__sweeps", "sweeps"):
+        return f"Raise {summary.now(_longer(summary))}, and see whether the chains agree; or collect more rows."
+    if summary.trained and summary.estimator.validation_score_ is None:
+        return (
+            f"Raise {summary.now('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
+        )
+    if not summary.given.get("calibrate", True) and not found.labels:
+        return f"Set {summary.now('calibrate')}."
     others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
     steps = [
         f"{name}={other!r} (now {usual!r})"
         for name, (usual, other) in others.items()
-        if case.given.get(name) == usual or (name == "likelihood" and _found_normal(case))
+        if summary.given.get(name) == usual or (name == "likelihood" and _found_normal(summary))
     ]
     return f"Try {' or '.join(steps)}." if steps else "Collect more rows."
 
 
-def _found_normal(case: Case) -> bool:
+def _found_normal(summary: FitSummary) -> bool:
     """Whether the law of the noise was left open, and is the normal one."""
-    return case.given.get("likelihood") == "auto" and isinstance(case.estimator.likelihood_, Gaussian)
+    return summary.given.get("likelihood") == "auto" and isinstance(summary.estimator.likelihood_, Gaussian)
 
 
-def _noise_at_its_floor(case: Case) -> Iterator[Finding]:
-    target, evaluations = case.estimator.target_, [*case.judged]
-    parts = [part for part in case.estimator.likelihood_.children() if isinstance(part, LearnedNoise | InputNoise)]
+def _noise_at_its_floor(summary: FitSummary) -> Iterator[Finding]:
+    target, evaluations = summary.estimator.target_, [*summary.judged]
+    parts = [part for part in summary.estimator.likelihood_.children() if isinstance(part, LearnedNoise | InputNoise)]
     if not isinstance(target, TargetScale) or not parts or not evaluations:
         return
     floor = math.exp(parts[0].log_minimum)
@@ -470,7 +472,7 @@ def _noise_at_its_floor(case: Case) -> Iterator[Finding]:
             f"That of {some(low)} is {share.min():.2g} standard deviations of the target, and {floor:.2g} is the least "
             "that can be learned: the columns tell the target almost exactly.",
             "See whether a column holds the answer, and drop it. If none does, set "
-            f"{case.now('noise')} to a number, in standard deviations of the target.",
+            f"{summary.now('noise')} to a number, in standard deviations of the target.",
         )
 
 
@@ -487,7 +489,7 @@ def _plus_minus(error: float | None) -> str:
     return "" if error is None else f" ± {error:.2g}"
 
 
-_RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+_RULES: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (
     _no_better_than_constant,
     _behind_linear,
     _overfitted,
@@ -500,4 +502,4 @@ _RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _equal_rows,
     _few_in_a_class,
 )
-_OF_TRAINING: tuple[Callable[[Case], Iterator[Finding]], ...] = (_short, _rising, _hasty, _nothing_held_out)
+_OF_TRAINING: tuple[Callable[[FitSummary], Iterator[Finding]], ...] = (_short, _rising, _hasty, _nothing_held_out)

@@ -10,30 +10,30 @@ from torch import Tensor
 
 from fathomless.data.rows import Rows
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.crossfit import Held
+from fathomless.inference.out_of_fold.crossfit import OutOfFold
 from fathomless.inference.out_of_fold.heads import as_points, doubt_about_heads
-from fathomless.inference.out_of_fold.looks import Densities, Looks, prior_of
 from fathomless.inference.out_of_fold.noise import (
     KAPPA,
     KAPPA_ALONE,
-    choose,
+    average_noise_factor,
+    choose_noise,
     disagreement,
     fit_noise,
     heavy_tailed,
     left_out_score,
-    narrowing,
     total,
 )
+from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, prior_of
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import parts_of
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
-from fathomless.posterior.diagnostics import CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["automatic_members", "best_alone", "concluded", "for_average", "settled", "weighed"]
+__all__ = ["automatic_members", "finalize", "fit_likelihood", "fit_structure_weights", "keep_best", "shrink_noise"]
 
 _CHUNK = 16384  # rows evaluated at once
 _DRAWS = 16  # of each network, where weights are drawn
@@ -62,12 +62,12 @@ def automatic_members(count: float, weights: float, passes: float) -> int:
     return members if 3.0 * count * weights * passes * members <= _WORK else 1
 
 
-def concluded(
+def finalize(
     fitted: Fitted,
-    held: Held,
+    held: OutOfFold,
     *,
     folds: Tensor | None,
-    looks: Looks | None,
+    search: StructureSearch | None,
     calibrate: bool,
     free_noise: bool,
 ) -> Fitted:
@@ -83,7 +83,7 @@ def concluded(
         The rows under networks that have not seen them.
     folds : Tensor of int64, shape (N,), optional
         The fold of each of these rows; None if one network was judged by all, which are then divided to score them.
-    looks : Looks, optional
+    search : StructureSearch, optional
         If the law was fitted to these rows.
     calibrate : bool
         Whether the noise, or the temperature of classes, is fitted.
@@ -93,29 +93,31 @@ def concluded(
     likelihood = trained = fitted.likelihood
     kappa = KAPPA_ALONE if folds is None else KAPPA
     if calibrate:
-        trained, likelihood = settled(held, trained, kappa, free_noise=free_noise)
+        trained, likelihood = fit_likelihood(held, trained, kappa, free_noise=free_noise)
     if folds is None:
         folds = parts_of(len(held.rows))
-    model = _listed(fitted.model) if looks is not None else None
+    model = _listed(fitted.model) if search is not None else None
     numbers = sorted(set(held.structure.tolist()))
     prior = None if model is None else prior_of(model, numbers)
-    law = None if looks is None else looks.law
+    law = None if search is None else search.law
     score = left_out_score(held, trained, folds, prior, numbers, law, kappa if calibrate else None)
     return replace(fitted, likelihood=likelihood, score=score)
 
 
-def settled(held: Held, trained: Likelihood, kappa: float, *, free_noise: bool) -> tuple[Likelihood, Likelihood]:
+def fit_likelihood(
+    held: OutOfFold, trained: Likelihood, kappa: float, *, free_noise: bool
+) -> tuple[Likelihood, Likelihood]:
     """Fit the noise, or the temperature of classes, to unseen rows; return where each fit of it begins, and the fit."""
     if isinstance(trained, Categorical):
         trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
-    likelihood = choose(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
+    likelihood = choose_noise(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
     if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):
         trained = heavy_tailed(trained)
     return trained, likelihood
 
 
 @torch.no_grad()
-def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
+def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     """Narrow the noise that was fitted to single networks to that of their average, if it is a learned scale.
 
     What is doubt about heads is no noise of a single network, nor of the average.
@@ -149,14 +151,14 @@ def for_average(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
     unseen = torch.cat([line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)])
     V, S = disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
-    factor = narrowing(V, (S - doubt).maximum(V), len(folds), len(unseen))
+    factor = average_noise_factor(V, (S - doubt).maximum(V), len(folds), len(unseen))
     likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
     diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
     return replace(fitted, likelihood=likelihood, diagnostics=diagnostics)
 
 
-def weighed(
-    model: Model, found: Densities, q: Tensor, folds: Tensor | None, groups: Tensor | None, seed: int
+def fit_structure_weights(
+    model: Model, found: LogDensities, q: Tensor, folds: Tensor | None, groups: Tensor | None, seed: int
 ) -> StructureWeights:
     """Return the posterior over structures with its errors and what stands beside it.
 
@@ -176,14 +178,14 @@ def weighed(
     listed = _listed(model)
     log_prior, numbers = prior_of(listed, found.numbers), torch.tensor(found.numbers, dtype=torch.float64)
     table = (found.log_density, log_prior, found.weight)
-    bars = stacking.bars(q, *table, fold=folds, group=groups, numbers=numbers, seed=seed)
+    bars = stacking.standard_errors(q, *table, fold=folds, group=groups, numbers=numbers, seed=seed)
     first = min(listed.listed(1))
 
     def poisson(rate: float) -> Tensor:
         offset = numbers - first
         return (offset * math.log(rate) - torch.lgamma(offset + 1.0)).softmax(0)
 
-    rate, law, value = stacking.best_on_path(*table, poisson, 1e-3, 3.0 * float(numbers[-1] - first + 1.0))
+    rate, law, value = stacking.fit_path(*table, poisson, 1e-3, 3.0 * float(numbers[-1] - first + 1.0))
     weight = torch.ones(len(found.rows), dtype=torch.float64) if found.weight is None else found.weight
     return StructureWeights(
         numbers=tuple(found.numbers),
@@ -191,7 +193,7 @@ def weighed(
         errors=tuple(bars.weights.tolist()),
         mean=float(q @ numbers),
         mean_error=bars.mean,
-        single=tuple(stacking.single(*table, seed=seed).tolist()),
+        single=tuple(stacking.pseudo_bma(*table, seed=seed).tolist()),
         poisson=tuple(law.tolist()),
         poisson_rate=rate,
         poisson_loss=stacking.value(q, *table) - value,
@@ -201,7 +203,7 @@ def weighed(
     )
 
 
-def best_alone(fitted: Fitted, held: Held, looks: Looks | None) -> tuple[Fitted, Held]:
+def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -> tuple[Fitted, OutOfFold]:
     """Of networks that were judged by the same rows, keep the best one, with a law of its own."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
@@ -210,19 +212,19 @@ def best_alone(fitted: Fitted, held: Held, looks: Looks | None) -> tuple[Fitted,
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
     model, own = fitted.model.members[best], _part(held, best, size)
     assert isinstance(model, Model)
-    if looks is None:
+    if search is None:
         return replace(fitted, model=model, score=scores[best]), own
     with torch.no_grad():
         log_density = fitted.likelihood.log_prob(own.f, own.y).double().cpu().T  # (N, L), a draw for each structure
     weight = None if own.weight is None else own.weight.double().cpu()
     listed = _listed(model)
-    found = looks.adopt(listed, Densities(tuple(own.structure.tolist()), log_density, own.rows, weight))
-    q = torch.tensor([looks.q.get(number, 0.0) for number in own.structure.tolist()], dtype=torch.float64)
+    found = search.adopt(listed, LogDensities(tuple(own.structure.tolist()), log_density, own.rows, weight))
+    q = torch.tensor([search.q.get(number, 0.0) for number in own.structure.tolist()], dtype=torch.float64)
     own = replace(own, log_weight=q.clamp(min=1e-300).log().to(own.f.device))
     return replace(fitted, model=model, score=found.score(q[q > 0.0]), found=found), own
 
 
-def _part(held: Held, i: int, size: int) -> Held:
+def _part(held: OutOfFold, i: int, size: int) -> OutOfFold:
     own = slice(i * size, (i + 1) * size)
     log_weight = held.log_weight[own] - torch.logsumexp(held.log_weight[own], 0)
     return replace(held, f=held.f[own], log_weight=log_weight, structure=held.structure[own])

@@ -6,7 +6,7 @@ from itertools import cycle
 import numpy as np
 
 from fathomless.plots.canvas import BLUE, GREEN, OCHRE, PURPLE, RUST, Axes, legend, limits, start, whole_numbers
-from fathomless.plots.checks import Floats, History, column
+from fathomless.plots.validation import Floats, History, column
 from fathomless.system.errors import DataError
 
 __all__ = ["epoch_axis", "epoch_marker", "learning_curves"]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-__all__ = ["Groups", "Spread", "Uncertainty", "divided", "spread", "standard_error"]
+__all__ = ["Groups", "Spread", "Uncertainty", "decompose", "spread", "standard_error"]
 
 _ROUNDING = 1e-5  # relative, of weights that were computed in single precision
 
@@ -100,7 +100,7 @@ class Uncertainty:
         noise, total = average(self.noise), average(self.total)
         if self.spread is None:
             return Uncertainty(noise, average(self.weights), average(self.structure), total)
-        return divided(noise, total, Spread(*map(average, self.spread)))
+        return decompose(noise, total, Spread(*map(average, self.spread)))
 
     def __repr__(self) -> str:
         names = ("noise", "weights", "structure", "total")
@@ -109,7 +109,7 @@ class Uncertainty:
         return f"Uncertainty(rows={len(self.total)}, {', '.join(means)})"
 
 
-def divided(
+def decompose(
     noise: Tensor, total: Tensor, spread: Spread, shown: Callable[[Tensor], Tensor] = lambda t: t
 ) -> Uncertainty:
     """Divide what the noise leaves of the total into structure, by its share, and weights."""

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from fathomless.data.rows import Rows
-from fathomless.families.depth.fitting import fitting
+from fathomless.families.depth.law_fit import fitting
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.looks import Densities, Looks, densities, prior_of
+from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, prior_of, score_structures
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
@@ -38,13 +38,17 @@ def network(start: float = 2.0, outputs: int = 1, **options: Any) -> UnboundedDe
 
 
 def trained(
-    kind: str, looks: Looks | None = None, epochs: int = 120, model: UnboundedDepth | None = None, **options: Any
+    kind: str,
+    search: StructureSearch | None = None,
+    epochs: int = 120,
+    model: UnboundedDepth | None = None,
+    **options: Any,
 ) -> tuple[Fitted, UnboundedDepth]:
     model = model or network()
     likelihood: Likelihood = Gaussian().double()
     training = Training(epochs=epochs, evaluate_every=4, learning_rate=0.03)
-    looks = looks or Looks(epochs, first=5)
-    found = fit(model, likelihood, rows(kind, 200), rows(kind, 120, 1), training=training, looks=looks, **options)
+    search = search or StructureSearch(epochs, first=5)
+    found = fit(model, likelihood, rows(kind, 200), rows(kind, 120, 1), training=training, search=search, **options)
     return found, model
 
 
@@ -90,17 +94,17 @@ def test_a_product_needs_a_layer() -> None:
 
 
 def test_growth_stops() -> None:
-    looks = Looks(120, first=5)
-    trained("noise", looks)
-    assert looks.grown == 0
-    assert looks.edge < 2.0
+    search = StructureSearch(120, first=5)
+    trained("noise", search)
+    assert search.grown == 0
+    assert search.edge < 2.0
 
 
 def test_growth_stops_on_classes_that_every_depth_separates() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3))
     table = Rows(torch.as_tensor(x), torch.as_tensor((x[:, 0] > 0.0).astype(np.int64)))
-    looks = Looks(120, first=5)
+    search = StructureSearch(120, first=5)
     training = Training(epochs=120, evaluate_every=4, learning_rate=0.03)
     fit(
         network(outputs=2),
@@ -108,10 +112,10 @@ def test_growth_stops_on_classes_that_every_depth_separates() -> None:
         table.take(slice(0, 200)),
         table.take(slice(200, 300)),
         training=training,
-        looks=looks,
+        search=search,
     )
-    assert looks.grown <= 1
-    assert max(looks.q) < 7  # what growth brought was tried once, was not better, and was given back
+    assert search.grown <= 1
+    assert max(search.q) < 7  # what growth brought was tried once, was not better, and was given back
 
 
 class Listed:
@@ -130,67 +134,67 @@ class Listed:
     def parameters(self) -> list[torch.Tensor]:
         return []
 
-    def found(self, n: int = 400) -> Densities:
+    def found(self, n: int = 400) -> LogDensities:
         numbers = tuple(self.weighed[-1])
         noise = torch.randn(n, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         each = [0.3 * min(k, self.end) - self.beyond * max(k - self.end, 0) for k in numbers]
         level = torch.tensor(each, dtype=torch.float64)
-        return Densities(numbers, noise + level, torch.arange(n), None)
+        return LogDensities(numbers, noise + level, torch.arange(n), None)
 
 
-def walk(end: int, planned: int = 50, beyond: float = 0.0) -> tuple[Looks, Any]:
-    looks, model = Looks(planned), Listed(end, beyond)
-    looks.begin(model)  # type: ignore[arg-type]
+def walk(end: int, planned: int = 50, beyond: float = 0.0) -> tuple[StructureSearch, Any]:
+    search, model = StructureSearch(planned), Listed(end, beyond)
+    search.begin(model)  # type: ignore[arg-type]
     epoch = 0
-    while not looks.focusing:
+    while not search.focusing:
         epoch += 1
         found = model.found()
-        looks.score(model, found)  # type: ignore[arg-type]
-        looks.move(model, found, epoch)  # type: ignore[arg-type]
-    return looks, model
+        search.score(model, found)  # type: ignore[arg-type]
+        search.move(model, found, epoch)  # type: ignore[arg-type]
+    return search, model
 
 
 def test_growth_goes_on_while_the_edge_is_worth_it() -> None:
     """Each layer up to 6 is worth something: the support grows from 6 to 9, and there it ends."""
-    looks, model = walk(6)
-    assert looks.grown == 1
+    search, model = walk(6)
+    assert search.grown == 1
     assert max(model.weighed[-2]) == 9
-    assert looks.edge < 2.0
-    assert looks.explored == 30 + 10
+    assert search.edge < 2.0
+    assert search.explored == 30 + 10
 
 
 def test_growth_without_end_is_told() -> None:
     with pytest.warns(ConvergenceWarning, match="still worth"):
-        looks, _ = walk(10**6, planned=10)
-    assert looks.epochs <= 2 * 10
-    assert looks.grown >= 3
+        search, _ = walk(10**6, planned=10)
+    assert search.epochs <= 2 * 10
+    assert search.grown >= 3
 
 
 def test_exploring_ends_where_scores_have_fallen_for_long() -> None:
     """A tenth of the planned epochs, each lower by 0.01 nats a row and 2 nats in all; a pause starts anew."""
-    looks = Looks(100)
-    fallen = {epoch: looks.overfits(-1.0 - 0.02 * (epoch > 5), -1.0, 400.0, epoch) for epoch in range(1, 31)}
+    search = StructureSearch(100)
+    fallen = {epoch: search.overfits(-1.0 - 0.02 * (epoch > 5), -1.0, 400.0, epoch) for epoch in range(1, 31)}
     assert min(epoch for epoch, over in fallen.items() if over) == 16
-    looks = Looks(100)
+    search = StructureSearch(100)
     for epoch in range(1, 61):  # a plateau, and scores of few rows
-        assert not looks.overfits(-1.009, -1.0, 400.0, epoch)
-        assert not looks.overfits(-1.09, -1.0, 20.0, epoch)
-        assert not looks.overfits(-1.02 if epoch % 9 else -1.0, -1.0, 400.0, epoch)
-    looks.focusing = True
-    assert not any(looks.overfits(-2.0, -1.0, 400.0, epoch) for epoch in range(61, 99))
+        assert not search.overfits(-1.009, -1.0, 400.0, epoch)
+        assert not search.overfits(-1.09, -1.0, 20.0, epoch)
+        assert not search.overfits(-1.02 if epoch % 9 else -1.0, -1.0, 400.0, epoch)
+    search.focusing = True
+    assert not any(search.overfits(-2.0, -1.0, 400.0, epoch) for epoch in range(61, 99))
 
 
 def test_exploring_lasts_while_learning_has_only_begun() -> None:
     """Plateau, then a rise: a fifth more while the last fifth brought a tenth of it all, at most twice the epochs."""
 
     def explored(scores: list[float], count: float = 500.0) -> int:
-        looks, best = Looks(100, lengthen=True), -math.inf
+        search, best = StructureSearch(100, lengthen=True), -math.inf
         for epoch, score in enumerate(scores, 1):
             best = max(best, score)
-            looks.pace(score, best, count, epoch)
-            if epoch == looks.explored:
+            search.pace(score, best, count, epoch)
+            if epoch == search.explored:
                 break
-        return looks.explored
+        return search.explored
 
     plateau, rising = [-0.7] * 50, [-0.7 + 0.02 * i for i in range(150)]
     assert explored(plateau * 4) == 60
@@ -202,40 +206,47 @@ def test_exploring_lasts_while_learning_has_only_begun() -> None:
 
 @pytest.mark.parametrize(("focus", "epochs"), [(0.4, 100), (1.0, 160)])
 def test_rates_fall_over_the_whole_focus(focus: float, epochs: int) -> None:
-    looks = Looks(100, focus=focus)
-    assert looks.epochs == epochs
-    assert [looks.factor(3 * epoch, 3) for epoch in (0, 30, 60)] == [1.0, 1.0, 1.0]
-    assert looks.factor(3 * (60 + epochs) // 2, 3) == pytest.approx(0.5)
-    assert looks.factor(3 * epochs, 3) == pytest.approx(0.0, abs=1e-12)
+    search = StructureSearch(100, focus=focus)
+    assert search.epochs == epochs
+    assert [search.factor(3 * epoch, 3) for epoch in (0, 30, 60)] == [1.0, 1.0, 1.0]
+    assert search.factor(3 * (60 + epochs) // 2, 3) == pytest.approx(0.5)
+    assert search.factor(3 * epochs, 3) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_the_focus_starts_from_the_best_state() -> None:
     seen = []
 
     def compare(run: Run) -> None:
-        assert run.looks is not None
-        if run.looks.focusing and not seen:
+        assert run.search is not None
+        if run.search.focusing and not seen:
             seen.append(run.best.epoch < run.epoch)
             for name, value in run.model.state_dict().items():
                 assert torch.equal(value, run.best.state[f"model/{name}"])
 
     training = Training(epochs=330, evaluate_every=4, learning_rate=0.03)
     table = rows("product", 60), rows("product", 120, 1)
-    fit(network(), Gaussian().double(), *table, training=training, looks=Looks(330, first=5), callbacks=[compare])
+    fit(
+        network(),
+        Gaussian().double(),
+        *table,
+        training=training,
+        search=StructureSearch(330, first=5),
+        callbacks=[compare],
+    )
     assert seen == [True]
 
 
 def test_growth_that_brought_nothing_is_not_tried_again() -> None:
-    looks, model = Looks(50), Listed(20)
-    looks.begin(model)  # type: ignore[arg-type]
+    search, model = StructureSearch(50), Listed(20)
+    search.begin(model)  # type: ignore[arg-type]
     before = model.found()
-    assert looks.move(model, before, 10)  # type: ignore[arg-type]
-    assert looks.widest == 10
-    looks.explored = 15
-    looks.score(model, before)  # type: ignore[arg-type]
-    looks.move(model, before, 15)  # type: ignore[arg-type]
-    assert looks.edge > 2.0
-    assert looks.focusing
+    assert search.move(model, before, 10)  # type: ignore[arg-type]
+    assert search.widest == 10
+    search.explored = 15
+    search.score(model, before)  # type: ignore[arg-type]
+    search.move(model, before, 15)  # type: ignore[arg-type]
+    assert search.edge > 2.0
+    assert search.focusing
 
 
 def of_seven(model: Any) -> torch.Tensor:
@@ -247,16 +258,16 @@ def of_seven(model: Any) -> torch.Tensor:
 
 
 def test_the_focus_follows_the_poisson_law_and_rests_the_rest() -> None:
-    looks, model = walk(2, beyond=0.3)
-    focus, q, log_prior = model.weighed[-1], looks.q, torch.tensor(list(model.listed(7).values()))
+    search, model = walk(2, beyond=0.3)
+    focus, q, log_prior = model.weighed[-1], search.q, torch.tensor(list(model.listed(7).values()))
     _, poisson, _ = stacking.poisson(of_seven(model), log_prior)
     assert abs(sum(focus.values()) - 1.0) < 1e-9
     assert set(focus) == {k for k in range(7) if max(q[k], float(poisson[k])) >= 1e-3}
     kept = sum(float(poisson[k]) for k in focus)
     for k, mass in focus.items():
         assert mass == pytest.approx(0.75 * float(poisson[k]) / kept + 0.25 / len(focus))
-    assert looks.factor(0, 1) == 1.0
-    assert looks.factor((looks.epochs - 1), 1) < 0.05
+    assert search.factor(0, 1) == 1.0
+    assert search.factor((search.epochs - 1), 1) < 0.05
 
 
 def test_depth_at_rest_is_not_weighed() -> None:
@@ -276,15 +287,15 @@ def test_epoch_is_chosen_by_the_refitted_mixture() -> None:
     found, model = trained("product", callbacks=[watch])
     assert found.score == max(seen)[0]
     likelihood = found.likelihood
-    kept = densities(model, likelihood, valid, 1, 0)
+    kept = score_structures(model, likelihood, valid, 1, 0)
     q = stacking.refit(kept.log_density, prior_of(model, kept.numbers))
     assert kept.score(q) == pytest.approx(max(seen)[0], abs=2e-2)  # but for the depths that were dropped
 
 
 @pytest.mark.filterwarnings("ignore:the posterior over structure ends at 2")
 def test_a_fixed_list_that_ends_is_kept_inside() -> None:
-    looks = Looks(40, first=9)
-    found, model = trained("product", looks, epochs=40, model=network(0.01, max_depth=2))
+    search = StructureSearch(40, first=9)
+    found, model = trained("product", search, epochs=40, model=network(0.01, max_depth=2))
     assert max(model.depth_posterior()) <= 2
     assert found.found is not None
 
@@ -295,7 +306,7 @@ def test_widened_densities_are_those_of_the_noise_that_suits_the_rows() -> None:
     model.weigh({0: 1.0})
 
     def total(scale: float, *, widened: bool) -> float:
-        found = densities(model, Gaussian(initial_noise=scale).double(), valid, 1, 0, widened=widened)
+        found = score_structures(model, Gaussian(initial_noise=scale).double(), valid, 1, 0, widened=widened)
         return found.score(torch.ones(1, dtype=torch.float64))
 
     best = max(total(0.2 * 1.05**k, widened=False) for k in range(60))
@@ -309,7 +320,7 @@ def test_an_epoch_of_the_warm_up_may_be_the_best_one_by_rows() -> None:
     """Rows that were not fitted judge every state alike: a network that only overfits is not kept to the end of it."""
     training = Training(epochs=200, evaluate_every=4, learning_rate=0.03, warm_up=0.9)
     table, valid = rows("noise", 40), rows("noise", 200, 1)
-    found = fit(network(), Gaussian().double(), table, valid, training=training, looks=Looks(200, first=5))
+    found = fit(network(), Gaussian().double(), table, valid, training=training, search=StructureSearch(200, first=5))
     best = max(found.history, key=lambda row: row["validation_log_likelihood"])
     assert found.score == best["validation_log_likelihood"]
     assert best["epoch"] < 0.9 * 200
@@ -317,14 +328,14 @@ def test_an_epoch_of_the_warm_up_may_be_the_best_one_by_rows() -> None:
 
 def test_rows_are_needed() -> None:
     with pytest.raises(DataError, match="no rows are held out"):
-        fit(network(), Gaussian().double(), rows("noise", 30), training=Training(epochs=2), looks=Looks(2))
+        fit(network(), Gaussian().double(), rows("noise", 30), training=Training(epochs=2), search=StructureSearch(2))
 
 
 def test_drawn_weights_have_densities_that_average_draws() -> None:
     model = network(weights="meanfield")
     model.weigh({0: 0.5, 1: 0.5})
     likelihood, valid = Gaussian().double(), rows("linear", 20)
-    found = densities(model, likelihood, valid, 1, 0)
+    found = score_structures(model, likelihood, valid, 1, 0)
     assert found.numbers == (0, 1)
     noise = torch.Generator().manual_seed(0)
     many = model.eval().draw(valid.x, 500, noise)

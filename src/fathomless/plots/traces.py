@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fathomless.plots.canvas import BLUE, GREEN, INK, Axes, legend, start
-from fathomless.plots.checks import floats
+from fathomless.plots.validation import floats
 from fathomless.system.errors import DataError
 
 __all__ = ["traces"]

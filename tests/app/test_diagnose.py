@@ -15,8 +15,8 @@ import torch
 from scipy import stats
 from sklearn import datasets as bundled
 
-from fathomless.app import doctor
-from fathomless.app.doctor import examine
+import fathomless.app.diagnose as doctor
+from fathomless.app.diagnose import diagnose
 from fathomless.data.frames import frame
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.evaluation import Evaluation, evaluate
@@ -77,7 +77,7 @@ def looked_over(estimator: Estimator, X: Any, y: Array, new: tuple[Any, Array] |
         found = [evaluate(estimator, rows[held], y[held], name="held-out rows")] if len(held) else []
     found += [evaluate(estimator, *new, name="new.csv")] if new else []
     training = evaluate(estimator, rows[kept], y[kept], name="training rows")
-    return {finding.title: finding for finding in examine(estimator, found, training=training, rows=len(y))}
+    return {finding.title: finding for finding in diagnose(estimator, found, training=training, rows=len(y))}
 
 
 def problems(findings: Mapping[str, Finding]) -> dict[str, Finding]:
@@ -121,9 +121,9 @@ def test_hardly_any_rows_are_a_problem() -> None:
     X, y = line(11)
     with pytest.warns(DataWarning, match="11 rows were given; fewer than 12 hardly tell"):
         fitted = regressor(epochs=20).fit(X, y)
-    found = {finding.title: finding for finding in examine(fitted, [], rows=11)}
+    found = {finding.title: finding for finding in diagnose(fitted, [], rows=11)}
     assert "11 rows were given" in found["Hardly any rows"].detail
-    assert "Hardly any rows" not in {finding.title for finding in examine(fitted, [], rows=12)}
+    assert "Hardly any rows" not in {finding.title for finding in diagnose(fitted, [], rows=12)}
 
 
 def test_cells_far_from_all_others_are_a_problem() -> None:
@@ -131,10 +131,10 @@ def test_cells_far_from_all_others_are_a_problem() -> None:
     X[[3, 7], 1] = -999.0
     with pytest.warns(DataWarning, match="column 'x1' is -999 in 2 of 60 rows"):
         fitted = regressor(epochs=5).fit(X, np.random.default_rng(0).normal(size=60))
-    found = {finding.title: finding for finding in examine(fitted, [], rows=60)}
+    found = {finding.title: finding for finding in diagnose(fitted, [], rows=60)}
     assert found["A few cells lie far from all others"].detail.startswith("They are in 'x1'")
     whole = regressor(epochs=5).fit(*line(60))
-    assert "A few cells lie far from all others" not in {finding.title for finding in examine(whole, [], rows=60)}
+    assert "A few cells lie far from all others" not in {finding.title for finding in diagnose(whole, [], rows=60)}
 
 
 def test_three_epochs_are_a_short_training() -> None:
@@ -158,7 +158,7 @@ def test_a_depth_that_still_moves_has_not_come_to_rest() -> None:
         findings = looked_over(estimator, *line(120))
     assert "Raise epochs (now 60) or structure_from__rate (now 2)" in findings["Depth has not come to rest"].remedy
     estimator.n_iter_ = 50  # had it been stopped there, it would be advice
-    titles = {finding.title: finding.severity for finding in examine(estimator, [])}
+    titles = {finding.title: finding.severity for finding in diagnose(estimator, [])}
     assert titles["Depth was still on its way when the training stopped"] == "advice"
     assert "Depth has not come to rest" not in titles
 
@@ -175,20 +175,20 @@ def test_a_law_that_ends_is_an_upper_bound() -> None:
     with torch.no_grad():
         for k, p in enumerate(estimator.model_.law_parameters):
             p.fill_(float(k == 9) * 3.0)
-    found = {finding.title: finding for finding in examine(estimator, [])}
+    found = {finding.title: finding for finding in diagnose(estimator, [])}
     assert "now one that ends at 9" in found["Depth is at its upper bound"].remedy
     with torch.no_grad():
         estimator.model_.law_parameters[4].fill_(6.0)
-    assert "Depth is at its upper bound" not in {finding.title for finding in examine(estimator, [])}
+    assert "Depth is at its upper bound" not in {finding.title for finding in diagnose(estimator, [])}
 
 
 def test_a_line_that_must_have_two_layers_is_at_its_lower_bound() -> None:
     estimator = regressor(structure_from=ELBO(initial_depth=0.06), min_depth=2, epochs=20).fit(*line(80))
-    found = {finding.title: finding for finding in examine(estimator, [])}
+    found = {finding.title: finding for finding in diagnose(estimator, [])}
     assert found["Depth is at its lower bound"].severity == "advice"
     assert found["Depth is at its lower bound"].remedy == "Lower min_depth (now 2)."
     estimator = regressor(structure_from=ELBO(initial_depth=0.06), epochs=20).fit(*line(80))
-    assert "Depth is at its lower bound" not in {finding.title for finding in examine(estimator, [])}
+    assert "Depth is at its lower bound" not in {finding.title for finding in diagnose(estimator, [])}
 
 
 @pytest.mark.parametrize("law", [2, FixedDepth((1, 3), (0.4, 0.6))], ids=["int", "FixedDepth"])
@@ -202,7 +202,7 @@ def test_nothing_is_said_of_the_depth_of_a_family_without_one() -> None:
     estimator.model_ = torch.nn.Linear(1, 1)  # type: ignore[assignment]
     estimator.structure_ = GraphPosterior(kind="graph")
     estimator.history_ = [{k: v for k, v in row.items() if k != "mean_depth"} for row in estimator.history_]
-    assert not [finding.title for finding in examine(estimator, []) if "epth" in finding.title]
+    assert not [finding.title for finding in diagnose(estimator, []) if "epth" in finding.title]
 
 
 def test_a_training_that_ends_while_scores_rise_ended_too_soon() -> None:
@@ -237,7 +237,7 @@ def test_a_target_of_pure_noise_is_no_better_than_a_constant(task: str) -> None:
     ("lead", "warned"), [(Score(-0.3, 0.1), True), (Score(-0.3, 0.2), False), (Score(0.3, 0.1), False)]
 )
 def test_a_linear_model_that_predicts_better_is_warned_of(lead: Score, warned: bool) -> None:
-    found = examine(regressor(epochs=5, cv=1).fit(*line(60)), [], rows=60, linear=lead)
+    found = diagnose(regressor(epochs=5, cv=1).fit(*line(60)), [], rows=60, linear=lead)
     assert ("A linear model predicts better" in {finding.title for finding in found}) == warned
 
 
@@ -249,7 +249,7 @@ def test_heavier_tails_are_offered_where_the_noise_is_gaussian(likelihood: str) 
     narrow = dataclasses.replace(
         scored("held-out rows", -0.5, 0.1), calibration=predicted(np.repeat([[0.001], [0.999]], 200, 0)).calibration
     )
-    found = {finding.title: finding for finding in examine(estimator, [narrow])}["Not calibrated on held-out rows"]
+    found = {finding.title: finding for finding in diagnose(estimator, [narrow])}["Not calibrated on held-out rows"]
     assert ("likelihood='student_t' (now 'gaussian')" in found.remedy) == normal
 
 
@@ -292,11 +292,11 @@ def test_noise_that_depends_on_the_input_can_be_at_the_floor_too() -> None:
     X, y = line(80)
     estimator = regressor(noise="input", epochs=20).fit(X, y)
     found = evaluate(estimator, X, y, name="rows")
-    assert "The noise is at its floor" not in {finding.title for finding in examine(estimator, [found])}
+    assert "The noise is at its floor" not in {finding.title for finding in diagnose(estimator, [found])}
     assert isinstance(estimator.target_, TargetScale)
     least = np.full_like(found.arrays["noise"], (2e-3 * estimator.target_.scale[0]) ** 2)
     low = dataclasses.replace(found, arrays={**found.arrays, "noise": least})
-    assert "The noise is at its floor" in {finding.title for finding in examine(estimator, [low])}
+    assert "The noise is at its floor" in {finding.title for finding in diagnose(estimator, [low])}
 
 
 def test_few_rows_many_features_and_rare_classes_are_told() -> None:
@@ -319,15 +319,15 @@ def test_few_rows_many_features_and_rare_classes_are_told() -> None:
 
 def test_numbers_of_rows_and_classes_may_be_given() -> None:
     estimator = classifier(epochs=120).fit(*spiral(100))
-    titles = {finding.title for finding in examine(estimator, [], rows=1, classes={"0": 9, "1": 10})}
+    titles = {finding.title for finding in diagnose(estimator, [], rows=1, classes={"0": 9, "1": 10})}
     assert titles >= {"Fewer rows than features", "Classes with few rows"}
     assert not {"Fewer rows than features", "Classes with few rows"} & {
-        finding.title for finding in examine(estimator, [])
+        finding.title for finding in diagnose(estimator, [])
     }
 
 
 def test_problems_come_first_and_every_finding_has_its_words() -> None:
-    findings = examine(regressor(epochs=3, max_depth=1).fit(*line(20)), [], rows=2)
+    findings = diagnose(regressor(epochs=3, max_depth=1).fit(*line(20)), [], rows=2)
     severities = [finding.severity for finding in findings]
     assert severities == sorted(severities, reverse=True)
     assert set(severities) == {"advice", "problem"}
@@ -478,10 +478,10 @@ def test_a_loss_must_be_certain_and_large_to_be_overfitting(value: float, error:
     estimator = regressor(epochs=120).fit(*line(80))
     training = scored("training rows", 0.0, 0.01)
     held_out = scored("held-out rows", value, error)
-    found = examine(estimator, [held_out], training=training)
+    found = diagnose(estimator, [held_out], training=training)
     assert ("Overfitted" in {finding.title for finding in found}) == overfitted
     assert "Overfitted" not in {
-        finding.title for finding in examine(estimator, [scored("held-out rows", value, error)])
+        finding.title for finding in diagnose(estimator, [scored("held-out rows", value, error)])
     }
 
 
@@ -505,11 +505,11 @@ def test_a_file_is_compared_with_unseen_rows_and_not_with_those_of_the_training(
             dataclasses.replace(scored(name, score, 0.02), **kind)
             for name, score in (("training rows", 0.2), (unseen, -0.5), ("new.csv", value))
         )
-        found = examine(estimator, [dataclasses.replace(known, rows=rows), new], training=training)
+        found = diagnose(estimator, [dataclasses.replace(known, rows=rows), new], training=training)
         titles = [finding.title for finding in found]
         assert ("The rows of new.csv are unlike those of the training" in titles) == alarmed
         assert titles.count("Overfitted") == 1  # of the unseen rows
-        alone = {finding.title: finding for finding in examine(estimator, [new], training=training)}
+        alone = {finding.title: finding for finding in diagnose(estimator, [new], training=training)}
         assert "training rows gain 1.2 nats each, and new.csv" in alone["Overfitted"].detail
 
 
@@ -542,7 +542,7 @@ def test_a_calibration_that_unseen_rows_share_is_not_put_down_to_the_rows(same: 
             )
             for name, one in (("new.csv", given), ("out-of-fold rows", known))
         )
-        found = {finding.title: finding for finding in examine(estimator, [unseen, new])}
+        found = {finding.title: finding for finding in diagnose(estimator, [unseen, new])}
         assert ("See how they differ" in found["Not calibrated on new.csv"].remedy) == told
 
 
@@ -569,11 +569,11 @@ def test_rows_of_the_same_law_are_not_called_unlike_those_of_the_training(seed: 
 )
 def test_a_gain_over_the_constant_prediction_must_be_beyond_its_error(value: float, title: str | None) -> None:
     estimator = regressor(epochs=120).fit(*line(80))
-    found = [finding.title for finding in examine(estimator, [scored("new.csv", value, 0.05)])]
+    found = [finding.title for finding in diagnose(estimator, [scored("new.csv", value, 0.05)])]
     assert [t for t in found if "constant" in t] == ([f"{title} prediction on new.csv"] if title else [])
 
 
 def test_every_rule_is_asked() -> None:
     source = inspect.getsource(doctor)
-    written = set(re.findall(r"^def (_\w+)\(case: Case\) -> Iterator\[Finding\]", source, re.M))
+    written = set(re.findall(r"^def (_\w+)\(summary: FitSummary\) -> Iterator\[Finding\]", source, re.M))
     assert written == {rule.__name__ for rule in (*doctor._RULES, *doctor._OF_TRAINING)}

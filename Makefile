@@ -16,6 +16,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/house/long_files.py
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -q -j auto -b html docs docs/_build

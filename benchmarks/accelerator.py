@@ -61,7 +61,7 @@ MORE: list[tuple[str, str, str, dict[str, Any]]] = [
     ("depth", "regression", "natural", {"structure_from": ELBO(optimizer="natural")}),
     ("depth", "classification", "float32", {"precision": "float32"}),
     ("depth", "classification", "bfloat16", {"precision": "bfloat16"}),
-    ("depth", "regression", "bayes-head", {"head": "bayes"}),
+    ("depth", "regression", "conjugate-last-layer", {"last_layer": "conjugate"}),
     ("sparse", "classification", "relaxed", {"posterior": "relaxed"}),
     ("sparse", "regression", "mnf", {"posterior": "mnf"}),
     ("sparse", "classification", "skip", {"architecture": "skip", "prior_inclusion": "learned"}),

@@ -35,7 +35,17 @@ CLASSES = ("german_credit", "spambase", "magic_telescope", "letter", "bank_marke
 #: Of this library, the cheap ones first; peers of family_peers.py follow.
 OURS = (
     *("constant", "linear", "boosting", "gp"),
-    *("finite", "laplace", "swag", "subspace", "mvg", "meanfield", "dun", "dropout", "ensemble"),
+    *(
+        "finite",
+        "laplace",
+        "swag",
+        "subspace",
+        "matrix-normal",
+        "meanfield",
+        "depth-uncertainty",
+        "dropout",
+        "ensemble",
+    ),
     *("depth", "manifold", "continuous", "sparse", "graph", "depth-hmc"),
 )
 OTHERS = ("catboost", "ngboost", "laplace-torch", "bayesian-torch", "torch-uncertainty")

@@ -47,7 +47,7 @@ OURS: dict[str, tuple[str, dict[str, Any]]] = {
     "restarts": ("UnboundedDepth", {"structure_from": "elbo", "likelihood": "gaussian", "n_restarts": 5}),
     "one": ("UnboundedDepth", {"cv": 1}),
     "hmc": ("UnboundedDepth", {"weights": "hmc"}),
-    "laplace": ("UnboundedDepth", {"head": "laplace"}),
+    "laplace": ("UnboundedDepth", {"last_layer": "laplace"}),
     "continuous": ("ContinuousDepth", {}),
     "meanfield": ("MeanFieldNetwork", {}),
     "finite2": ("FiniteNetwork", {"depth": 2}),

@@ -85,7 +85,7 @@ def score(name: str, split: int, options: dict[str, Any]) -> list[dict[str, Any]
         if head == "bayes" and name in CLASSES:
             continue
         kind = UnboundedDepthRegressor if name in REGRESSION else UnboundedDepthClassifier
-        given = {"cv": 1, "random_state": split, **options, "head": head}
+        given = {"cv": 1, "random_state": split, **options, "last_layer": head}
         HEADS.seconds, began = 0.0, time.perf_counter()
         fitted = kind(**given).fit(X, y)
         seconds = time.perf_counter() - began

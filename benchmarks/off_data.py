@@ -35,8 +35,8 @@ from experiments.paths import TOYS, scored
 KINDS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "depth": ("UnboundedDepth", {}),
     "depth, one network": ("UnboundedDepth", {"cv": 1}),
-    "depth, head=laplace": ("UnboundedDepth", {"cv": 1, "head": "laplace"}),
-    "depth, head=bayes": ("UnboundedDepth", {"cv": 1, "head": "bayes"}),
+    "depth, last_layer=laplace": ("UnboundedDepth", {"cv": 1, "last_layer": "laplace"}),
+    "depth, last_layer=conjugate": ("UnboundedDepth", {"cv": 1, "last_layer": "conjugate"}),
     "depth, hmc": ("UnboundedDepth", {"weights": "hmc"}),
     "sparse": ("SparseBayes", {}),
     "continuous": ("ContinuousDepth", {}),
@@ -53,7 +53,7 @@ def estimators(task: str) -> dict[str, Any]:
     """Build every estimator, or leave out what the task does not have."""
     kinds = {name: (getattr(fathomless, family + task), options) for name, (family, options) in KINDS.items()}
     if task == "Classifier":
-        kinds.pop("depth, head=bayes")
+        kinds.pop("depth, last_layer=conjugate")
     return {name: kind(random_state=0, **options) for name, (kind, options) in kinds.items()}
 
 

@@ -124,7 +124,7 @@ def fits() -> dict[str, Callable[[], Fit]]:
         "depth-kinds": depth(
             regressor,
             number,
-            vary={"activation": ["relu", "tanh"]},
+            candidates={"activation": ["relu", "tanh"]},
             **{**SHORT, "cv": 2},
             validation_fraction="auto",
         ),

@@ -87,7 +87,7 @@ SCENES: dict[str, dict[str, Scene]] = {
         "members": Scene(fit(*SIDE, *SHORT), pages=True),
         "vary": Scene(["vary"], again=""),
         "elbo": Scene(fit(*HEIGHT, *NET, "--weights", "meanfield", "--structure-from", "elbo", "--weight-draws", "2")),
-        "heads": Scene(fit(*HEIGHT, *SHORT, "--head", "laplace")),
+        "heads": Scene(fit(*HEIGHT, *SHORT, "--last-layer", "laplace")),
         "replaced": Scene(fit("--target", "x0", *SHORT, "--overwrite"), [OLD], pages=True),
     },
     "hmc": {
@@ -115,7 +115,7 @@ SCENES: dict[str, dict[str, Scene]] = {
     "manifold": {"": Scene(fit(*HEIGHT, "--structure", "manifold", *STAGES))},
     "laplace": {"": Scene(fit(*SIDE, *NET, "--structure", "laplace"))},
     "swag": {"": Scene(fit(*HEIGHT, *NET, "--structure", "swag", "--passes", "8", "--networks", "4"))},
-    "dun": {"": Scene(fit(*SIDE, *NET, "--structure", "dun", "--depths", "2"))},
+    "depth-uncertainty": {"": Scene(fit(*SIDE, *NET, "--structure", "depth-uncertainty", "--depths", "2"))},
     "ensemble": {"": Scene(fit(*HEIGHT, *NET, "--structure", "ensemble", "--n-restarts", "2"))},
     "compare": {
         "": Scene(
@@ -160,9 +160,9 @@ def vary() -> int:
     x = np.random.default_rng(0).normal(size=(64, 2))
     options = {"width": 4, "epochs": 8, "batch_size": 32, "cv": 2, "random_state": 0}
     kinds = {"activation": ["relu", "tanh"]}
-    UnboundedDepthClassifier(vary=kinds, checkpoint=CheckpointOptions("run/checkpoint", seconds=0), **options).fit(
-        x, x[:, 0] > 0
-    ).save("run")
+    UnboundedDepthClassifier(
+        candidates=kinds, checkpoint=CheckpointOptions("run/checkpoint", seconds=0), **options
+    ).fit(x, x[:, 0] > 0).save("run")
     return 0
 
 

@@ -11,7 +11,13 @@ import pytest
 from fathomless.families.registry import families
 
 COMMANDS = ("compare", "evaluate", "report", "predict")
-STAGED = ("finite", "dropout", "meanfield", "subspace", "mvg")  # whose runs are those of laplace, swag, dun
+STAGED = (
+    "finite",
+    "dropout",
+    "meanfield",
+    "subspace",
+    "matrix-normal",
+)  # whose runs are those of laplace, swag, depth-uncertainty
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="killed commands are forked")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fathomless.app.commands.arguments import parser
-from fathomless.app.commands.flags import flag_of
+from fathomless.app.commands.flags import flag_of, options_asked
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import Moved, moved
@@ -327,3 +327,15 @@ def test_every_command_comes_with_what_runs_it(command: str) -> None:
     }
     given = parser(commands).parse_args([command, *needed.get(command, [])])
     assert given.run(given) == COMMANDS.index(command)
+
+
+def test_flags_of_renamed_options_take_what_they_took() -> None:
+    assert options("--head", "bayes") == {"head": "bayes"}
+    found, said = options_asked({"head": "bayes"}, families()["depth"], "regression")
+    assert found == {"last_layer": "conjugate"}
+    assert said == ["--head is deprecated; use --last-layer"]
+
+
+@pytest.mark.parametrize(("alias", "name"), [("dun", "depth-uncertainty"), ("mvg", "matrix-normal")])
+def test_short_names_of_structures_are_accepted(alias: str, name: str) -> None:
+    assert parsed(*FIT, "--structure", alias).structure == name

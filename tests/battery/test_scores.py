@@ -36,7 +36,7 @@ AGAIN = [case for case in PLAIN if case.task != "density" and case.family.name n
 FIXED = [
     case
     for case in TRAINED
-    if judged(case) and case.task == "classification" and case.family.name in ("finite", "dun", "dropout")
+    if judged(case) and case.task == "classification" and case.family.name in ("finite", "depth-uncertainty", "dropout")
 ]
 
 

@@ -19,7 +19,7 @@ from fathomless.posterior.likelihoods import LearnedNoise, LocationScale
 from fathomless.system.errors import DataError, DepthError
 from quick_fits import Array, classes, problem
 
-SHORT: dict[str, Any] = {"epochs": 30, "width": 8, "cv": 1, "random_state": 0, "head": "laplace"}
+SHORT: dict[str, Any] = {"epochs": 30, "width": 8, "cv": 1, "random_state": 0, "last_layer": "laplace"}
 
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")  # fits are short
 
@@ -55,13 +55,13 @@ def of_one_network(fitted: UnboundedDepthRegressor) -> float:
 # ---------------------------------------------------------------------------------------------------- what it means
 
 
-@pytest.mark.parametrize("kind", ["laplace", "bayes", "classes"])
+@pytest.mark.parametrize("kind", ["laplace", "conjugate", "classes"])
 def test_doubt_grows_off_the_data(kind: str) -> None:
     """At 2, 4 and 8 standard deviations from the middle, one network doubts its weights more and more."""
     X, y = problem(120)
     direction = np.random.default_rng(1).normal(size=(400, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-    estimator = classifier(epochs=150) if kind == "classes" else regressor(epochs=150, head=kind)
+    estimator = classifier(epochs=150) if kind == "classes" else regressor(epochs=150, last_layer=kind)
     fitted = estimator.fit(X, y > 0.0 if kind == "classes" else y)
     near, far, farther = (float(fitted.predict_dist(r * direction).uncertainty().weights.mean()) for r in (2, 4, 8))
     assert 0.0 < near < far < farther
@@ -72,7 +72,7 @@ def test_head_variance_is_not_counted_twice(members: int) -> None:
     """Noise and doubt about heads are together no more than the noise alone was: it is fitted with the heads held."""
     X, y = problem(100, seed=3)
     options: dict[str, Any] = {"epochs": 150, "width": 64, "cv": members, "likelihood": "gaussian"}
-    point, doubtful = (regressor(**options, head=head).fit(X, y) for head in ("point", "laplace"))
+    point, doubtful = (regressor(**options, last_layer=head).fit(X, y) for head in ("point", "laplace"))
     x = torch.as_tensor(point._predictors(point.schema_, X), dtype=point.model_.dtype)
     unseen = [point.held_out_] if doubtful.fold_ is None else [doubtful.fold_[0] == k for k in range(members)]
     each = [doubt_about_heads(m, x[rows]).mean().item() for m, rows in zip(networks(doubtful), unseen, strict=True)]
@@ -100,7 +100,7 @@ def test_the_split_calls_doubt_about_heads_weights() -> None:
     assert bool((parts.weights >= 0.0).all())
     assert float(parts.weights.mean()) > 0.0
     assert torch.allclose(parts.noise + parts.weights + parts.structure, parts.total)
-    assert float(regressor(head="point").fit(X, y).predict_dist(X).uncertainty().weights.max()) == 0.0
+    assert float(regressor(last_layer="point").fit(X, y).predict_dist(X).uncertainty().weights.max()) == 0.0
 
 
 # ------------------------------------------------------------------------------------------------------- everywhere
@@ -108,15 +108,15 @@ def test_the_split_calls_doubt_about_heads_weights() -> None:
 TABLES: dict[str, tuple[Array, Array]] = {"one": problem(90), "two": problem(90, targets=2), "classes": classes(90)}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "one network": ("one", {}),
-    "the posterior's mean": ("one", {"head": "bayes"}),
-    "cross-fitted": ("one", {"cv": 3, "head": "bayes"}),
+    "the posterior's mean": ("one", {"last_layer": "conjugate"}),
+    "cross-fitted": ("one", {"cv": 3, "last_layer": "conjugate"}),
     "twice": ("one", {"cv": Folds(n_splits=3, n_repeats=2)}),
-    "kinds": ("one", {"cv": 3, "vary": {"activation": ["relu", "tanh"]}}),
+    "kinds": ("one", {"cv": 3, "candidates": {"activation": ["relu", "tanh"]}}),
     "best of two": ("one", {"cv": "auto", "n_restarts": 2}),
     "average of two": ("one", {"cv": "auto", "n_restarts": Restarts(count=2, keep="average")}),
-    "several targets": ("two", {"head": "bayes"}),
-    "input": ("two", {"noise": "input", "head": "bayes"}),
-    "student": ("one", {"likelihood": "student_t", "head": "bayes"}),
+    "several targets": ("two", {"last_layer": "conjugate"}),
+    "input": ("two", {"noise": "input", "last_layer": "conjugate"}),
+    "student": ("one", {"likelihood": "student_t", "last_layer": "conjugate"}),
     "free noise": ("one", {"likelihood": "auto", "cv": 3}),
     "laplace noise": ("one", {"likelihood": "laplace"}),
     "known noise": ("one", {"noise": 0.3, "calibrate": False}),
@@ -155,7 +155,7 @@ def test_heads_are_drawn_saved_and_loaded(name: str, tmp_path: Path) -> None:
 
 def test_one_law_is_fitted_anew_under_the_heads() -> None:
     X, y = problem(100)
-    fitted, point = regressor(cv=4).fit(X, y), regressor(cv=4, head="point").fit(X, y)
+    fitted, point = regressor(cv=4).fit(X, y), regressor(cv=4, last_layer="point").fit(X, y)
     assert fitted.depth_posterior_ != point.depth_posterior_
     assert fitted.validation_score_ != point.validation_score_
     assert sum(fitted.depth_posterior_.values()) == pytest.approx(1.0)
@@ -166,7 +166,7 @@ def test_weight_equals_repetition() -> None:
     X, y = problem(70)
     weight = np.where(np.arange(70) < 20, 2.0, 1.0)
     rows = np.repeat(np.arange(70), weight.astype(int))
-    options: dict[str, Any] = {"validation_fraction": 0.0, "epochs": 40, "head": "bayes", "patience": None}
+    options: dict[str, Any] = {"validation_fraction": 0.0, "epochs": 40, "last_layer": "conjugate", "patience": None}
     weighted = regressor(**options).fit(X, y, sample_weight=weight)
     repeated = regressor(**options).fit(X[rows], y[rows])
     for a, b in zip(networks(weighted), networks(repeated), strict=True):
@@ -179,7 +179,7 @@ def test_weight_equals_repetition() -> None:
 
 def test_streams_have_heads_too() -> None:
     X, y = problem(400)
-    fitted = regressor(epochs=3, head="bayes").fit_stream(streams.arrays(X, y))
+    fitted = regressor(epochs=3, last_layer="conjugate").fit_stream(streams.arrays(X, y))
     assert drawn(fitted)
     assert float(fitted.predict_dist(X).uncertainty().weights.mean()) > 0.0
 
@@ -207,7 +207,7 @@ def test_exports_have_the_means() -> None:
     assert torch.allclose(deploy.mean_network(model)(x), mean)
     deepest = max(model.depth_posterior(), key=lambda depth: model.depth_posterior()[depth])
     assert set(deploy.compress(model, 0.99).depth_posterior()) == {deepest}
-    with pytest.raises(DepthError, match="head='point'"):
+    with pytest.raises(DepthError, match="last_layer='point'"):
         deploy.classify_early(model, x)
 
 
@@ -217,10 +217,10 @@ def test_exports_have_the_means() -> None:
 @pytest.mark.parametrize(
     ("make", "options", "words"),
     [
-        (regressor, {"head": "full"}, "head"),
+        (regressor, {"last_layer": "full"}, "last_layer"),
         (regressor, {"weights": "meanfield"}, "weights='meanfield'"),
-        (classifier, {"head": "bayes"}, "keeps the trained head"),
-        (regressor, {"head": "bayes", "likelihood": "laplace"}, "keeps the trained head"),
+        (classifier, {"last_layer": "conjugate"}, "keeps the trained head"),
+        (regressor, {"last_layer": "conjugate", "likelihood": "laplace"}, "keeps the trained head"),
         (regressor, {"architecture": "transformer"}, "heads of type Sequential"),
     ],
 )

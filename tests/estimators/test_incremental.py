@@ -15,7 +15,7 @@ from quick_fits import Array, classes, problem
 
 # what a fit warns of is about its length
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
-ABLE = {"depth", "finite", "dun", "dropout", "meanfield", "mvg"}
+ABLE = {"depth", "finite", "depth-uncertainty", "dropout", "meanfield", "matrix-normal"}
 
 
 def linear(n: int = 120) -> tuple[Array, Array]:
@@ -107,7 +107,7 @@ def test_classes_may_come_later_and_must_be_named_first(tmp_path: Path) -> None:
         ({"cv": 3}, {}, "cv=3 was given; partial_fit trains one network"),
         ({"n_restarts": 2}, {}, "n_restarts=2 was given; partial_fit trains one network"),
         ({"weights": "hmc"}, {}, "weights='hmc' was given; partial_fit trains one network"),
-        ({"head": "laplace"}, {}, "head='laplace' was given; partial_fit trains one network"),
+        ({"last_layer": "laplace"}, {}, "last_layer='laplace' was given; partial_fit trains one network"),
         ({}, {"total_rows": 20}, "total_rows=20 was given with 80 rows"),
         ({}, {"classes": [0, 1]}, "classes were given to an estimator of numbers"),
     ],

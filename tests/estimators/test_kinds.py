@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 @pytest.fixture(scope="module")
 def fitted() -> UnboundedDepthRegressor:
-    return UnboundedDepthRegressor(**SHORT, vary=BOTH).fit(*problem(210))
+    return UnboundedDepthRegressor(**SHORT, candidates=BOTH).fit(*problem(210))
 
 
 def test_kinds_are_all_combinations() -> None:
@@ -71,12 +71,12 @@ def test_a_kind_that_cannot_learn_gets_little_weight() -> None:
     X = rng.normal(size=(240, 2))
     y = np.sin(2.0 * X[:, 0]) + 0.1 * rng.normal(size=240)
     options = {**SHORT, "epochs": 150, "learning_rate": 0.02}
-    found = UnboundedDepthRegressor(**options, vary={"weight_prior": (1.0, 1e-3)}).fit(X, y)
+    found = UnboundedDepthRegressor(**options, candidates={"weight_prior": (1.0, 1e-3)}).fit(X, y)
     assert found.kinds_[0]["weight"] > 0.9
 
 
 def test_few_rows_weigh_kinds_alike() -> None:
-    few = UnboundedDepthClassifier(**SHORT, vary=BOTH).fit(*classes(60))
+    few = UnboundedDepthClassifier(**SHORT, candidates=BOTH).fit(*classes(60))
     assert [one["weight"] for one in few.kinds_] == [0.5, 0.5]
     assert np.allclose(few.predict_proba(classes(60)[0]).sum(1), 1.0)
 
@@ -110,7 +110,7 @@ def test_kinds_resume_to_the_same_bytes(fitted: UnboundedDepthRegressor, tmp_pat
         seen.append(run.epoch)
         run.pause = seen.count(16) == 2  # in the second kind
 
-    options = {**SHORT, "vary": BOTH, "checkpoint": CheckpointOptions(tmp_path / "c", seconds=0.0)}
+    options = {**SHORT, "candidates": BOTH, "checkpoint": CheckpointOptions(tmp_path / "c", seconds=0.0)}
     with pytest.raises(PausedError):
         UnboundedDepthRegressor(**options, callbacks=[pause]).fit(X, y)
     again = UnboundedDepthRegressor(**options).fit(X, y)
@@ -152,12 +152,12 @@ def test_averages_of_what_posteriors_rest_on() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vary": {"width": (4, 8)}}, "architecture, activation, weight_prior"),
-        ({"vary": {"activation": ()}}, "at least one"),
-        ({"vary": {"activation": ("relu", "relu")}}, "different"),
-        ({"vary": {"activation": "relu"}}, "a list of different names"),
-        ({"vary": BOTH, "cv": 1}, "set cv above 1"),
-        ({"vary": BOTH, "cv": "auto", "structure_from": "elbo"}, "set cv above 1"),
+        ({"candidates": {"width": (4, 8)}}, "architecture, activation, weight_prior"),
+        ({"candidates": {"activation": ()}}, "at least one"),
+        ({"candidates": {"activation": ("relu", "relu")}}, "different"),
+        ({"candidates": {"activation": "relu"}}, "a list of different names"),
+        ({"candidates": BOTH, "cv": 1}, "set cv above 1"),
+        ({"candidates": BOTH, "cv": "auto", "structure_from": "elbo"}, "set cv above 1"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(options: dict[str, Any], message: str) -> None:
@@ -166,6 +166,6 @@ def test_what_cannot_be_varied_is_refused(options: dict[str, Any], message: str)
 
 
 def test_a_fixed_depth_has_kinds_too() -> None:
-    found = UnboundedDepthRegressor(**SHORT, depth_law=2, vary=BOTH).fit(*problem(60))
+    found = UnboundedDepthRegressor(**SHORT, depth_law=2, candidates=BOTH).fit(*problem(60))
     assert found.depth_posterior_ == pytest.approx({2: 1.0})
     assert len(found.kinds_) == 2

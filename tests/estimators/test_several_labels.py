@@ -69,9 +69,9 @@ def test_several_labels_are_exported_and_followed() -> None:
         (lambda y: 2 * y, {}, "y has 2; several columns of classes hold 0 and 1"),
         (lambda y: y, {"class_weight": "balanced"}, "class_weight='balanced' was given with 3 columns of labels"),
         (lambda y: y, {"class_cost": {0: 2.0}}, r"class_cost=.* was given with 3 columns of labels"),
-        (lambda y: y, {"head": "laplace"}, "head='laplace' was given with Bernoulli"),
+        (lambda y: y, {"last_layer": "laplace"}, "last_layer='laplace' was given with Bernoulli"),
     ],
-    ids=["other numbers", "class_weight", "class_cost", "head"],
+    ids=["other numbers", "class_weight", "class_cost", "last_layer"],
 )
 def test_what_does_not_go_with_several_labels_is_refused(change: Any, options: dict[str, Any], message: str) -> None:
     X, y = labelled()

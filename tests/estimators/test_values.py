@@ -34,7 +34,7 @@ from fathomless.app import manifests
 from fathomless.estimators import saving
 from fathomless.estimators.declaring import having_option, nested_options, simplest, value_of
 from fathomless.estimators.options import options_of
-from fathomless.estimators.renamed import MOVED, from_saved, moved
+from fathomless.estimators.renamed import MOVED, RENAMED, from_saved, moved
 from fathomless.families import registry
 from fathomless.posterior.laws import PoissonPrior
 from fathomless.system import io
@@ -472,3 +472,39 @@ def test_manifests_of_runs_have_the_new_names() -> None:
     )
     assert new.differences(read) == ["--hmc.chains (here 5, there 4)"]
     assert manifests.RunManifest.from_json({**asked, "options": new.options}, Path("run.json")).options == new.options
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        (UnboundedDepthRegressor, {"head": "bayes"}, {"last_layer": "conjugate"}),
+        (UnboundedDepthRegressor, {"head": "laplace"}, {"last_layer": "laplace"}),
+        (UnboundedDepthRegressor, {"vary": {"activation": ["relu"]}}, {"candidates": {"activation": ["relu"]}}),
+        (ContinuousDepthRegressor, {"vary": {"activation": ["relu"]}}, {"candidates": {"activation": ["relu"]}}),
+    ],
+)
+def test_renamed_options_are_taken_with_a_warning(kind: Any, old: dict[str, Any], new: dict[str, Any]) -> None:
+    (name,) = old
+    ((expected, wanted),) = new.items()
+    message = re.escape(f"{name} will be removed in the next version; use {expected}={wanted!r}")
+    with pytest.warns(FutureWarning, match=message) as seen:
+        built = kind(**old)
+    assert seen[0].filename == __file__
+    with pytest.warns(FutureWarning, match=message) as seen:
+        changed = kind().set_params(**old)
+    assert seen[0].filename == __file__
+    for estimator in (built, changed):
+        assert getattr(estimator, expected) == wanted
+        assert name not in estimator.get_params()
+    with pytest.raises(DataError, match=rf"{name} is the old name of {expected}: leave it out"):
+        kind(**old, **new)
+    assert from_saved(kind, old, {}) == (new, {})
+
+
+def test_the_table_of_renamed_options_is_of_options_there_are() -> None:
+    groups = {base.__name__: base for family in registry.BUILT_IN for base in family.options.__mro__}
+    for group, renamed in RENAMED.items():
+        names = {option.name for option in options_of(groups[group])}
+        for old, new in renamed.items():
+            assert new.name in names
+            assert old not in names

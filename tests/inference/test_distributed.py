@@ -61,7 +61,7 @@ PATHS: dict[str, dict[str, Any]] = {  # 103 rows in 4 batches of 25 or 26: two r
     "few": {"training": {"structure_rate": 30.0, "batch_size": 1, "epochs": 4}, "rows": 7},
 }
 
-DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "cv": 1, "random_state": 0, "head": "laplace"}
+DOUBTFUL: dict[str, Any] = {"width": 6, "epochs": 3, "cv": 1, "random_state": 0, "last_layer": "laplace"}
 
 # ------------------------------------------------------------------------------- what a process does
 

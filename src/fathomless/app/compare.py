@@ -208,7 +208,7 @@ def _known(task: str) -> dict[str, str]:
 
 
 def _named(methods: Sequence[str], task: str) -> dict[str, str]:
-    known = _known(task)
+    known, methods = _known(task), [registry.full_name(name) for name in methods]
     if unknown := [name for name in methods if name not in known]:
         raise DataError(f"methods={unknown[0]!r} was given; allowed for a {task} are {', '.join(known)}")
     return {name: known[name] for name in dict.fromkeys(methods)}
@@ -289,7 +289,7 @@ def method(name: str, task: str, seed: int, **options: Any) -> Any:
     """
     if name in PEERS:
         return Peer(name, task, seed)
-    family = registry.families()[name]
+    family = registry.families()[registry.full_name(name)]
     unseen: dict[str, Any] = {"unseen": "ignore"} if "unseen" in registry.options(family, task) else {}
     return registry.estimator_class(family.tasks[task])(random_state=seed, **{**unseen, **options})
 

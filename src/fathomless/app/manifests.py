@@ -14,7 +14,7 @@ import torch
 import fathomless
 from fathomless.app.commands.flags import flag_of
 from fathomless.estimators.predictor import Predictor
-from fathomless.estimators.renamed import renaming
+from fathomless.estimators.renamed import rename, renaming
 from fathomless.families import registry
 from fathomless.system import io
 from fathomless.system.errors import FileError
@@ -161,7 +161,8 @@ def _options_now(estimator: str, given: Mapping[str, Any]) -> dict[str, Any]:
     places = {name for family in registry.families().values() for name in family.estimators}
     if estimator not in places:
         return dict(given)
-    found = renaming(registry.family_of(estimator).options, given)
+    kind = registry.family_of(estimator).options
+    found = renaming(kind, rename(kind, given)[0])
     return {**found.options, **found.nested}
 
 

@@ -52,7 +52,7 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.renamed import check_methods, moved, renaming, warn
+from fathomless.estimators.renamed import check_methods, moved, rename, renamed, renaming, warn, warn_renamed
 from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import called
@@ -138,7 +138,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     def __new__(cls, *given: Any, **options: Any) -> Self:
         """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
         known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
-        for name in options.keys() - known - moved(cls).keys():
+        for name in options.keys() - known - moved(cls).keys() - renamed(cls).keys():
             if near := get_close_matches(name, known, 1):
                 raise TypeError(
                     f"{cls.__name__}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"
@@ -170,7 +170,9 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         DataError
             For an option of a value where the choice has none, or not this one.
         """
-        given, before = dict(params), self.get_params(deep=False)
+        given, used = rename(type(self), params)
+        warn_renamed(type(self), params, used)
+        before = self.get_params(deep=False)
         if moved(type(self)).keys() & given.keys():
             found = renaming(type(self), given, before)
             warn(type(self), found, given)
@@ -186,6 +188,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             given[name] = now if made == value_of(declared[name], now) else made
         super().set_params(**given)
         return self
+
+    @property
+    def goes_on_(self) -> bool:
+        """Deprecated name of ``resumable_``."""
+        warnings.warn("goes_on_ will be removed in the next version; use resumable_", FutureWarning, stacklevel=2)
+        return self.resumable_
 
     @abstractmethod
     def _task(self) -> Task:
@@ -226,8 +234,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _head(self) -> str:
         """Return the posterior of the heads."""
-        head: str = self._options_given().get("head", "point")
-        checks.choice("head", head, ("auto", "point", *HEADS))
+        head: str = self._options_given().get("last_layer", "point")
+        checks.choice("last_layer", head, ("auto", "point", *HEADS))
         return "point" if head == "auto" else head
 
     def _continued(self) -> bool:

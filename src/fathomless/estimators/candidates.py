@@ -35,7 +35,7 @@ _FEW = 200  # rows below which kinds count alike
 _LEAST = 1e-6  # weight of a kind that no row wants
 
 
-def expand_candidates(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+def expand_candidates(candidates: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
     """Return the options of every kind: all combinations of what is varied; one without options for None.
 
     Raises
@@ -50,17 +50,20 @@ def expand_candidates(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str
     >>> expand_candidates(None)
     [{}]
     """
-    if vary is None:
+    if candidates is None:
         return [{}]
-    if not isinstance(vary, Mapping) or not set(vary) <= set(VARIED):
-        raise DataError(f"vary={vary!r} was given; a dict with some of the keys {', '.join(VARIED)} is allowed")
-    for name, values in vary.items():
+    if not isinstance(candidates, Mapping) or not set(candidates) <= set(VARIED):
+        raise DataError(
+            f"candidates={candidates!r} was given; a dict with some of the keys {', '.join(VARIED)} is allowed"
+        )
+    for name, values in candidates.items():
         plain = isinstance(values, list | tuple) and all(isinstance(value, str | int | float) for value in values)
         if not plain or not values or len(set(values)) < len(values):
             raise DataError(
-                f"vary[{name!r}]={values!r} was given; a list of different names or numbers, at least one, is allowed"
+                f"candidates[{name!r}]={values!r} was given; a list of different names or numbers, at least one, is "
+                "allowed"
             )
-    return [dict(zip(vary, one, strict=True)) for one in itertools.product(*vary.values())]
+    return [dict(zip(candidates, one, strict=True)) for one in itertools.product(*candidates.values())]
 
 
 def combine(

@@ -130,9 +130,9 @@ class Incremental(VariationalEstimator, ABC):
         """Refuse options that are not of one network that is trained."""
         given = self._options_given()
         asked = {"n_restarts": self._restarts().count != 1, "class_weight": given.get("class_weight") is not None}
-        asked["vary"] = given.get("vary") is not None
+        asked["candidates"] = given.get("candidates") is not None
         asked["weights"] = self._choice("weights") == "hmc"
-        asked["head"] = self._head() != "point"
+        asked["last_layer"] = self._head() != "point"
         found = [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]
         if found := [*filter(None, [self._cross_fitted()]), *found]:
             raise DataError(

@@ -50,7 +50,7 @@ def fit_heads_out_of_fold(
         Rows under the networks that have not seen them.
     search : StructureSearch, optional
         What fitted the law over structure, if it is not given.
-    kind : {"laplace", "bayes"}
+    kind : {"laplace", "conjugate"}
         What the mean of a head is.
     prepared : Prepared
         The table, its held-out rows or its folds.

@@ -13,7 +13,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 from fathomless.estimators.declaring import documentation, option
-from fathomless.estimators.renamed import accepted, moved
+from fathomless.estimators.renamed import accepted, has_old_names
 from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, FoldArray, Folds, Restarts, Splitter
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class CrossFitOptions:
         as ``GroupKFold(5)`` or ``RepeatedKFold()``, gets the encoded rows whose weight is not zero, and must test every
         row once in each repetition; one that shuffles needs a `random_state` of its own. So must a list of splits, each
         (rows to train on, rows to test on).
-    vary : dict of str to list, optional
+    candidates : dict of str to list, optional
         Kinds of network: each combination of the values given for "architecture", "activation" and "weight_prior" is
         cross-fitted by itself, on the same folds, and all are weighed by rows that their networks have not seen (below
         200 rows they weigh the same). As many times the cost.
@@ -192,7 +192,7 @@ class CrossFitOptions:
     cv: "int | str | Folds | Any" = option(
         "auto", "whole", "auto", list, tuple, FoldArray, Splitter, least=1, most=10_000, values={"folds": Folds}
     )
-    vary: "Mapping[str, Sequence[Any]] | None" = option(None, "object")
+    candidates: "Mapping[str, Sequence[Any]] | None" = option(None, "object")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -331,7 +331,7 @@ def documented(kind: Kind) -> Kind:
     options and attributes comes between.
     """
     dataclass(kw_only=True, eq=False, repr=False)(kind)
-    if moved(kind):
+    if has_old_names(kind):
         _accept_old_names(kind)
     kind.__doc__ = documentation(kind)
     return kind

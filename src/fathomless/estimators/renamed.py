@@ -1,11 +1,11 @@
-"""Options of the version before that have another place now, accepted for one version with a warning.
+"""Options of the version before that have another name or place now, accepted for one version with a warning.
 
 The tables are read by constructors, ``set_params``, the command line, saved models and the manifests of runs.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from fathomless.estimators.declaring import (
@@ -20,7 +20,23 @@ from fathomless.estimators.declaring import (
 from fathomless.estimators.values import Folds
 from fathomless.system.errors import DataError
 
-__all__ = ["MOVED", "Moved", "Renaming", "accepted", "check_methods", "from_saved", "moved", "renaming", "warn"]
+__all__ = [
+    "MOVED",
+    "RENAMED",
+    "Moved",
+    "Renamed",
+    "Renaming",
+    "accepted",
+    "check_methods",
+    "from_saved",
+    "has_old_names",
+    "moved",
+    "rename",
+    "renamed",
+    "renaming",
+    "warn",
+    "warn_renamed",
+]
 
 _STRATEGY = "return a strategy from _strategy, a value with infer(problem, table, session)"
 _PLAN = "return the split of rows, and refuse streams, in _split_plan"
@@ -126,6 +142,82 @@ MOVED: Mapping[str, Mapping[str, Moved]] = {
         **{old: Moved("horizon", "random", new) for old, new in (("horizons", "count"), ("horizon_prior", "prior"))},
     },
 }
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """New name of an option, and of some of its values.
+
+    Attributes
+    ----------
+    name : str
+        New name of the option.
+    values : mapping
+        Old value -> new value, where a value has another name too.
+    """
+
+    name: str
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, old: Any) -> Any:
+        """Return the value under the name that it has now."""
+        return self.values.get(old, old) if isinstance(old, str) else old
+
+
+#: Class of the options of a family -> name in the version before -> new name.
+RENAMED: Mapping[str, Mapping[str, Renamed]] = {
+    "CrossFitOptions": {"vary": Renamed("candidates")},
+    "DepthOptions": {"head": Renamed("last_layer", {"bayes": "conjugate"})},
+}
+
+
+def renamed(kind: type) -> Mapping[str, Renamed]:
+    """Return old name -> new name of the options of a class, or of an estimator, that were renamed.
+
+    Examples
+    --------
+    >>> from fathomless.families.depth.options import DepthOptions
+    >>> renamed(DepthOptions)["head"].name
+    'last_layer'
+    """
+    return {old: new for base in reversed(kind.__mro__) for old, new in RENAMED.get(base.__name__, {}).items()}
+
+
+def has_old_names(kind: type) -> bool:
+    """Return True if options of a class, or of an estimator, were renamed or moved."""
+    return bool(renamed(kind) or moved(kind))
+
+
+def rename(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return options by their new names, and the old names that were used. Options that moved keep their names.
+
+    Raises
+    ------
+    DataError
+        If an option is given by its old and its new name.
+    """
+    names = renamed(kind)
+    used = [old for old in names if old in given]
+    for old in used:
+        new = names[old].name
+        if new in given:
+            raise DataError(
+                f"{old}={shortened(given[old])} was given with {new}={shortened(given[new])}; {old} is the old name of "
+                f"{new}: leave it out"
+            )
+    options = {
+        names[name].name if name in names else name: names[name].value(value) if name in names else value
+        for name, value in given.items()
+    }
+    return options, used
+
+
+def warn_renamed(kind: type, given: Mapping[str, Any], used: Iterable[str], stacklevel: int = 2) -> None:
+    """Warn of each old name in `used`; `given` are the options as they were given."""
+    for old in used:
+        new = renamed(kind)[old]
+        text = f"{old} will be removed in the next version; use {new.name}={shortened(new.value(given[old]))}"
+        warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
 
 
 def moved(kind: type) -> Mapping[str, Moved]:
@@ -292,8 +384,11 @@ def accepted(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     DataError
         If an option is given by its old and its new name.
     """
+    original = given
+    given, used = rename(kind, given)
+    warn_renamed(kind, original, used, stacklevel=3)
     if not moved(kind).keys() & given.keys():
-        return dict(given)
+        return given
     found = renaming(kind, given)
     warn(kind, found, given, stacklevel=3)
     return _values(kind, found)
@@ -311,8 +406,10 @@ def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tu
     given, changed : dict
         Options as plain JSON: of the fit, and of the estimator as far as they differ.
     """
+    given, _ = rename(kind, given)
+    changed, _ = rename(kind, changed)
     if not moved(kind).keys() & given.keys():
-        return dict(given), dict(changed)
+        return given, changed
     declared = _declared(kind)
 
     def of_default(name: str, value: Any) -> bool:

@@ -243,8 +243,8 @@ class CrossFit:
         assert table.folds is not None
         each, repeats, networks = [], len(table.folds) // len(self.kinds), 0
         for i, options in enumerate(self.kinds):
-            own = replace(problem, networks=problem.networks._with({**options, "vary": None}))
-            inside = session.within(f"kind-{i}", **options, vary=None)
+            own = replace(problem, networks=problem.networks._with({**options, "candidates": None}))
+            inside = session.within(f"kind-{i}", **options, candidates=None)
             seed = fold_in(table.seed, "kind", i) if i else table.seed
             fitted, seen, _ = self.judge(own, replace(table, folds=table.folds[:repeats], seed=seed), inside)
             each.append((replace(fitted, lost=tuple(networks + k for k in fitted.lost)), seen))

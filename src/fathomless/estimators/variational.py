@@ -123,7 +123,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             search,
             self._choice("structure_from") == "elbo",
             free,
-            tuple(expand_candidates(self.vary)),
+            tuple(expand_candidates(self.candidates)),
             given,
         )
 
@@ -157,11 +157,11 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         """Return the split of rows for a search and networks of so many multiplications for a row, by their columns."""
         if stream:
             return self._plan_of_stream(count)
-        members, copies = self._members(search, multiplications, count, inputs), len(expand_candidates(self.vary))
+        members, copies = self._members(search, multiplications, count, inputs), len(expand_candidates(self.candidates))
         if copies > 1 and members == 1:
             raise DataError(
-                f"vary={self.vary!r} was given, and one network would be trained; kinds are weighed by rows that "
-                "they have not seen: set cv above 1, or leave vary out"
+                f"candidates={self.candidates!r} was given, and one network would be trained; candidates are weighed by "
+                "out-of-fold rows: set cv above 1, or leave candidates out"
             )
         folds = self._folds()
         if members == 1:

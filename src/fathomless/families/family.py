@@ -42,6 +42,8 @@ class Family:
         Whether its regressions have a noise whose law is an option; else the posterior has it.
     progress : mapping of str to str
         Columns of the history that a progress bar shows, with the words for them.
+    alias : str, optional
+        Short name, which the command line accepts too.
     fitted : None
         Not used since version 0.1.0, and refused with the change to make.
     """
@@ -58,6 +60,7 @@ class Family:
     findings: str | None = None
     noise: bool = True
     progress: Mapping[str, str] = field(default_factory=dict)
+    alias: str | None = None
     fitted: str | None = None
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "estimator_class",
     "families",
     "family_of",
+    "full_name",
     "load",
     "options",
     "predictor",
@@ -81,6 +82,17 @@ def _families(_: tuple[str, ...]) -> dict[str, Family]:
             raise DataError(f"{whose} is {family!r:.80}; a Family is allowed, under another name than {known}")
         found[family.name] = family
     return found
+
+
+def full_name(name: str) -> str:
+    """Return the name of the family with this name or alias; the argument itself if there is none.
+
+    Examples
+    --------
+    >>> full_name("dun"), full_name("depth")
+    ('depth-uncertainty', 'depth')
+    """
+    return next((family.name for family in families().values() if family.alias == name), name)
 
 
 def estimator_class(place: str) -> "type[Estimator]":

@@ -161,7 +161,7 @@ def test_what_it_is_not_for_is_refused() -> None:
     with pytest.raises(DataError, match="batch statistics"):
         laplace_posterior(batch, Gaussian(noise=1.0), Rows(x, y), torch.ones(5))
     wide = nn.Linear(2, 9000)
-    with pytest.raises(DataError, match="use head='laplace'"):
+    with pytest.raises(DataError, match="use last_layer='laplace'"):
         laplace_posterior(wide, Gaussian(9000, noise=1.0), Rows(x, y.expand(-1, 9000)), torch.ones(27_000))
 
 

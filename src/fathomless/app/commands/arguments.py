@@ -14,7 +14,8 @@ from fathomless import __version__
 from fathomless.app.commands.flags import add_option, flag_of, group_of, nested_arguments, old_arguments
 from fathomless.estimators.declaring import described
 from fathomless.estimators.options import ClassOptions, NoiseOptions
-from fathomless.families.registry import families, options
+from fathomless.families.family import Family
+from fathomless.families.registry import families, full_name, options
 from fathomless.system.terminal import plain
 
 __all__ = ["form", "parser"]
@@ -364,6 +365,12 @@ def _watching_arguments(run: Any) -> None:
     )
 
 
+def _listed(family: Family) -> str:
+    """Return the name, the short name and the title of a family, for the help."""
+    title = family.title if family.alias is None else f"{family.title} (short: {family.alias})"
+    return textwrap.fill(f"  {family.name:<19}{title}", 78, subsequent_indent=" " * 21)
+
+
 def _fit_parser(names: Any, run: Command) -> None:
     parser = _command(names, "fit", run, "fit a network to a table", "DATA --target COLUMN [options]")
     first = parser.add_argument_group("what matters most")
@@ -376,13 +383,12 @@ def _fit_parser(names: Any, run: Command) -> None:
     first.add_argument(
         "--structure",
         default="depth",
+        type=full_name,
         choices=tuple(families()),
         metavar="NAME",
         help="of the network, one of those below (default: depth)",
     )
-    parser.epilog = "structures:\n" + "\n".join(
-        textwrap.fill(f"  {one.name:<12}{one.title}", 78, subsequent_indent=" " * 14) for one in families().values()
-    )
+    parser.epilog = "structures:\n" + "\n".join(_listed(one) for one in families().values())
     declared: dict[str, dict[str, Field[Any]]] = {}  # option -> structure -> its declaration there
     texts: dict[str, str] = {}
     for structure, family in families().items():

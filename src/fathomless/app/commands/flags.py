@@ -2,13 +2,13 @@
 
 import argparse
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
 
 from fathomless.estimators.declaring import described, having_option, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
-from fathomless.estimators.renamed import moved, renaming
+from fathomless.estimators.renamed import moved, rename, renamed, renaming
 from fathomless.families.family import Family
 from fathomless.families.registry import families, options
 from fathomless.system import checks
@@ -44,7 +44,7 @@ def spoken(message: str) -> str:
     every = ((family, task) for family in found.values() for task in family.tasks)
     known = {name for family, task in every for name in options(family, task)} | {"methods"}
     known |= {name for family in found.values() for name, *_ in nested_options(options_of(family.options))}
-    known |= {old for family in found.values() for old in moved(family.options)}
+    known |= {old for family in found.values() for old in (*moved(family.options), *renamed(family.options))}
     speakers = {f"{name}: " for family in found.values() for name in family.estimators}
     message = next((message.removeprefix(one) for one in speakers if message.startswith(one)), message)
 
@@ -138,6 +138,13 @@ def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]
     flags = []
     for family in families().values():
         inner = {name: option for name, _, _, option in nested_options(options_of(family.options))}
+        plain = {option.name: option for option in options_of(family.options)}
+        for old, new in renamed(family.options).items():
+            if old not in known and plain[new.name].metadata["kind"] != "object":
+                known.add(old)
+                add_option(parser, flag_of(old), old, {family.name: plain[new.name]}, "").help = argparse.SUPPRESS
+                _accept_also(parser._option_string_actions[flag_of(old)], new.values)
+                flags.append(flag_of(old))
         for old, place in moved(family.options).items():
             declared = inner[place.nested]
             if old in known:
@@ -147,6 +154,12 @@ def old_arguments(parser: argparse.ArgumentParser, known: set[str]) -> list[str]
                 add_option(parser, flag_of(old), old, {family.name: declared}, "").help = argparse.SUPPRESS
                 flags.append(flag_of(old))
     return flags
+
+
+def _accept_also(action: argparse.Action, names: Iterable[str]) -> None:
+    """Let the flag of a renamed option take the old names of its values too."""
+    if action.choices is not None:
+        action.choices = (*action.choices, *names)
 
 
 def _also(action: argparse.Action | None, declared: "Field[Any]") -> None:
@@ -258,8 +271,10 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
         allowed.
     """
     declared = _declared(family, task)
-    found = renaming(family.options, {name.rpartition(".")[2]: value for name, value in asked.items()})
-    if foreign := sorted(set(asked) - set(declared) - set(moved(family.options))):
+    options_given, old_names = rename(family.options, {name.rpartition(".")[2]: v for name, v in asked.items()})
+    found = renaming(family.options, options_given)
+    old_places = {*moved(family.options), *renamed(family.options)}
+    if foreign := sorted(set(asked) - set(declared) - old_places):
         raise DataError(_foreign(foreign[0], family.name))
     for name in asked:
         prefix, _, nested = name.rpartition(".")
@@ -277,6 +292,7 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
     for name, value in wanted.items():  # now, before a run begins
         checks.option(name, value, **metadata[name])
     said = [f"{flag_of(old)} is deprecated; use {flag_of(place.nested)}" for old, place in found.effective.items()]
+    said += [f"{flag_of(old)} is deprecated; use {flag_of(renamed(family.options)[old].name)}" for old in old_names]
     for old, place in found.idle.items():
         needed = f"{flag_of(place.option)} {place.choice}"
         said.append(f"{flag_of(old)} is deprecated, and has no effect without {needed}; use {flag_of(place.nested)}")

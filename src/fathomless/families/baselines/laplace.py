@@ -116,7 +116,7 @@ def laplace_posterior(
         raise DataError(
             f"Laplace's approximation was asked for {size:,} weights and {len(rows):,} rows; up to {_LARGEST:,} "
             f"weights, or {_LARGEST:,} rows times outputs with {_NUMBERS:,} numbers in all, are allowed: make the "
-            "network narrower, or use head='laplace'"
+            "network narrower, or use last_layer='laplace'"
         )
     scale, parts = scale.double(), []
     gram = scale.new_zeros(0, 0) if wide else scale.new_zeros(size, size)

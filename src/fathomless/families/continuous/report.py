@@ -337,8 +337,8 @@ def _as_before(summary: FitSummary, model: ContinuousDepth, nats: float) -> Iter
             "The paths of the weights are those of the prior",
             f"Their divergence from it is {nats:.2g} nats: the data did not change how weights move with depth, and "
             "predictions have the prior's noise of the paths.",
-            f"Raise {summary.now('epochs')}, or set {summary.now('path__rate')} to a smaller number: paths then have less "
-            "noise before the data.",
+            f"Raise {summary.now('epochs')}, or set {summary.now('path__rate')} to a smaller number: the prior of "
+            "paths then has less noise.",
         )
 
 

@@ -131,5 +131,5 @@ def _refuse_drawn(model: UnboundedDepth, what: str, *, heads: bool) -> None:
     _refuse_several(model, what)
     own = [head for head in model.heads.values() if not (heads and isinstance(head, GaussianHead))]
     if any(isinstance(part, BayesianLayer) for part in (*model.layers.values(), *own, model.readout)):
-        needed = "weights='map'" if heads else "weights='map' and head='point'"
+        needed = "weights='map'" if heads else "weights='map' and last_layer='point'"
         raise DepthError(f"{what} was called on a model whose weights are drawn; it needs {needed}")

@@ -54,8 +54,8 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         Which single depth predicts the held-out rows best (pseudo-BMA+), where `depth_posterior_` is the mixture that
         does; empty if the evidence bound decided.
     kinds_ : list of dict
-        Of several kinds of network (`vary`): the "options" of each, its "weight" and how many "networks" it has; else
-        empty.
+        Options, "weight" and number of "networks" of each candidate architecture (`candidates`); empty without
+        candidates.
     """
 
     fit_diagnostics_: CrossFitDiagnostics

@@ -111,13 +111,14 @@ class Hamiltonian:
         train, several = table.train, isinstance(self.start, CrossFit) and len(self.start.kinds) > 1
         if not isinstance(train, Rows) or ranks().count > 1 or several:
             raise DataError(
-                "weights='hmc' was given with a stream, several processes, or kinds of network (vary); weights are "
-                "sampled of a table, by one process, for one kind: leave the other out"
+                "weights='hmc' was given with a stream, several processes, or several candidate architectures "
+                "(candidates); weights are sampled for a table, by one process, for one architecture: leave the other "
+                "option out"
             )
         if problem.head != "point":
             raise DataError(
-                f"weights='hmc' was given with head={problem.head!r}; sampled heads have a posterior already: leave "
-                "head out"
+                f"weights='hmc' was given with last_layer={problem.head!r}; sampled heads have a posterior "
+                "already: leave last_layer out"
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)

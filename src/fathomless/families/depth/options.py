@@ -58,10 +58,10 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
         weights that are sampled by Hamiltonian Monte Carlo with hierarchical scales, from the networks of a fit: the
         best predictions there are for tables of a few hundred rows, at the price of a minute or more. Options of the
         chains are those of :class:`~fathomless.estimators.values.HMC`.
-    head : {"auto", "point", "laplace", "bayes"}
+    last_layer : {"auto", "point", "laplace", "conjugate"}
         Of point estimates, what the last linear map of every depth is: a point estimate; its posterior given the
         features that the network computes, around the trained head ("laplace"); or that posterior with its own mean
-        ("bayes", for numbers alone). Such heads are drawn `weight_draws` times in predictions, and doubt about them
+        ("conjugate", for numbers alone). Such heads are drawn `weight_draws` times in predictions, and doubt about them
         grows away from the data. "auto" is "point".
     weight_prior : float or WeightPrior
         Standard deviation of the prior of every weight; or a prior that follows the shape of the layers. Sampled
@@ -78,5 +78,5 @@ class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
     min_depth: int = option(0, "whole", least=0)
     max_depth: "int | None" = option(None, "whole", None, least=0)
     weights: "str | HMC" = option("map", "choice", names=("map", "meanfield", "sparse", "hmc"), values={"hmc": HMC})
-    head: str = option("auto", "choice", names=("auto", "point", "laplace", "bayes"))
+    last_layer: str = option("auto", "choice", names=("auto", "point", "laplace", "conjugate"))
     weight_prior: "float | WeightPrior" = option(1.0, "real", object)

@@ -230,8 +230,8 @@ def _on_its_way(summary: FitSummary) -> Iterator[Finding]:
     if not drift:
         return
     pace = (
-        f"In the end its mean was {summary.history[-1]['mean_depth']:.1f} and went almost always in one direction; at the "
-        f"pace of the last half, another training would take it by {drift:+.1f} layers."
+        f"Its last mean was {summary.history[-1]['mean_depth']:.1f}, and it changed almost always in one direction. At "
+        f"the rate of the last half, another training would change it by {drift:+.1f} layers."
     )
     if summary.stopped:
         natural = (
@@ -266,7 +266,7 @@ def _near_its_start(summary: FitSummary, model: UnboundedDepth) -> Iterator[Find
             "Depth stayed near its start",
             f"The parameter of its law could move by {how_far.travel:.2g} in this training, and {how_far.distance:.2g} "
             f"lead from its start to the mean of the prior, {how_far.prior_mean:.2g}: the mean depth of "
-            f"{summary.estimator.structure_.statistics['mean_depth']:.1f} says more of where it began than of the data.",
+            f"{summary.estimator.structure_.statistics['mean_depth']:.1f} depends more on its start than on the data.",
             f"If the depth itself matters, compare with another start, {start}, or raise {rate}.",
         )
 

@@ -149,6 +149,6 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
         yield Finding(
             "advice",
             "Few candidates for so many dimensions",
-            f"{kept} networks span a latent space of {summary.estimator.latent_dim_} dimensions; four each are sensible.",
+            f"{kept} networks span a latent space of {summary.estimator.latent_dim_} dimensions; use four for each.",
             f"Lower {summary.now('latent_dim')}, or raise {summary.now('candidates')}.",
         )

@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 #: What the mean of a normal head is: the trained head, or that of the posterior.
-HEADS = ("laplace", "bayes")
+HEADS = ("laplace", "conjugate")
 
 _CHUNK = 8192  # rows at once
 _LOW, _HIGH = 1e-4, 1e4  # between which the precision of the prior is looked for
@@ -184,12 +184,12 @@ def head_posterior(
         Sums over the rows.
     trained : Tensor, shape (K, P)
         The head that was trained: weights, and the bias last.
-    kind : {"laplace", "bayes"}
+    kind : {"laplace", "conjugate"}
         Whether the mean is the trained head, or the mean of the posterior under Gaussian noise.
     precision : float, optional
         α; the one of greatest evidence by default.
     """
-    checks.choice("head", kind, HEADS)
+    checks.choice("last_layer", kind, HEADS)
     eigenvalues, basis = torch.linalg.eigh(statistics.gram)  # (G, P), (G, P, P)
     eigenvalues = eigenvalues.clamp(min=0.0)
     information = statistics.information / statistics.count
@@ -199,20 +199,20 @@ def head_posterior(
         strength, mixing = torch.linalg.eigh(information)
     data = strength.clamp(min=0.0)[:, None] * eigenvalues  # (K, P) γ λ
     size, square = data.numel(), trained.double().square().sum()
-    bayes = kind == "bayes"
+    conjugate = kind == "conjugate"
     # b in the eigenbasis: with diagonal information, as all noise has, outputs are their own eigenvectors
-    b = strength[:, None] * (basis.mT @ statistics.cross[:, :, None])[:, :, 0] if bayes else torch.zeros_like(data)
+    b = strength[:, None] * (basis.mT @ statistics.cross[:, :, None])[:, :, 0] if conjugate else torch.zeros_like(data)
 
     def evidence(log_alpha: Tensor) -> Tensor:
         alpha = log_alpha.exp()[:, None, None]
         total = data + alpha  # (points, K, P)
-        fit = (b.square() / total).sum((1, 2)) if bayes else -alpha[:, 0, 0] * square
+        fit = (b.square() / total).sum((1, 2)) if conjugate else -alpha[:, 0, 0] * square
         value: Tensor = 0.5 * (size * log_alpha - total.log().sum((1, 2)) + fit)
         return value
 
     alpha = greatest_evidence(evidence, data) if precision is None else precision
     total = data + alpha
-    mean = (basis @ (b / total)[:, :, None])[:, :, 0] if bayes else trained.double()
+    mean = (basis @ (b / total)[:, :, None])[:, :, 0] if conjugate else trained.double()
     return HeadPosterior(mean, basis, mixing, total.rsqrt(), alpha)
 
 
@@ -253,7 +253,7 @@ def with_posterior(model: Model, likelihood: Likelihood, rows: Rows | Stream, ki
     ----------
     model, likelihood, rows
         As for :func:`head_statistics`.
-    kind : {"laplace", "bayes"}
+    kind : {"laplace", "conjugate"}
         What its mean is.
 
     Raises
@@ -296,27 +296,27 @@ def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> 
     ------
     DataError
         For heads that are not linear or are shared, weights that are drawn, a likelihood without a scale or classes,
-        and for "bayes" a likelihood under which the posterior has no mean in closed form.
+        and for "conjugate" a likelihood under which the posterior has no mean in closed form.
     """
     if not isinstance(model, LinearHeads):
-        raise lacks(model, LinearHeads, f"head={kind!r}", "set head='point'")
+        raise lacks(model, LinearHeads, f"last_layer={kind!r}", "set last_layer='point'")
     found = model.heads_in_use()
     linear = {number: head for number, head in found.items() if type(head) is nn.Linear and head.bias is not None}
     if len(linear) < len(found):
         kinds = sorted({type(head).__name__ for number, head in found.items() if number not in linear})
         raise DataError(
-            f"head={kind!r} was given for heads of type {', '.join(kinds)}; nn.Linear with a bias, and weights='map', "
-            "are needed: set head='point'"
+            f"last_layer={kind!r} was given for heads of type {', '.join(kinds)}; nn.Linear with a bias, and "
+            "weights='map', are needed: set last_layer='point'"
         )
     if not isinstance(likelihood, Categorical | LocationScale):
         raise DataError(
-            f"head={kind!r} was given with {type(likelihood).__name__} as likelihood; a noise with a scale, or "
-            "classes, are allowed: set head='point'"
+            f"last_layer={kind!r} was given with {type(likelihood).__name__} as likelihood; a noise with a scale, or "
+            "classes, are allowed: set last_layer='point'"
         )
-    if kind == "bayes" and isinstance(likelihood, Categorical | Laplace):
+    if kind == "conjugate" and isinstance(likelihood, Categorical | Laplace):
         raise DataError(
-            f"head='bayes' was given with {type(likelihood).__name__} as likelihood, under which the mean of a head is "
-            "in no closed form; head='laplace' keeps the trained head as the mean"
+            f"last_layer='conjugate' was given with {type(likelihood).__name__} as likelihood, under which the mean of "
+            "a head has no closed form; last_layer='laplace' keeps the trained head as the mean"
         )
     return linear
 

@@ -1,0 +1,21 @@
+"""Warn of files with more than 800 lines: each should have one theme. A guideline, run by ``make lint``."""
+
+from pathlib import Path
+
+CLONE = Path(__file__).parents[2]
+MOST = 800
+
+
+def main() -> None:
+    """Print a line for each long file."""
+    for folder in ("src", "tests", "experiments", "benchmarks"):
+        for path in sorted((CLONE / folder).rglob("*.py")):
+            lines = path.read_text(encoding="utf-8").count("\n")
+            if lines > MOST:
+                print(
+                    f"warning: {path.relative_to(CLONE)} has {lines} lines (guideline: {MOST}); does it have one theme?"
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,7 @@ from fathomless import (
 )
 from fathomless.system import io, memory
 from fathomless.system.errors import DataError, FathomlessError, FileError
-from fathomless.system.terminal import plain
+from fathomless.system.terminal import escape_control
 from fathomless.tables.files import read
 from fathomless.tables.writers import writer
 from quick_fits import problem
@@ -64,7 +64,7 @@ def test_names_reach_the_terminal_without_control_characters(call: Call, workpla
         said,
     ):
         assert not set(one.out + one.err) & set("\x1b\x07\u202e")
-    assert plain("tab\tand\nline") == "tab\tand\nline"
+    assert escape_control("tab\tand\nline") == "tab\tand\nline"
 
 
 def test_closed_standard_output_is_told(call: Call, data_csv: None) -> None:

@@ -15,7 +15,7 @@ from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.inference.runs.run import Run
 from fathomless.system import io
 from fathomless.system.errors import DataWarning, PausedError
-from fathomless.system.locks import LOCK, writing
+from fathomless.system.locks import LOCK, hold_folder
 from run_folders import FIT, write_table
 
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
@@ -30,7 +30,7 @@ def test_a_run_that_is_being_written_is_left_alone(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "run" / LOCK).exists()
     before = {path.name: path.stat().st_mtime_ns for path in Path("run").iterdir()}
     compare = ["compare", "data.csv", "--target", "price", "--methods", "constant", "--folds", "2", "--out", "run"]
-    with writing("run"):
+    with hold_folder("run"):
         for words in ([*SHORT, "--overwrite"], [*SHORT, "--resume"], ["evaluate", "run", "data.csv"], compare):
             said = call(*words)
             assert said.code == 2

@@ -26,7 +26,7 @@ from fathomless import (
 from fathomless.estimators import exporting
 from fathomless.posterior.mixtures import Mixture, Normal, StudentT
 from fathomless.system.errors import DataError
-from fathomless.system.tracing import program
+from fathomless.system.tracing import trace
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -204,15 +204,15 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
         estimator.export(tmp_path / "model.pkl")
     with pytest.raises(DataError, match="probabilities between 0 and 1 are allowed"):
         estimator.to_module(levels=[1.0])
-    with pytest.raises(DataError, match="chooses its steps by the values of the rows"):
-        program(lambda x: x * 2.0 if bool((x > 0.0).any()) else x, torch.ones(3, 2))
+    with pytest.raises(DataError, match="depend on the values of the rows"):
+        trace(lambda x: x * 2.0 if bool((x > 0.0).any()) else x, torch.ones(3, 2))
     with pytest.raises(DataError, match="draws numbers for each row"):
-        program(lambda x: x + torch.randn(x.shape, generator=torch.Generator()), torch.ones(3, 2))
+        trace(lambda x: x + torch.randn(x.shape, generator=torch.Generator()), torch.ones(3, 2))
 
 
 def test_a_program_keeps_rows_in_one_piece() -> None:
     x = torch.randn(9, 2, generator=torch.Generator().manual_seed(0))
-    written = program(lambda x: torch.cat([part.cumsum(1) for part in x.split(4)]), x[:3])
+    written = trace(lambda x: torch.cat([part.cumsum(1) for part in x.split(4)]), x[:3])
     assert torch.equal(written(x), x.cumsum(1))
-    masked = program(lambda x: x.new_zeros(2, 2).fill_diagonal_(2.0) @ x.T, x[:3])
+    masked = trace(lambda x: x.new_zeros(2, 2).fill_diagonal_(2.0) @ x.T, x[:3])
     assert torch.equal(masked(x)[0], 2.0 * x[:, 0])

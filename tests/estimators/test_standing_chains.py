@@ -110,7 +110,9 @@ def test_a_history_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_marks_are_undone_and_nothing_else_is_touched() -> None:
     plain = {"a": [1.0, 2, "inf", None, True, {"b": ()}], "float": 1.0, "c": {"float": "other"}}
-    assert nonfinite.restored(plain) == {**plain, "a": [1.0, 2, "inf", None, True, {"b": []}]}
+    assert nonfinite.decode_nonfinite(plain) == {**plain, "a": [1.0, 2, "inf", None, True, {"b": []}]}
     odd = {"a": [math.inf, {"b": -math.inf}], "c": math.nan}
-    assert repr(nonfinite.restored(json.loads(json.dumps(nonfinite.marked(odd), allow_nan=False)))) == repr(odd)
+    assert repr(
+        nonfinite.decode_nonfinite(json.loads(json.dumps(nonfinite.encode_nonfinite(odd), allow_nan=False)))
+    ) == repr(odd)
     assert diagnose([[0.0] * 4, [math.inf] * 4]).constant is False

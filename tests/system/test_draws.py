@@ -57,9 +57,9 @@ def test_draws_have_their_laws() -> None:
 
 def test_a_failed_allocation_says_what_to_do() -> None:
     message = r"no memory left \(.*can't allocate memory.*\); lower width"
-    with pytest.raises(DataError, match=message), memory.told("lower width"):
+    with pytest.raises(DataError, match=message), memory.explain_out_of_memory("lower width"):
         torch.empty(1 << 60)
-    with pytest.raises(RuntimeError, match="something else"), memory.told("lower width"):
+    with pytest.raises(RuntimeError, match="something else"), memory.explain_out_of_memory("lower width"):
         raise RuntimeError("something else")
-    with pytest.raises(DataError, match="out of memory"), memory.told("lower width"):
+    with pytest.raises(DataError, match="out of memory"), memory.explain_out_of_memory("lower width"):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...")

@@ -11,7 +11,7 @@ import pytest
 
 from fathomless.system import locks
 from fathomless.system.errors import FileError
-from fathomless.system.locks import LOCK, writing
+from fathomless.system.locks import LOCK, hold_folder
 
 HOLD = """
 import sys, time
@@ -38,14 +38,14 @@ def test_a_second_writer_is_told_who_the_first_is_and_a_killed_one_holds_nothing
         assert told == {"pid": holder.pid, "host": platform.node()}
         with (
             pytest.raises(FileError, match=rf"another process \(number {holder.pid} on .*wait until"),
-            writing(tmp_path / "run"),
+            hold_folder(tmp_path / "run"),
         ):
             pass
     finally:
         holder.kill()
         holder.communicate()
     assert (tmp_path / "run" / LOCK).exists()  # which nobody holds
-    with writing(tmp_path / "run"):
+    with hold_folder(tmp_path / "run"):
         assert json.loads((tmp_path / "run" / LOCK).read_text())["pid"] == os.getpid()
         (tmp_path / "run" / "a").write_text("a")
     assert os.listdir(tmp_path / "run") == ["a"]
@@ -53,13 +53,13 @@ def test_a_second_writer_is_told_who_the_first_is_and_a_killed_one_holds_nothing
 
 def test_a_folder_in_which_nothing_was_written_goes_and_a_waiting_writer_comes_next(tmp_path: Path) -> None:
     with (
-        writing(tmp_path / "run"),
+        hold_folder(tmp_path / "run"),
         pytest.raises(FileError, match="another process"),
-        writing(tmp_path / "run", wait=0.12),  # also another one of this process
+        hold_folder(tmp_path / "run", wait=0.12),  # also another one of this process
     ):
         pass
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ZeroDivisionError), writing(tmp_path / "run"):
+    with pytest.raises(ZeroDivisionError), hold_folder(tmp_path / "run"):
         1 / 0  # noqa: B018
     assert not (tmp_path / "run").exists()
 
@@ -83,16 +83,16 @@ def test_without_locks_of_the_system_the_file_decides(tmp_path: Path, monkeypatc
         (tmp_path / LOCK).write_text(json.dumps({"pid": pid, "host": host}))
         (tmp_path / "a").write_text("a")
         if free:
-            with writing(tmp_path):
+            with hold_folder(tmp_path):
                 pass
             continue
-        with pytest.raises(FileError, match=f"number {pid} on"), writing(tmp_path):
+        with pytest.raises(FileError, match=f"number {pid} on"), hold_folder(tmp_path):
             pass
     for damaged in ("", "{", "[]", '{"pid": "x", "host": 1}'):
         (tmp_path / LOCK).write_text(damaged)
-        with writing(tmp_path):
+        with hold_folder(tmp_path):
             pass
-    assert locks._named(b"{") == "it has not said which"
+    assert locks._describe_owner(b"{") == "unknown"
 
 
 @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="this system opens links")
@@ -100,6 +100,6 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / LOCK).symlink_to(tmp_path / "precious")
-    with pytest.raises(FileError, match="cannot be written"), writing(tmp_path / "run"):
+    with pytest.raises(FileError, match="cannot be written"), hold_folder(tmp_path / "run"):
         pass
     assert (tmp_path / "precious").read_text() == "precious"

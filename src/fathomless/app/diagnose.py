@@ -134,8 +134,8 @@ def _hasty(summary: FitSummary) -> Iterator[Finding]:
         yield Finding(
             "advice",
             "The training stopped early",
-            f"It ended after {summary.estimator.n_iter_} of {summary.epochs} epochs and {len(scores)} validation scores. "
-            f"Score number {best} was the best; the fit has the state of that epoch.",
+            f"It ended after {summary.estimator.n_iter_} of {summary.epochs} epochs and {len(scores)} validation "
+            f"scores. Score number {best} was the best; the fit has the state of that epoch.",
             f"Raise {summary.now('patience')}{lower}. If nothing changes, the columns may say little about the target.",
         )
 

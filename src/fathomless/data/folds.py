@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fathomless.data.frames import split
 from fathomless.system.errors import DataError, DataWarning
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator, fold_in
 
 __all__ = [
@@ -182,7 +182,7 @@ def given_folds(folds: Any, rows: int, kept: Array | None = None) -> Tensor:
         numbers of folds.
     """
     try:
-        given = np.asarray(unmasked(folds))
+        given = np.asarray(unmask(folds))
     except ValueError as error:  # of lists of several lengths
         raise DataError(f"cv={folds!r:.80} was given; {_ALLOWED}") from error
     if given.ndim not in (1, 2) or given.shape[-1] != rows or not len(given) or given.dtype.kind not in "iu":

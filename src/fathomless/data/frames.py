@@ -48,7 +48,7 @@ from fathomless.data.schema import (
 from fathomless.system import memory
 from fathomless.system.draws import permutation
 from fathomless.system.errors import DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 
 __all__ = [
     "as_numbers",
@@ -235,7 +235,7 @@ class _Table:
 
 
 def _read_table(X: Any, names: Sequence[str] | None) -> _Table:
-    X = unmasked(X)
+    X = unmask(X)
     if isinstance(X, np.ndarray):
         if X.ndim != 2:
             raise DataError(f"X has shape {X.shape}; a table has two dimensions: use X.reshape(-1, 1) or (1, -1)")
@@ -290,7 +290,7 @@ def check_weight(weight: npt.NDArray[Any] | None, rows: int) -> tuple[Floats | N
     """Return the positive weights, the largest scaled to [1/2, 1), and which rows have them (None: all rows)."""
     if weight is None:
         return None, None
-    found = np.asarray(unmasked(weight), dtype=np.float64)
+    found = np.asarray(unmask(weight), dtype=np.float64)
     if found.shape != (rows,):
         raise DataError(f"weight has shape {found.shape}; one number for each of the {rows} rows is needed")
     bad = ~(np.isfinite(found) & (found >= 0))
@@ -347,7 +347,7 @@ def read_labels(y: Any) -> npt.NDArray[Any]:
 
 def read_vector(y: Any) -> npt.NDArray[Any]:
     """Read class labels as a one-dimensional array; None stands for a missing object."""
-    y = unmasked(y)
+    y = unmask(y)
     if isinstance(y, np.ndarray):
         values = _tight(y.tolist(), "object") if y.dtype.kind == "T" else y
     elif isinstance(y, list | tuple):
@@ -391,7 +391,7 @@ def read_target(y: Any) -> Floats:
     DataError
         For text, missing and infinite values, and targets without rows.
     """
-    y = unmasked(y)
+    y = unmask(y)
     if isinstance(y, np.ndarray | list | tuple):
         try:
             given = np.asarray(y)
@@ -531,7 +531,7 @@ def bundled(name: str) -> tuple[Floats, npt.NDArray[Any], tuple[str, ...], tuple
 
 def readable(y: Any) -> Any:
     """Return arrays, lists, series and frames as they are, masked arrays as plain ones, anything else as an array."""
-    y = unmasked(y)
+    y = unmask(y)
     native = eager(y, "y")
     y = y if isinstance(native, nw.DataFrame | nw.Series | list | tuple) else np.asarray(y)
     if isinstance(y, np.ndarray) and y.ndim == 0:
@@ -556,7 +556,7 @@ def merged(
 def take(rows: Any, index: npt.NDArray[Any] | slice) -> Any:
     """Return rows of an array, a list or a data frame, by position; of a masked array, as a plain one."""
     if isinstance(rows, np.ma.MaskedArray):
-        return unmasked(rows[index])
+        return unmask(rows[index])
     native = nw.from_native(rows, eager_only=True, allow_series=True, pass_through=True)
     if isinstance(native, nw.DataFrame | nw.Series):
         return native[index if isinstance(index, slice) else index.tolist()].to_native()

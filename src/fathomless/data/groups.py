@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fathomless.data.cells import WIDE, as_series, is_gap
 from fathomless.data.schema import rows_of
 from fathomless.system.errors import DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 
 __all__ = ["read_groups"]
 
@@ -34,7 +34,7 @@ def read_groups(groups: Any, rows: int) -> npt.NDArray[Any]:
     >>> read_groups([("a", 1), ("b", 1), ("a", 1)], 3)
     array([0, 1, 0])
     """
-    given = unmasked(groups)
+    given = unmask(groups)
     found = as_series(given, "groups")
     if found is not None:
         plain = found.dtype.is_numeric() and found.dtype not in WIDE and not found.is_null().any()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fathomless.data.cells import as_series, is_gap, series_cells
 from fathomless.data.schema import rows_of
 from fathomless.system.errors import DataError, DataWarning
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 
 __all__ = ["read_weight", "warn_of_sum"]
 
@@ -24,7 +24,7 @@ def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[Any] | 
     DataError
         For missing weights, and weights that are no numbers.
     """
-    given = as_series(unmasked(weight), name)
+    given = as_series(unmask(weight), name)
     if given is not None:
         cells = series_cells(name, given)
         if cells.kind not in ("numeric", "boolean", "empty"):
@@ -33,7 +33,7 @@ def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[Any] | 
         found = 0.5 * (found + 1.0) if cells.kind == "boolean" else found
     else:
         try:
-            found = np.asarray(unmasked(weight))
+            found = np.asarray(unmask(weight))
             if found.dtype.kind == "O":
                 found = np.array([np.nan if is_gap(value) else value for value in found.tolist()])
             found = found.astype(np.float64)

@@ -25,7 +25,7 @@ from fathomless.data.schema import MISSING, UNSEEN, Floats, Moments, Schema, Tal
 from fathomless.data.targets import ClassLabels, LabelTally, Target, TargetScale, TargetTally
 from fathomless.system import memory
 from fathomless.system.errors import DataError, FileError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator
 from fathomless.tables import files as tables
 from fathomless.tables.readers import fingerprint, mapped
@@ -226,7 +226,7 @@ def parquet(
 def _opened(given: Array | File | Sequence[Array | File]) -> list[Array]:
     found: list[Array] = []
     for part in given if isinstance(given, list | tuple) else [given]:
-        array = mapped(part) if isinstance(part, str | os.PathLike) else unmasked(part)
+        array = mapped(part) if isinstance(part, str | os.PathLike) else unmask(part)
         if not isinstance(array, np.ndarray) or array.ndim == 0:
             raise DataError(f"a {type(part).__name__} was given; arrays, and paths of .npy files, are allowed")
         found.append(array)

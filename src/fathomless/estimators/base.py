@@ -65,9 +65,9 @@ from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
 from fathomless.system import checks, io, memory, nonfinite
 from fathomless.system.errors import ConvergenceWarning, DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 from fathomless.system.rng import as_seed, building
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["Estimator", "PredictiveEstimator", "require_fitted"]
 
@@ -321,7 +321,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _table(self, X: Any, reset: bool) -> Any:
         """Check a table as scikit-learn does; set the names of its columns if `reset`."""
-        X = unmasked(X)
+        X = unmask(X)
         if is_frame(X):
             with saving.explained():
                 validate_data(self, X, reset=reset, skip_check_array=True)
@@ -335,7 +335,12 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
         """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
-        with recording(), _restored_on_error(self), named(type(self).__name__), memory.told(_SMALLER):
+        with (
+            enable_gradients(),
+            _restored_on_error(self),
+            named(type(self).__name__),
+            memory.explain_out_of_memory(_SMALLER),
+        ):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
             self._take_over(prepared, fitted)
@@ -447,7 +452,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         saved = io.load(path, kinds={cls.__name__})
         given, changed = read_options(saved, path, cls, functions)
         own, classes = {option.name for option in options_of(cls)}, cls._saved_values()
-        with saving.foreign(path), recording(), building(0):
+        with saving.foreign(path), enable_gradients(), building(0):
             known = saving.current(given, own)
             estimator = cls(**{**saving.decoded(known, classes), **functions})
             estimator._check_options()
@@ -501,10 +506,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "layout": blueprint_of(self.model_),
             "dtype": str(self.model_.dtype).removeprefix("torch."),
             "seed": self.seed_,
-            "history": nonfinite.marked(self.history_),
+            "history": nonfinite.encode_nonfinite(self.history_),
             "n_iter": self.n_iter_,
-            "validation_score": nonfinite.marked(self._score),
-            "weighing": nonfinite.marked(self.fit_diagnostics_.to_json()),
+            "validation_score": nonfinite.encode_nonfinite(self._score),
+            "weighing": nonfinite.encode_nonfinite(self.fit_diagnostics_.to_json()),
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", ())),
             **({} if self.device_ == "cpu" else {"device": self.device_}),

@@ -27,7 +27,7 @@ from fathomless.data.targets import (
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, Likelihood, StudentT
 from fathomless.system import checks
 from fathomless.system.errors import DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 
 __all__ = ["ClassTask", "ColumnOptions", "NumberTask", "Task", "by_class", "labels_of"]
 
@@ -146,7 +146,7 @@ class ClassTask(_Rows):
             return self.fit_target(y, weight)
         if classes is None:
             raise DataError("classes must be passed on the first call to partial_fit: all labels that will come")
-        return replace(fit_labels(np.repeat(np.asarray(unmasked(classes)), 2)), counts=())
+        return replace(fit_labels(np.repeat(np.asarray(unmask(classes)), 2)), counts=())
 
     @property
     def encodes(self) -> type[ClassLabels]:

@@ -33,7 +33,7 @@ from fathomless.posterior.model import Draws
 from fathomless.system import io
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
-from fathomless.system.tracing import program
+from fathomless.system.tracing import trace
 from fathomless.system.version import __version__
 
 __all__ = ["Exported", "described", "export", "module_of"]
@@ -89,7 +89,7 @@ def module_of(estimator: PredictiveEstimator, levels: Sequence[float]) -> fx.Gra
         f = draw(_encoded(estimator.schema_, x)).f
         return _told(f, log_weight, likelihood, estimator._task().units(estimator.target_), given, table)
 
-    return program(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
+    return trace(predict, torch.ones(_ROWS, len(estimator.schema_.columns), dtype=torch.float64))
 
 
 def described(estimator: PredictiveEstimator, levels: Sequence[float]) -> dict[str, Any]:

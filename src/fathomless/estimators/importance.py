@@ -18,7 +18,7 @@ from fathomless.estimators.base import PredictiveEstimator
 from fathomless.estimators.predictor import AnyPredictive
 from fathomless.posterior.distributions import ContinuousPredictive
 from fathomless.system.errors import DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 from fathomless.system.rng import fold_in
 
 __all__ = ["Dependence", "Importance", "dependence", "importance", "row_groups"]
@@ -109,7 +109,7 @@ def importance(
     if len(X) < 2 or repeats < 1:
         raise DataError(f"{len(X)} rows and {repeats} repeats were given; 2 and 1 are the least that can be shuffled")
     x = encode(estimator.schema_, X)
-    y = read_target(y) if isinstance(estimator.target_, TargetScale) else np.asarray(unmasked(y))
+    y = read_target(y) if isinstance(estimator.target_, TargetScale) else np.asarray(unmask(y))
     before = _log_density(estimator, x, y, fold)
     random = np.random.default_rng(fold_in(random_state, "shuffle"))
     names, spans = zip(*_spans(estimator.schema_), strict=True)

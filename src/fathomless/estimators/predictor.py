@@ -31,9 +31,9 @@ from fathomless.posterior.predictive import concatenate, predictive
 from fathomless.posterior.structure import ListedPosterior, Structure
 from fathomless.system import bounds, checks, io, memory, nonfinite
 from fathomless.system.errors import DataError, DivergenceError, FileError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator, building, fold_in
-from fathomless.system.torch_state import recording, without_gradients
+from fathomless.system.torch_state import enable_gradients, without_gradients
 
 __all__ = [
     "PREDICTED_AT_ONCE",
@@ -148,7 +148,7 @@ class Predictor:
         for start in range(0, max(1, count), PREDICTED_AT_ONCE):
             found = encoded(slice(start, start + PREDICTED_AT_ONCE))
             # not around the yield: the mode is the caller's there
-            with memory.told("predict fewer rows at once, or set device='cpu'"), without_gradients():
+            with memory.explain_out_of_memory("predict fewer rows at once, or set device='cpu'"), without_gradients():
                 x = torch.as_tensor(found, dtype=self.model.dtype).to(device)
                 draws = self.model.draw(x, draws_each, as_generator(fold_in(self.seed, "predict")))
                 _check_finite(draws.f, start)
@@ -161,7 +161,7 @@ class Predictor:
         """Return the numbers of the networks that have not seen each row, (R, N)."""
         if fold is None:
             return None
-        given = np.asarray(unmasked(fold))
+        given = np.asarray(unmask(fold))
         if self.fold is None or not isinstance(self.model, Ensemble):
             raise DataError("fold was given, and no networks were cross-fitted; leave it out")
         members = self.fold.max(1, keepdims=True) + 1  # of each partition, since one that diverged is left out
@@ -255,7 +255,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
         device = networks._device()
     likelihood = task.likelihood(target, saved.tensors).to(device, dtype)
     networks._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-    diagnostics = networks.diagnostics_class.from_json(nonfinite.restored(meta.get("weighing", {})))
+    diagnostics = networks.diagnostics_class.from_json(nonfinite.decode_nonfinite(meta.get("weighing", {})))
     model = _models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
     model.to(device)  # with all that was rebuilt
@@ -277,9 +277,9 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
             weight_draws=networks.weight_draws,
             fold=saved.tensors["fold"].numpy() if "fold" in saved.tensors else None,
         ),
-        history=nonfinite.restored(meta["history"]),
+        history=nonfinite.decode_nonfinite(meta["history"]),
         n_iter=meta["n_iter"],
-        score=nonfinite.restored(meta["validation_score"]),
+        score=nonfinite.decode_nonfinite(meta["validation_score"]),
         held_out=saved.tensors["held_out"].numpy(),
         columns=meta["n_features_in"],
         names=tuple(meta["feature_names_in"]),
@@ -306,7 +306,7 @@ def _models(
         raise DataError(f"there is no option {min(unknown)!r}")
     numbers, built = sum(tensor.numel() for tensor in saved.tensors.values()), []
     bounds.check_counts(layout, numbers)
-    with bounds.at_most(numbers):
+    with bounds.limit_parameters(numbers):
         for kind in kinds:
             own = networks._with(kind.options)
             built += [own._build_model(inputs, likelihood, seed, dtype) for _ in range(kind.networks)]
@@ -364,7 +364,7 @@ def load_predictor(path: str | PathLike[str], name: str, family: type[Networks],
     """
     saved = io.load(path, kinds={name})
     given, changed = read_options(saved, path, family, {}, name)
-    with saving.foreign(path), recording(), building(0):
+    with saving.foreign(path), enable_gradients(), building(0):
         own = [option.name for option in options_of(family)]
         known = saving.current(given, own)
         networks = family(**saving.decoded({k: v for k, v in known.items() if k in own}, family._saved_values()))

@@ -16,7 +16,7 @@ from fathomless.data.rows import Rows, Stream
 from fathomless.estimators.declaring import OptionValue, shortened
 from fathomless.estimators.values import FoldArray, Splitter
 from fathomless.system.errors import DataError, FileError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 
 __all__ = [
     "FUNCTION",
@@ -154,7 +154,7 @@ def saved_folds(cv: Any, made: tuple[Any, Any]) -> Any:
                 "again, or set another cv"
             )
         cv = made[1]
-    return np.asarray(unmasked(cv)) if isinstance(cv, FoldArray) else cv
+    return np.asarray(unmask(cv)) if isinstance(cv, FoldArray) else cv
 
 
 def current(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

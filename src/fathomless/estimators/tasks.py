@@ -26,7 +26,7 @@ from fathomless.estimators.predictor import PREDICTED_AT_ONCE, Array
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.system import checks
 from fathomless.system.errors import DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 from fathomless.system.rng import as_generator
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
 
 def _unhidden(name: str, values: Any) -> Any:
     """Return a masked array as a plain one, if it hides nothing; anything else as it is."""
-    found = unmasked(values)
+    found = unmask(values)
     hidden = np.ma.getmaskarray(values) if found is not values and isinstance(values, np.ma.MaskedArray) else None
     if hidden is not None and hidden.any():
         rows = np.array(hidden.reshape(len(hidden), -1).any(axis=1))

@@ -23,7 +23,7 @@ from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.training import automatic_epochs
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.rng import fold_in
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["CrossFitEstimator", "OneNetwork", "VariationalEstimator", "fit_together"]
 
@@ -160,8 +160,8 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         members, copies = self._members(search, multiplications, count, inputs), len(expand_candidates(self.candidates))
         if copies > 1 and members == 1:
             raise DataError(
-                f"candidates={self.candidates!r} was given, and one network would be trained; candidates are weighed by "
-                "out-of-fold rows: set cv above 1, or leave candidates out"
+                f"candidates={self.candidates!r} was given, and one network would be trained; candidates are "
+                "weighed by out-of-fold rows: set cv above 1, or leave candidates out"
             )
         folds = self._folds()
         if members == 1:
@@ -207,7 +207,7 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         return automatic_members(count, multiplications(inputs), passes)
 
 
-@recording()
+@enable_gradients()
 def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tuple[Any, Any]]) -> None:
     """Fit estimators with equal options to tables with equally many rows, side by side.
 

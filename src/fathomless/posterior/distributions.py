@@ -25,7 +25,7 @@ from fathomless.posterior.uncertainty import Groups, Spread, Uncertainty, decomp
 from fathomless.system import checks
 from fathomless.system.draws import multinomial
 from fathomless.system.errors import DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 from fathomless.system.rng import Seed, as_generator
 
 __all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "check_alike", "doubles"]
@@ -539,7 +539,7 @@ class ClassPredictive(Predictive):
         return replace(self, log_p=torch.cat([chunk.log_p for chunk in chunks], 1))
 
     def _index(self, y: Values) -> Tensor:
-        given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(unmasked(y))
+        given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(unmask(y))
         if given.shape != self.shape:
             raise DataError(f"labels of shape {given.shape} were given; allowed is {self.shape}: one for each row")
         index_of = {label: index for index, label in enumerate(self.labels.tolist())}
@@ -596,5 +596,5 @@ def doubles(values: Values) -> Tensor:
     """Return numbers in double precision, on the CPU."""
     if isinstance(values, Tensor):
         return values.cpu().to(torch.float64)
-    copied = np.array(unmasked(values), dtype=np.float64)  # series and read-only arrays are no tensors
+    copied = np.array(unmask(values), dtype=np.float64)  # series and read-only arrays are no tensors
     return torch.as_tensor(copied, device="cpu")

@@ -13,7 +13,7 @@ from scipy import special
 from torch import Tensor
 
 from fathomless.system.errors import DataError
-from fathomless.system.masked import unmasked
+from fathomless.system.masked import unmask
 
 __all__ = [
     "accuracy",
@@ -311,14 +311,14 @@ def _expected_distance(mean: Floats, std: Floats) -> Floats:
 
 
 def _plain(values: Values) -> npt.NDArray[np.generic]:
-    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(unmasked(values))
+    array = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(unmask(values))
     if array.size == 0:
         raise DataError("an empty array was given; allowed is one row or more")
     return array
 
 
 def _floats(name: str, values: Values) -> Floats:
-    plain = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(unmasked(values))
+    plain = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(unmask(values))
     array = plain.astype(np.float64)
     if array.size == 0:
         raise DataError(f"{name} was given empty; allowed is one row or more")

@@ -1,1 +1,1 @@
-"""What everything may use: errors, random numbers, progress, memory, files, citations. Imports nothing of ours."""
+"""Foundations of all folders: errors, random numbers, progress, memory, files, citations. Imports no other folder."""

@@ -1,4 +1,4 @@
-"""Bounds of what is built from a file: its numbers make nothing that the tensors beside them cannot fill."""
+"""Limits on the objects that are built from a file: none is larger than the tensors of the file can fill."""
 
 import contextlib
 import threading
@@ -10,29 +10,29 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from fathomless.system.errors import DataError
 
-__all__ = ["at_most", "check_counts"]
+__all__ = ["check_counts", "limit_parameters"]
 
-_COUNTS = 100_000  # what a number may be, however few tensors there are
-_EACH = 8  # times that a number of the file may be made: ways to build a module go over others
-_SPARE = {"parameters": 1 << 10, "numbers": 1 << 20}  # that may be made beside those
+_COUNTS = 100_000  # largest number that is always allowed, even with few tensors
+_EACH = 8  # times that each number of the file may be allocated: building a module may pass through other modules
+_SPARE = {"parameters": 1 << 10, "numbers": 1 << 20}  # further parameters and numbers that may be allocated
 
 
 def check_counts(value: Any, numbers: int, name: str = "layout") -> None:
-    """Refuse whole numbers, and lengths of lists, that are greater than the numbers which a file holds.
+    """Refuse whole numbers, and lengths of lists, that exceed the number of elements in the tensors of a file.
 
     Parameters
     ----------
     value
-        Plain JSON, of which every whole number counts something.
+        Plain JSON in which every whole number is a count.
     numbers : int
-        In the tensors of the file.
+        Number of elements in the tensors of the file.
     name : str
-        Of the value, for messages.
+        Name of the value, for messages.
 
     Raises
     ------
     DataError
-        For the first of them, with its place.
+        For the first such number, with its place.
 
     Examples
     --------
@@ -44,37 +44,38 @@ def check_counts(value: Any, numbers: int, name: str = "layout") -> None:
     """
     most = max(numbers, _COUNTS)
     if isinstance(value, dict):
-        for key, one in value.items():
-            check_counts(one, numbers, f"{name}.{key}")
+        for key, entry in value.items():
+            check_counts(entry, numbers, f"{name}.{key}")
     elif isinstance(value, list):
         check_counts(len(value), numbers, f"the length of {name}")
-        for one in value:
-            check_counts(one, numbers, name)
+        for entry in value:
+            check_counts(entry, numbers, name)
     elif isinstance(value, int) and abs(value) > most:
         raise DataError(f"{name} is {value:,}, and its tensors hold {numbers:,} numbers")
 
 
 @contextlib.contextmanager
-def at_most(numbers: int) -> Iterator[None]:
-    """Refuse to build modules with many more parameters than a file has numbers for.
+def limit_parameters(numbers: int) -> Iterator[None]:
+    """Refuse to build modules with many more parameters than the tensors of a file can fill.
 
-    Parameters and their numbers count when a module takes them, as a rule before they are initialised. Modules that
-    other threads build meanwhile do not count.
+    Parameters and their elements are counted when they are registered, usually before they are initialised. Modules
+    that other threads build at the same time are not counted.
 
     Parameters
     ----------
     numbers : int
-        In the tensors of the file.
+        Number of elements in the tensors of the file.
 
     Raises
     ------
     DataError
-        When more is built.
+        If more is built.
     """
-    left, own = {kind: _EACH * numbers + spare for kind, spare in _SPARE.items()}, threading.get_ident()
+    left = {kind: _EACH * numbers + spare for kind, spare in _SPARE.items()}
+    this_thread = threading.get_ident()
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
-        if parameter is None or threading.get_ident() != own:
+        if parameter is None or threading.get_ident() != this_thread:
             return
         left["parameters"] -= 1
         left["numbers"] -= parameter.numel()

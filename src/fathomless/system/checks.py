@@ -1,6 +1,6 @@
-"""Checks of what a user gives: each says what was given, what is allowed, and what to do.
+"""Checks of user input. Messages say what was given, what is allowed, and what to do.
 
-Messages begin with the name and the value: ``width=0 was given; ...``.
+They begin with the name and the value: ``width=0 was given; ...``.
 """
 
 import math
@@ -11,14 +11,14 @@ from typing import Any, cast
 
 from fathomless.system.errors import DataError
 
-__all__ = ["choice", "flag", "interval", "option", "positive", "real", "returned", "scale", "whole"]
+__all__ = ["check_returned", "choice", "flag", "interval", "option", "positive", "real", "scale", "whole"]
 
-_MOST = 2**31 - 1  # of whole numbers
-_SCALES = (1e-10, 1e10)  # of standard deviations
+_MOST = 2**31 - 1  # largest whole number
+_SCALES = (1e-10, 1e10)  # range of standard deviations
 
 
 def whole(name: str, value: Any, *special: object, least: int = 1, most: int = _MOST) -> int:
-    """Return an option that must be a whole number; `special` are other values that the message names."""
+    """Return a value that must be a whole number; `special` are other values that the message names."""
     if not isinstance(value, Integral) or value < least:
         others = "".join(f", or {other!r}" for other in special)
         raise DataError(f"{name}={value!r} was given; at least {least} is needed, a whole number{others}")
@@ -28,7 +28,7 @@ def whole(name: str, value: Any, *special: object, least: int = 1, most: int = _
 
 
 def real(name: str, value: Any, *special: object) -> float:
-    """Return an option that must be a finite number; `special` are other values that the message names."""
+    """Return a value that must be a finite number; `special` are other values that the message names."""
     if not isinstance(value, Real) or not math.isfinite(value):
         others = "".join(f", or {other!r}" for other in special)
         raise DataError(f"{name}={value!r} was given; a finite number is allowed{others}")
@@ -36,7 +36,7 @@ def real(name: str, value: Any, *special: object) -> float:
 
 
 def positive(name: str, value: Any, *special: object) -> float:
-    """Return a number that must be positive and finite; `special` are other values that the message names."""
+    """Return a value that must be a positive, finite number; `special` are other values that the message names."""
     if not isinstance(value, Real) or not 0.0 < float(value) < math.inf:
         others = "".join(f", or {other!r}" for other in special)
         raise DataError(f"{name}={value!r} was given; a positive, finite number is allowed{others}")
@@ -44,7 +44,7 @@ def positive(name: str, value: Any, *special: object) -> float:
 
 
 def scale(name: str, value: Any, *special: object) -> float:
-    """Return a standard deviation, or what is squared like one, which single precision must hold with its inverse."""
+    """Return a standard deviation, or another number that is squared; single precision must hold it and its inverse."""
     number = positive(name, value, *special)
     least, most = _SCALES
     if not least <= number <= most:
@@ -53,7 +53,7 @@ def scale(name: str, value: Any, *special: object) -> float:
 
 
 def interval(name: str, value: Any, low: float, high: float, *, closed: bool = True) -> float:
-    """Return a number that must be in ``low <= value < high``, or without `closed` strictly between them."""
+    """Return a number that must satisfy ``low <= value < high``, or ``low < value < high`` without `closed`."""
     number = float(value) if isinstance(value, Real) else math.nan
     if not (low <= number < high if closed else low < number < high):
         if closed and high == math.inf:
@@ -64,7 +64,7 @@ def interval(name: str, value: Any, low: float, high: float, *, closed: bool = T
 
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
-    """Return a text that must be one of some."""
+    """Return a string that must be one of `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         *others, last = map(repr, allowed)
         listed = f"{', '.join(others)} and {last}" if others else last
@@ -74,13 +74,13 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
 
 def flag(name: str, value: Any) -> bool:
     """Return a value that must be true or false."""
-    if type(value).__name__ not in ("bool", "bool_"):  # Python's and NumPy's, which is not imported for it
+    if type(value).__name__ not in ("bool", "bool_"):  # of Python or NumPy; this module does not import NumPy
         raise DataError(f"{name}={value!r} was given; allowed are True and False")
     return bool(value)
 
 
-def returned(name: str, value: Any, kind: type) -> Any:
-    """Return what a function that a user gave returned, which must be of a kind."""
+def check_returned(name: str, value: Any, kind: type) -> Any:
+    """Return the result of a function of the user, which must be an instance of `kind`."""
     if not isinstance(value, kind):
         needed = f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
         raise DataError(f"{name} returned {value!r:.80}, a {type(value).__name__}; it must return {needed}")
@@ -99,28 +99,28 @@ def option(
     without: Sequence[str],
     usual: Any = None,
 ) -> None:
-    """Check an option against its declaration in :mod:`fathomless.estimators.declaring`, as far as it is plain.
+    """Check an option against its declaration in :mod:`fathomless.estimators.declaring`.
 
     Parameters
     ----------
     name, value
-        The option.
+        Name and value of the option.
     kind, special, least, most, names, values, without, usual
         As :func:`~fathomless.estimators.declaring.option` declares them; `usual` needs no check.
 
     Raises
     ------
     DataError
-        If it is not allowed, or an option of a value with options is not.
+        If the value, or an option nested in it, is not allowed.
     """
-    plain = [one for one in special if not isinstance(one, type)]
+    plain = [value for value in special if not isinstance(value, type)]
     if isinstance(value, tuple(values.values())):
-        _nested(name, value, without)
+        _check_nested(name, value, without)
         return
-    other = any(isinstance(value, one) if isinstance(one, type) else value is one for one in special)
+    other = any(isinstance(value, allowed) if isinstance(allowed, type) else value is allowed for allowed in special)
     if values and not other and (kind == "object" or (kind == "choice" and not isinstance(value, str))):
         _require_value(name, value, special, names, values)
-    if kind == "choice" and isinstance(value, str):  # others than texts are checked by whoever knows what they are
+    if kind == "choice" and isinstance(value, str):  # other types are checked by their users
         choice(name, value, names)
     if other:
         return
@@ -146,7 +146,7 @@ def option(
 def _require_value(
     name: str, value: Any, special: Sequence[Any], names: Sequence[str], values: Mapping[Any, type]
 ) -> None:
-    """Refuse what is neither a choice nor a value with options."""
+    """Raise an error that lists the choices and the classes of values."""
     if value is None and None in values:
         return
     classes = [f"{kind.__name__}(...)" for kind in values.values()]
@@ -157,7 +157,7 @@ def _require_value(
 
 
 class _Written(str):
-    """Text that messages show without quotation marks."""
+    """String that messages show without quotation marks."""
 
     __slots__ = ()
 
@@ -165,8 +165,8 @@ class _Written(str):
         return str(self)
 
 
-def _nested(name: str, value: Any, without: Sequence[str]) -> None:
-    """Check each option of a value."""
+def _check_nested(name: str, value: Any, without: Sequence[str]) -> None:
+    """Check each option of a value with options."""
     for inner in fields(cast(Any, value)):
         given = getattr(value, inner.name)
         if inner.name not in without:

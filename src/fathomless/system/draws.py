@@ -1,7 +1,7 @@
-"""Random numbers for tensors on any device, drawn where the generator is.
+"""Random numbers for tensors on any device, drawn on the device of the generator.
 
-A generator of the processor gives the same numbers for every device: they are drawn there and moved. What predicts
-draws so. One of the tensor's own device draws in place, which is faster; the steps of a training draw so.
+A CPU generator gives the same numbers for every device: they are drawn on the CPU and copied. Predictions use such
+generators. A generator on the device of the tensor draws in place, which is faster; training steps use these.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ def normal(like: Tensor, generator: torch.Generator | None, shape: Sequence[int]
     Parameters
     ----------
     like : Tensor
-        Gives the data type and the device, and the shape unless another is given.
+        Tensor with the data type and the device of the result, and its shape unless `shape` is given.
     generator : torch.Generator, optional
-        On the processor or on the device of the tensor; by default the global one of that device.
+        Generator on the CPU or on the device of the tensor; the global one of that device by default.
     shape : sequence of int, optional
-        Of the result.
+        Shape of the result.
 
     Examples
     --------
@@ -45,14 +45,14 @@ def uniform(like: Tensor, generator: torch.Generator | None, shape: Sequence[int
 
 def exponential(like: Tensor, generator: torch.Generator | None, shape: Sequence[int] | None = None) -> Tensor:
     """Draw standard exponential numbers; arguments as of :func:`normal`."""
-    found = torch.empty(
+    numbers = torch.empty(
         like.shape if shape is None else tuple(shape), dtype=like.dtype, device=_where(like.device, generator)
     )
-    return found.exponential_(generator=generator).to(like.device)
+    return numbers.exponential_(generator=generator).to(like.device)
 
 
 def bernoulli(p: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw ones with the given probabilities, and zeros, in the type of the probabilities."""
+    """Draw ones with the given probabilities, and zeros otherwise, with the data type of the probabilities."""
     return torch.bernoulli(p.to(_where(p.device, generator)), generator=generator).to(p.device)
 
 
@@ -63,12 +63,12 @@ def multinomial(weight: Tensor, n: int, generator: torch.Generator | None) -> Te
 
 
 def integers(high: int, shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """Draw whole numbers in [0, high), int64, for a device."""
+    """Draw integers in [0, high), int64, and copy them to a device."""
     return torch.randint(high, tuple(shape), generator=generator, device=_where(device, generator)).to(device)
 
 
 def permutation(n: int, generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """Draw an order of 0, ..., n − 1, int64, for a device."""
+    """Draw a random permutation of 0, ..., n − 1, int64, and copy it to a device."""
     return torch.randperm(n, generator=generator, device=_where(device, generator)).to(device)
 
 
@@ -77,5 +77,5 @@ def _where(device: torch.device, generator: torch.Generator | None) -> torch.dev
 
 
 def _empty(like: Tensor, where: torch.device) -> Tensor:
-    """Return memory to draw into; in the order of its indices, whatever the strides of the tensor are."""
+    """Return an uninitialised, contiguous tensor, so that draws do not depend on the strides of `like`."""
     return torch.empty_like(like, device=where, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""The few exceptions and warnings that a caller would catch.
+"""Exceptions and warnings for callers to catch.
 
 Each message says what was given (with the number), what is allowed, and what to do.
 """
@@ -18,11 +18,11 @@ __all__ = [
 ]
 
 
-_HEAD, _TAIL = 1000, 300  # characters that are shown of a longer message
+_HEAD, _TAIL = 1000, 300  # characters shown of a longer message, from its start and its end
 
 
 class FathomlessError(Exception):
-    """Any error that fathomless raises on purpose; of a very long message the middle is left out."""
+    """Base class of the errors of fathomless. The middle of a very long message is left out."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -30,22 +30,22 @@ class FathomlessError(Exception):
 
 
 class DataError(FathomlessError, ValueError):
-    """A table, a target or an option that cannot be used as given."""
+    """A table, a target or an option is invalid."""
 
 
 class FileError(FathomlessError, OSError):
-    """A model or checkpoint that cannot be written, or that is not to be trusted."""
+    """A model or checkpoint cannot be written, or is corrupt."""
 
 
 class DivergenceError(FathomlessError, ArithmeticError):
-    """A training that produced a value which is not finite.
+    """A training produced a value that is not finite.
 
     Parameters
     ----------
     message : str
-        What happened.
+        Description.
     networks : sequence of int
-        Of networks that were trained side by side, those that did.
+        Indices of the networks that diverged, where several were trained in parallel.
     """
 
     def __init__(self, message: str, networks: Sequence[int] = ()) -> None:
@@ -54,20 +54,20 @@ class DivergenceError(FathomlessError, ArithmeticError):
 
 
 class PausedError(FathomlessError, RuntimeError):
-    """A training that was asked to pause; its checkpoint, if there is one, holds all that was done."""
+    """A training was paused on request. Its checkpoint, if there is one, has its whole state."""
 
 
 class RankError(FathomlessError, RuntimeError):
-    """Processes that train one network together, and do not hold the same one."""
+    """Processes of one training have different networks."""
 
 
 class DepthError(FathomlessError, RuntimeError):
-    """A depth posterior that asks for more layers than allowed."""
+    """The posterior over depth needs more layers than allowed."""
 
 
 class DataWarning(UserWarning):
-    """Something about a table or an option that limits what can be said, and does not stop a fit."""
+    """A table or an option limits the reliability of a fit."""
 
 
 class ConvergenceWarning(UserWarning):
-    """The training ended before the posterior over structure came to rest."""
+    """The training ended before the posterior over structure converged."""

@@ -249,7 +249,7 @@ def read_json(path: PathLike) -> Any:
     if not path.is_file():
         raise FileError(f"there is no file {path}; check the path")
     with as_file_error(f"{path} cannot be read"):
-        return _parsed(path)
+        return _parse(path)
 
 
 def remove_file(path: PathLike) -> None:
@@ -527,7 +527,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise FileError(f"{folder} is a file; give the folder that holds {_MANIFEST}")
     if not path.is_file():
         raise FileError(f"{folder} holds no {_MANIFEST}, so nothing was saved there; check the path")
-    manifest = _parsed(path)
+    manifest = _parse(path)
     if not isinstance(manifest, dict):
         raise FileError(f"{path} holds a {type(manifest).__name__}, not an object; {_RESTORE}")
     _check_keys(path, manifest)
@@ -541,7 +541,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _parsed(path: Path) -> Any:
+def _parse(path: Path) -> Any:
     with open(path, "rb") as file:
         data = file.read(_LIMIT + 1)
     if len(data) > _LIMIT:

@@ -1,8 +1,8 @@
-"""One writer at a time in a folder: a lock that ends with the process that holds it, however that ends.
+"""Lock of a folder for one writer, which is released when the process ends, even if it is killed.
 
-The file ``writer.lock`` names the process and its host for a message. The lock itself is the system's, on that file:
-it is free as soon as the process is gone, so what a kill leaves behind is taken over. Where a file system has no locks,
-the file alone decides, by whether its process is alive.
+The file ``writer.lock`` has the process and its host, for messages. The lock is one of the operating system on that
+file, and it is free as soon as the process has ended. On file systems without locks, the folder counts as locked while
+the process in the file is alive.
 """
 
 import contextlib
@@ -18,43 +18,43 @@ from pathlib import Path
 from fathomless.system.errors import FileError
 from fathomless.system.io import PathLike, as_file_error
 
-__all__ = ["LOCK", "writing"]
+__all__ = ["LOCK", "hold_folder"]
 
-#: Name of the file in a folder that is being written.
+#: Name of the lock file in a folder.
 LOCK = "writer.lock"
 
-_PLACE = 1 << 20  # byte that Windows locks, behind what the file holds, which others may read
-_FLAGS = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # no link is followed
-_WITHOUT = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # file systems that have no locks
+_PLACE = 1 << 20  # byte that Windows locks; it lies beyond the content, so that other processes can read the content
+_FLAGS = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # do not follow a link
+_WITHOUT = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems without locks
 
 
 @contextlib.contextmanager
-def writing(folder: PathLike, wait: float = 0.0) -> Iterator[None]:
-    """Hold a folder as its only writer; it is created if needed, and removed again if nothing was written.
+def hold_folder(folder: PathLike, wait: float = 0.0) -> Iterator[None]:
+    """Lock a folder for writing. It is created if needed, and removed again if it is empty at the end.
 
     Parameters
     ----------
     folder : path
         The folder.
     wait : float
-        Seconds to wait for another writer to end.
+        Seconds to wait for another writer to finish.
 
     Raises
     ------
     FileError
-        If another process, or another thread of this one, holds it after that time; the message names the process
-        and its host. Or if the folder cannot be written.
+        If another process, or another thread of this one, still has the lock after that time; the message names the
+        process and its host. Also if the folder cannot be written.
 
     Notes
     -----
-    Not guaranteed: anything against writers that do not ask for the lock.
+    Writers that do not use this lock are not excluded.
     """
     folder = Path(folder)
     end = time.monotonic() + wait
     while True:
         with as_file_error(f"{folder} cannot be written"):
             folder.mkdir(parents=True, exist_ok=True)
-            handle, other = _taken(folder / LOCK)
+            handle, other = _acquire(folder / LOCK)
         if handle is not None:
             break
         if time.monotonic() >= end:
@@ -66,14 +66,14 @@ def writing(folder: PathLike, wait: float = 0.0) -> Iterator[None]:
     try:
         yield
     finally:
-        _given_up(folder / LOCK, handle)
+        _release(folder / LOCK, handle)
 
 
-def _taken(path: Path) -> tuple[int | None, str]:
-    """Return the open file if the lock is ours now, and else None and who has it.
+def _acquire(path: Path) -> tuple[int | None, str]:
+    """Return the open file if the lock was acquired, otherwise None and a description of its owner.
 
-    The file is open for reading, so that its file system can still turn read-only; network file systems that lock
-    nothing but what is open for writing get the latter.
+    The file is opened for reading, so that its file system can still become read-only. Some network file systems lock
+    only files that are open for writing; on these it is opened again for writing.
     """
     mode = os.O_RDWR if sys.platform == "win32" else os.O_RDONLY
     while True:
@@ -81,7 +81,7 @@ def _taken(path: Path) -> tuple[int | None, str]:
         try:
             found = os.read(handle, 4096)
             try:
-                free = _free(handle, found)
+                free = _try_lock(handle, found)
             except OSError:
                 if mode == os.O_RDWR:
                     raise
@@ -89,10 +89,12 @@ def _taken(path: Path) -> tuple[int | None, str]:
             else:
                 if not free:
                     os.close(handle)
-                    return None, _named(found)
+                    return None, _describe_owner(found)
                 with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(handle), os.stat(path)):  # else its last holder has just removed it
-                        _name(path)
+                    if os.path.samestat(
+                        os.fstat(handle), os.stat(path)
+                    ):  # otherwise its last owner has just removed it
+                        _write_owner(path)
                         return handle, ""
         except BaseException:
             with contextlib.suppress(OSError):
@@ -101,8 +103,8 @@ def _taken(path: Path) -> tuple[int | None, str]:
         os.close(handle)
 
 
-def _name(path: Path) -> None:
-    """Write process and host into a lock file."""
+def _write_owner(path: Path) -> None:
+    """Write the process and the host into a lock file."""
     handle = os.open(path, os.O_WRONLY | os.O_TRUNC | _FLAGS, 0o666)
     try:
         os.write(handle, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode() + b"\n")
@@ -110,19 +112,19 @@ def _name(path: Path) -> None:
         os.close(handle)
 
 
-def _given_up(path: Path, handle: int) -> None:
-    """Remove the file and close it, which frees the lock; and its folder, if that is empty."""
+def _release(path: Path, handle: int) -> None:
+    """Remove and close the lock file, which releases the lock, and remove the folder if it is empty."""
     with contextlib.suppress(OSError):
         if sys.platform != "win32":
             path.unlink()
         os.close(handle)
-        if sys.platform == "win32":  # which removes no file that is open
+        if sys.platform == "win32":  # Windows cannot remove an open file
             path.unlink()
         path.parent.rmdir()
 
 
-def _free(handle: int, found: bytes) -> bool:
-    """Try to lock an open file; where that cannot be done, look at the process that it names."""
+def _try_lock(handle: int, found: bytes) -> bool:
+    """Try to lock an open file; on a file system without locks, check whether the process in it is alive."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -134,37 +136,37 @@ def _free(handle: int, found: bytes) -> bool:
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno == errno.EBADF:  # it must be open for writing
+        if error.errno == errno.EBADF:  # the file must be open for writing
             raise
         if error.errno not in _WITHOUT:
             return False
-        return not _alive(found)
+        return not _is_alive(found)
     return True
 
 
 def _owner(found: bytes) -> tuple[int, str] | None:
-    """Return the process and the host that a lock file names, if it does."""
+    """Return the process and the host in a lock file, or None."""
     try:
-        told = json.loads(found)
-        return int(told["pid"]), str(told["host"])
+        owner = json.loads(found)
+        return int(owner["pid"]), str(owner["host"])
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _named(found: bytes) -> str:
+def _describe_owner(found: bytes) -> str:
     owner = _owner(found)
-    return "it has not said which" if owner is None else f"number {owner[0]} on {owner[1]}"
+    return "unknown" if owner is None else f"number {owner[0]} on {owner[1]}"
 
 
-def _alive(found: bytes) -> bool:
-    """Return True if the process that a lock file names may be alive; that of another host always may."""
+def _is_alive(found: bytes) -> bool:
+    """Return True if the process in a lock file may be alive, which is always so for another host."""
     owner = _owner(found)
     if owner is None:
         return False
     pid, host = owner
     if host != platform.node():
         return True
-    if sys.platform == "win32" or pid <= 0:  # which has no signal that only asks
+    if sys.platform == "win32" or pid <= 0:  # Windows has no signal that only tests for existence
         return False
     try:
         os.kill(pid, 0)

@@ -1,26 +1,26 @@
-"""Masked arrays of NumPy as plain arrays, in which what the mask hides is missing."""
+"""Conversion of masked NumPy arrays to plain arrays with missing values."""
 
 from typing import Any
 
 import numpy as np
 
-__all__ = ["unmasked"]
+__all__ = ["unmask"]
 
 
-def unmasked(values: Any) -> Any:
-    """Return a masked array as a plain one; anything else is returned as it is.
+def unmask(values: Any) -> Any:
+    """Return a masked array as a plain array; other values are returned unchanged.
 
-    Hidden cells become NaN in arrays of numbers and booleans (which become float64), NaT in arrays of dates, and None
-    in all others. Without hidden cells the data type stays. In lists and tuples, rows that are masked arrays are read
-    the same way, and :data:`numpy.ma.masked` becomes None.
+    Masked cells become NaN in numeric and boolean arrays (which become float64), NaT in arrays of dates, and None in
+    all others. Without masked cells the data type is kept. In lists and tuples, rows that are masked arrays are
+    converted alike, and :data:`numpy.ma.masked` becomes None.
 
     Examples
     --------
-    >>> unmasked(np.ma.masked_array([1, 2], [False, True]))
+    >>> unmask(np.ma.masked_array([1, 2], [False, True]))
     array([ 1., nan])
-    >>> unmasked(np.ma.masked_array(["a", "b"], [False, True])).tolist()
+    >>> unmask(np.ma.masked_array(["a", "b"], [False, True])).tolist()
     ['a', None]
-    >>> unmasked([1.0, 2.0])
+    >>> unmask([1.0, 2.0])
     [1.0, 2.0]
     """
     if isinstance(values, list | tuple) and any(isinstance(value, np.ma.MaskedArray) for value in values):
@@ -31,7 +31,16 @@ def unmasked(values: Any) -> Any:
     if not np.ma.is_masked(values):
         return np.array(values.data)
     kind = values.dtype.kind
-    found = np.array(values.data, dtype=np.float64 if kind in "biuf" else values.dtype if kind in "cmM" else object)
-    nothing = np.nan if kind in "biufc" else np.array("NaT", found.dtype) if kind in "mM" else None
-    found[np.ma.getmaskarray(values)] = nothing
-    return found
+    if kind in "biuf":
+        plain = np.array(values.data, dtype=np.float64)
+    elif kind in "cmM":
+        plain = np.array(values.data)
+    else:
+        plain = np.array(values.data, dtype=object)
+    missing: Any = None
+    if kind in "biufc":
+        missing = np.nan
+    elif kind in "mM":
+        missing = np.array("NaT", plain.dtype)
+    plain[np.ma.getmaskarray(values)] = missing
+    return plain

@@ -1,4 +1,4 @@
-"""Memory: how much there is, and refusals, before a large allocation and after one that failed, that say what fits."""
+"""Available memory, and errors before a large allocation, or after a failed one, that say what fits."""
 
 import contextlib
 import mmap
@@ -13,41 +13,41 @@ from fathomless.system.errors import DataError
 if sys.platform != "win32":
     import resource
 
-__all__ = ["available", "human", "release", "require", "told"]
+__all__ = ["available", "explain_out_of_memory", "human", "release", "require"]
 
-_SHARE = 0.9  # of what is free that one computation may ask for
-_SMALL = 1 << 26  # bytes below which nobody asks
+_SHARE = 0.9  # share of the free memory that one computation may use
+_SMALL = 1 << 26  # bytes below which nothing is checked
 
 
 def available() -> int | None:
-    """Return the bytes that this process may still take, or None where the system does not tell.
+    """Return the number of bytes that this process may still allocate, or None if the system does not report it.
 
-    The least of what the machine has free, what a container allows, and the limit on the address space.
+    The minimum of the free memory of the machine, the limit of a container, and the limit on the address space.
 
     Notes
     -----
-    Not guaranteed: that the bytes are still there a moment later. Memory of other devices is not looked at.
+    Other processes may use this memory in the meantime. Memory of accelerators is not included.
     """
     found = [value for value in (_machine(), _container(), _limit()) if value is not None]
     return max(0, min(found)) if found else None
 
 
 def require(need: float, what: str, remedy: Callable[[float], str]) -> None:
-    """Refuse a computation that needs more memory than there is.
+    """Raise an error if a computation needs more memory than is available.
 
     Parameters
     ----------
     need : float
-        Bytes at the peak.
+        Peak number of bytes.
     what : str
-        What needs them, with its sizes: "a table of 1,000,000 rows as 5,000 features".
+        Description of the computation, with its sizes: "a table of 1,000,000 rows as 5,000 features".
     remedy : callable
-        Called with the share of the need that fits, 0 to 1; returns what to do, with the size that fits.
+        Function of the share of `need` that fits, 0 to 1; it returns the advice, with the size that fits.
 
     Raises
     ------
     DataError
-        If the need is greater than what is available.
+        If `need` exceeds the available memory.
 
     Examples
     --------
@@ -67,23 +67,23 @@ def require(need: float, what: str, remedy: Callable[[float], str]) -> None:
 
 
 @contextlib.contextmanager
-def told(remedy: str) -> Iterator[None]:
-    """Say what to do where torch finds no memory, on an accelerator or on the processor.
+def explain_out_of_memory(remedy: str) -> Iterator[None]:
+    """Replace the out-of-memory error of torch, on an accelerator or the CPU, by one with advice.
 
     Parameters
     ----------
     remedy : str
-        What needs less.
+        Advice on how to use less memory.
 
     Raises
     ------
     DataError
-        In place of torch's error.
+        If torch is out of memory.
     """
     try:
         yield
     except RuntimeError as error:
-        import torch  # here, since most who ask for memory do without
+        import torch  # imported late: most callers of this module do without
 
         if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
             raise
@@ -92,12 +92,11 @@ def told(remedy: str) -> Iterator[None]:
 
 
 def release(array: Any) -> None:
-    """Give the pages of a memory-mapped array back to the system, which reads them again when they are asked for.
+    """Release the pages of a memory-mapped array; the system reads them again when they are accessed.
 
-    Does nothing to other arrays, to those that keep their changes to themselves (mode "c"), and where the system takes
-    no such advice.
+    Other arrays, arrays in copy-on-write mode ("c"), and systems other than Linux are left alone.
     """
-    import numpy as np  # here, so that whoever asks for free memory alone does without
+    import numpy as np  # imported late: callers that only need the free memory do without
 
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap) and array.mode == "c":
@@ -108,7 +107,7 @@ def release(array: Any) -> None:
 
 
 def human(size: float) -> str:
-    """Write a number of bytes for people.
+    """Format a number of bytes.
 
     Examples
     --------
@@ -124,7 +123,7 @@ def human(size: float) -> str:
 
 
 def _machine() -> int | None:
-    """Return the free memory, with caches that would make room; where that is not told, all memory."""
+    """Return the free memory, including reclaimable caches; all memory if that is not reported."""
     for line in _read("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -134,7 +133,7 @@ def _machine() -> int | None:
 
 
 def _container() -> int | None:
-    """Return what the control group allows beyond what it has in use; cached files would make room."""
+    """Return the memory that the control group may still allocate, including reclaimable caches."""
     limit, used, parts = (_read(f"/sys/fs/cgroup/memory.{name}").strip() for name in ("max", "current", "stat"))
     if not (limit.isdigit() and used.isdigit()):
         return None
@@ -143,7 +142,7 @@ def _container() -> int | None:
 
 
 def _limit() -> int | None:
-    """Return what the limit on the address space (``ulimit -v``) leaves."""
+    """Return the remaining address space under its limit (``ulimit -v``)."""
     if sys.platform == "win32":
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)

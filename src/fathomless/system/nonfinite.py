@@ -1,61 +1,60 @@
-"""Measured numbers in JSON, which has no infinity and nothing for what is undefined.
+"""Infinite and undefined numbers in JSON, which has neither.
 
-What was measured may not be finite: R-hat of chains that stand still, the density of a row that nothing expected.
-That is no reason to lose a fit. Settings are another matter: :mod:`fathomless.system.io` refuses what is not finite in
-them.
+Measurements may not be finite, such as R-hat of chains that never move, or the log density of a very unlikely row. They
+must not prevent saving a fit. Settings must be finite: :mod:`fathomless.system.io` checks them.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["marked", "restored", "spoken"]
+__all__ = ["decode_nonfinite", "encode_nonfinite", "name_nonfinite"]
 
 _NAMES = ("inf", "-inf", "nan")
 
 
-def marked(value: Any) -> Any:
-    """Return nested values with a mark in place of every number that is not finite; :func:`restored` undoes it.
+def encode_nonfinite(value: Any) -> Any:
+    """Replace every number that is not finite in nested values by a mapping; :func:`decode_nonfinite` is the inverse.
 
     Examples
     --------
-    >>> marked({"rhat": [1.01, math.inf]})
+    >>> encode_nonfinite({"rhat": [1.01, math.inf]})
     {'rhat': [1.01, {'float': 'inf'}]}
     """
-    return _replaced(value, lambda number: {"float": str(float(number))})
+    return _replace(value, lambda number: {"float": str(float(number))})
 
 
-def spoken(value: Any) -> Any:
-    """Return nested values with the text ``inf``, ``-inf`` or ``nan`` in place of numbers that are not finite.
+def name_nonfinite(value: Any) -> Any:
+    """Replace numbers that are not finite in nested values by the strings ``inf``, ``-inf`` and ``nan``.
 
     For JSON that other programs read.
 
     Examples
     --------
-    >>> spoken([0.5, -math.inf])
+    >>> name_nonfinite([0.5, -math.inf])
     [0.5, '-inf']
     """
-    return _replaced(value, lambda number: str(float(number)))
+    return _replace(value, lambda number: str(float(number)))
 
 
-def restored(value: Any) -> Any:
-    """Undo :func:`marked`.
+def decode_nonfinite(value: Any) -> Any:
+    """Invert :func:`encode_nonfinite`.
 
     Examples
     --------
-    >>> restored(marked({"rhat": [1.01, math.inf]}))
+    >>> decode_nonfinite(encode_nonfinite({"rhat": [1.01, math.inf]}))
     {'rhat': [1.01, inf]}
     """
     if isinstance(value, Mapping):
         if len(value) == 1 and value.get("float") in _NAMES:
             return float(value["float"])
-        return {key: restored(one) for key, one in value.items()}
-    return [restored(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: decode_nonfinite(entry) for key, entry in value.items()}
+    return [decode_nonfinite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _replaced(value: Any, of: Any) -> Any:
+def _replace(value: Any, of: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _replaced(one, of) for key, one in value.items()}
+        return {key: _replace(entry, of) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_replaced(one, of) for one in value]
+        return [_replace(entry, of) for entry in value]
     return of(value) if isinstance(value, float) and not math.isfinite(value) else value

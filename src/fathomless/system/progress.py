@@ -1,4 +1,4 @@
-"""Progress as an object: something that is told how far a computation is, and may not disturb it."""
+"""Displays of the progress of a computation."""
 
 import contextlib
 import sys
@@ -13,19 +13,19 @@ _SHOWN = {"elbo": "ELBO", "validation_log_likelihood": "validation"}
 
 
 class Progress(ABC):
-    """A display of how far a computation is."""
+    """Display of the progress of a computation."""
 
     @abstractmethod
     def start(self, total: int, done: int = 0) -> None:
-        """Say how many rounds there are, and how many are done already."""
+        """Start a display of `total` rounds, of which `done` are already complete."""
 
     @abstractmethod
     def advance(self, done: int, values: Mapping[str, float]) -> None:
-        """Say how many rounds are done and what the latest values are."""
+        """Update the number of complete rounds and the latest values."""
 
     @abstractmethod
     def close(self) -> None:
-        """Say that nothing more will come."""
+        """Close the display."""
 
 
 class Silent(Progress):
@@ -42,14 +42,14 @@ class Silent(Progress):
 
 
 class _Shown(Progress):
-    """What displays of values share: the unit of a round, and the words for values.
+    """Base class of displays with values.
 
     Parameters
     ----------
     unit : str
-        What a round is.
+        Name of a round.
     shown : mapping of str to str
-        More values that are shown, with the words for them.
+        Further values to show, with their labels.
     """
 
     def __init__(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> None:
@@ -60,7 +60,7 @@ class _Shown(Progress):
 
 
 class Terminal(_Shown):
-    """A progress bar on standard error: rounds done, the time left, the bound, the validation score, the structure."""
+    """Progress bar on standard error with the remaining time, the bound, the validation score and the structure."""
 
     def __init__(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> None:
         super().__init__(unit, shown)
@@ -77,24 +77,24 @@ class Terminal(_Shown):
             self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Close the bar and leave it visible."""
         if self._bar is not None:
             self._bar.close()
 
 
 class Lines(_Shown):
-    """A line on standard error whenever there is something new: for files, logs and notebooks."""
+    """One line on standard error for each update: for files, logs and notebooks."""
 
     _total = 0
 
     def start(self, total: int, done: int = 0) -> None:
-        """Remember how many rounds there are."""
+        """Store the number of rounds."""
         self._total = total
 
     def advance(self, done: int, values: Mapping[str, float]) -> None:
         """Write a line."""
         shown = ", ".join(f"{word} {text}" for word, text in self._texts(values).items())
-        with contextlib.suppress(OSError, ValueError):  # of a standard error that is closed
+        with contextlib.suppress(OSError, ValueError):  # standard error may be closed
             sys.stderr.write(f"{self._unit} {done} of {self._total}{': ' if shown else ''}{shown}\n")
             sys.stderr.flush()
 

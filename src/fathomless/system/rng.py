@@ -1,4 +1,4 @@
-"""Random numbers: every stochastic function takes a generator, nothing reads global state.
+"""Seeds and generators. Every stochastic function takes a generator; none reads global state.
 
 A seed is an integer, ``None`` (fresh entropy), a NumPy ``RandomState`` or ``Generator``, or a ``torch.Generator``.
 """
@@ -15,15 +15,15 @@ __all__ = ["as_generator", "as_seed", "branch", "building", "fold_in", "renew_lo
 
 Seed = int | np.integer | np.random.RandomState | np.random.Generator | torch.Generator | None
 
-_lending = threading.RLock()  # held while the global streams are lent
+_lending = threading.RLock()  # held while the global generators are seeded by this module
 
-_BITS = 63  # torch takes seeds up to 2**64, NumPy and JSON are happier below 2**63
+_BITS = 63  # torch takes seeds up to 2**64; NumPy and JSON need less than 2**63
 
 
 def as_seed(seed: Seed) -> int:
-    """Turn anything that scikit-learn or torch call a random state into one integer.
+    """Convert any random state of scikit-learn or torch to an integer.
 
-    Integers are kept; generators are advanced by one draw; ``None`` asks the operating system.
+    Integers are kept, generators are advanced by one draw, and ``None`` takes entropy of the operating system.
 
     Examples
     --------
@@ -48,10 +48,10 @@ def as_seed(seed: Seed) -> int:
 
 
 def fold_in(seed: int, *names: str | int) -> int:
-    """Give an independent seed for a named purpose: the same names always give the same seed.
+    """Derive an independent seed for a named purpose; the same names always give the same seed.
 
-    The result is a hash of the seed and the names, so it does not depend on how many other seeds were
-    derived, in which order, or in which process.
+    The result is a hash of the seed and the names. It does not depend on the number or order of other derived seeds,
+    or on the process.
 
     Examples
     --------
@@ -63,26 +63,26 @@ def fold_in(seed: int, *names: str | int) -> int:
 
 
 def as_generator(seed: Seed, *, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a ``torch.Generator``; one that is given is passed through."""
+    """Return a ``torch.Generator`` for a seed; a generator is returned unchanged."""
     if isinstance(seed, torch.Generator):
         return seed
     return torch.Generator(device=device).manual_seed(as_seed(seed))
 
 
 def branch(generator: torch.Generator | None, *names: str | int) -> torch.Generator:
-    """Return a generator that follows from the present state of another one, which is left as it is.
+    """Return a new generator seeded by the state of another one, which does not change.
 
     Parameters
     ----------
     generator : torch.Generator, optional
-        By default torch's global one.
+        Source; the global generator of torch by default.
     names : str or int
-        What the new one is for.
+        Purpose of the new generator.
     """
     source = torch.default_generator if generator is None else generator
     try:
         state = source.get_state().numpy().tobytes()
-    except RuntimeError:  # inside torch.func.grad and the like a new tensor has no memory of its own
+    except RuntimeError:  # inside transforms such as torch.func.grad a new tensor has no storage
         state = bytes(source.get_state().tolist())
     digest = hashlib.blake2b(state, digest_size=8).digest()
     return as_generator(fold_in(int.from_bytes(digest, "big"), *names), device=source.device)
@@ -90,12 +90,11 @@ def branch(generator: torch.Generator | None, *names: str | int) -> torch.Genera
 
 @contextlib.contextmanager
 def seeded_globals(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Lend a seeded generator to code that can only read torch's global one, then give the old state back.
+    """Seed the global generators of torch inside a block, and restore their state afterwards.
 
-    Neither the initialisers of ``nn.Module`` nor dropout take a generator. Inside this block they read a stream that
-    starts at `seed`, on the CPU and on `device`; on leaving, the global streams go on as if nothing had happened. One
-    thread at a time is inside, the others wait; what code of other packages draws in another thread meanwhile comes
-    from the seeded stream.
+    Initialisers of ``nn.Module`` and dropout take no generator. Inside this block they draw from a stream that starts
+    at `seed`, on the CPU and on `device`. One thread at a time is inside, and others wait. Draws of other packages in
+    other threads come from the seeded stream during this time.
     """
     accelerator = device is not None and device.type == "cuda"
     with _lending, torch.random.fork_rng(devices=[device] if accelerator else []):
@@ -108,9 +107,9 @@ def seeded_globals(seed: int, device: torch.device | None = None) -> Iterator[No
 
 @contextlib.contextmanager
 def building(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Lend a seeded generator as :func:`seeded_globals` does, with float32 as torch's default type, to build modules.
+    """Seed the global generators as :func:`seeded_globals` does, with float32 as default data type, to build modules.
 
-    Initial weights are drawn in the default type, which other code may have changed by ``torch.set_default_dtype``.
+    Initial weights are drawn in the default data type, which other code may have changed.
     """
     with seeded_globals(seed, device):
         before = torch.get_default_dtype()
@@ -122,6 +121,6 @@ def building(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def renew_lock() -> None:
-    """Replace the lock of the global streams, in a process that was forked while another thread held it."""
+    """Replace the lock of the global generators in a forked process; another thread may have held it in the parent."""
     global _lending
     _lending = threading.RLock()

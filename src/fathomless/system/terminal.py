@@ -1,19 +1,19 @@
-"""Text for a terminal, which obeys control characters."""
+"""Escaping of control characters in text for a terminal."""
 
 import re
 
-__all__ = ["plain"]
+__all__ = ["escape_control"]
 
-#: Control characters but tabs and line feeds, and marks that change the direction of text.
+#: Control characters except tabs and line feeds, and marks that change the direction of text.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def plain(text: str) -> str:
-    r"""Escape control characters, which names of columns and classes may hold, and which a terminal would obey.
+def escape_control(text: str) -> str:
+    r"""Escape control characters, which names of columns and classes may contain and a terminal would execute.
 
     Examples
     --------
-    >>> plain("price\x1b[2J\x07 of it\n")
+    >>> escape_control("price\x1b[2J\x07 of it\n")
     'price\\x1b[2J\\x07 of it\n'
     """
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,4 +1,4 @@
-"""Modes of torch and processes around the library: gradients that were switched off, and children by fork."""
+"""Global state of torch: gradient modes, and threads after a fork."""
 
 import contextlib
 import functools
@@ -10,39 +10,38 @@ import torch
 
 from fathomless.system import rng
 
-__all__ = ["recording", "survive_forks", "without_gradients"]
+__all__ = ["enable_gradients", "make_fork_safe", "without_gradients"]
 
 
 @contextlib.contextmanager
-def recording() -> Iterator[None]:
-    """Switch gradients on, also inside ``torch.no_grad()`` and ``torch.inference_mode()``.
+def enable_gradients() -> Iterator[None]:
+    """Enable gradients, also inside ``torch.no_grad()`` and ``torch.inference_mode()``.
 
-    Tensors that are made inside are ordinary ones, which later trainings can use.
+    Tensors that are created inside are ordinary tensors, and can be used in later trainings.
     """
-    survive_forks()
+    make_fork_safe()
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 @contextlib.contextmanager
 def without_gradients() -> Iterator[None]:
-    """Switch gradients off; tensors that are made inside are ordinary ones, also in ``torch.inference_mode()``."""
-    survive_forks()
+    """Disable gradients; tensors that are created inside are ordinary tensors, also in ``torch.inference_mode()``."""
+    make_fork_safe()
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 @functools.cache
-def survive_forks() -> None:
-    """Let children that are forked from now on compute on one thread, since they hang on several.
+def make_fork_safe() -> None:
+    """Make forked child processes compute on one thread, since they hang with several.
 
-    The pool of threads that torch has used (OpenMP) does not survive a fork. Children of spawn, forkserver and loky are
-    not concerned.
+    The thread pool of OpenMP does not survive a fork. The start methods spawn, forkserver and loky are not affected.
     """
     if sys.platform != "win32":
-        os.register_at_fork(after_in_child=_in_child)
+        os.register_at_fork(after_in_child=_after_fork)
 
 
-def _in_child() -> None:
+def _after_fork() -> None:
     torch.set_num_threads(1)
-    rng.renew_lock()  # another thread of the parent may hold it
+    rng.renew_lock()  # another thread of the parent may have held it

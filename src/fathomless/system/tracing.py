@@ -1,9 +1,8 @@
-"""Programs: what a function does to the rows of a tensor, written down as a plain module.
+"""Tracing of a function of the rows of a tensor into a plain module.
 
-Python that computes with tensors is run once, on rows that have a shape and no values. Whatever does not depend on
-them is computed for good (weights that are drawn, choices that are read from a posterior) and kept as a constant; all
-else becomes a step of the program, in PyTorch's basic operations. So a program needs nothing of the code that it was
-made of.
+The function is run once, on fake rows with a shape and without values. Values that do not depend on the rows, such as
+drawn weights and choices from a posterior, are computed once and stored as constants. All other operations become nodes
+of the graph, in basic operations of PyTorch. The module does not need the code of the function.
 """
 
 from collections.abc import Callable
@@ -21,36 +20,36 @@ from torch.utils._pytree import tree_leaves
 
 from fathomless.system.errors import DataError
 
-__all__ = ["program"]
+__all__ = ["trace"]
 
 _PARTED = {"split", "chunk"}
 _BY_VALUE = ("data-dependent", "value out of a tracing tensor")
 
 
-def program(function: Callable[[Tensor], Any], rows: Tensor) -> fx.GraphModule:
-    """Write down what a function does to rows, for any number of them.
+def trace(function: Callable[[Tensor], Any], rows: Tensor) -> fx.GraphModule:
+    """Trace a function of rows into a module for any number of rows.
 
     Parameters
     ----------
     function : callable
-        (N, ...) -> tensors, alone or in lists and dicts. What it draws, it draws without regard to the rows.
+        (N, ...) -> tensors, alone or in lists and dicts. Random draws must not depend on the rows.
     rows : Tensor, shape (N, ...)
-        Some rows, N > 1: their type and shape matter, their values do not.
+        Example rows, N > 1; only their data type and shape matter.
 
     Returns
     -------
     fx.GraphModule
-        The same function, whose constants are buffers.
+        The same function; its constants are buffers.
 
     Raises
     ------
     DataError
-        If steps are chosen by the values of the rows, or numbers are drawn for each row.
+        If the operations depend on the values of the rows, or numbers are drawn for each row.
 
     Examples
     --------
     >>> weight = torch.ones(3, 2)
-    >>> double = program(lambda x: 2.0 * x @ weight, torch.zeros(4, 3))
+    >>> double = trace(lambda x: 2.0 * x @ weight, torch.zeros(4, 3))
     >>> double(torch.ones(2, 3))
     tensor([[6., 6.],
             [6., 6.]])
@@ -66,14 +65,14 @@ def program(function: Callable[[Tensor], Any], rows: Tensor) -> fx.GraphModule:
         if not any(sign in str(error) for sign in _BY_VALUE):
             raise
         raise DataError(
-            "the network chooses its steps by the values of the rows, which a program cannot "
-            f"({str(error).partition(chr(10))[0]}); fit with steps that are given"
+            "the operations of the network depend on the values of the rows, which cannot be exported "
+            f"({str(error).partition(chr(10))[0]}); fit with a fixed number of steps"
         ) from error
-    return _folded(written)
+    return _fold_constants(written)
 
 
 class _Known(TorchFunctionMode):
-    """Compute at once what does not depend on the rows, and leave rows in one piece."""
+    """Compute values that do not depend on the rows at once, and do not split the rows."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -82,41 +81,41 @@ class _Known(TorchFunctionMode):
             with _disable_current_modes():
                 return func(*args, **kwargs)
         if any(isinstance(leaf, torch.Generator) for leaf in leaves):
-            raise DataError("the network draws numbers for each row anew, which a program cannot")
-        if getattr(func, "__name__", "") in _PARTED and _sized_by_rows(*args, **kwargs):
+            raise DataError("the network draws random numbers for each row, which cannot be exported")
+        if getattr(func, "__name__", "") in _PARTED and _is_sized_by_rows(*args, **kwargs):
             return (args[0],)
         return func(*args, **kwargs)
 
 
 def _depends(value: Any) -> bool:
-    """Whether a value depends on the rows; one inside a transformation of functions may."""
+    """Return True if a value may depend on the rows, as values inside a function transform may."""
     if isinstance(value, Tensor):
         return isinstance(value, FakeTensor) or is_functorch_wrapped_tensor(value)
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def _sized_by_rows(x: Tensor, parts: Any, dim: int = 0) -> bool:
-    """Whether it depends on the number of rows how many parts there are: parts only save memory."""
+def _is_sized_by_rows(x: Tensor, parts: Any, dim: int = 0) -> bool:
+    """Return True if the number of parts depends on the number of rows; such parts only save memory."""
     return isinstance(parts, torch.SymInt) or isinstance(x.shape[dim], torch.SymInt)
 
 
-def _folded(written: fx.GraphModule) -> fx.GraphModule:
-    """Compute the steps that are left and do not depend on the rows, and keep their results as buffers."""
+def _fold_constants(written: fx.GraphModule) -> fx.GraphModule:
+    """Compute the remaining operations that do not depend on the rows, and store their results as buffers."""
     known: set[fx.Node] = set()
     for node in written.graph.nodes:
         inputs = node.all_input_nodes
-        if node.op == "get_attr" or (node.op == "call_function" and all(one in known for one in inputs)):
+        if node.op == "get_attr" or (node.op == "call_function" and all(argument in known for argument in inputs)):
             known.add(node)
-    for node in written.graph.nodes:  # what the rows are written into is not known, nor what it is a part of
+    for node in written.graph.nodes:  # a tensor that rows are written into is not constant, nor are its views
         if node not in known and getattr(getattr(node.target, "_schema", None), "is_mutable", False):
             pending = list(node.all_input_nodes)
             while pending:
-                one = pending.pop()
-                if one in known and one.op != "get_attr":
-                    known.discard(one)
-                    pending += [*one.all_input_nodes, *one.users]
+                other = pending.pop()
+                if other in known and other.op != "get_attr":
+                    known.discard(other)
+                    pending += [*other.all_input_nodes, *other.users]
     values: dict[fx.Node, Any] = {}
-    copies: dict[int, Tensor] = {}  # of tensors that several steps use
+    copies: dict[int, Tensor] = {}  # of tensors that several nodes use
     for node in written.graph.nodes:
         if node not in known:
             continue
@@ -133,8 +132,8 @@ def _folded(written: fx.GraphModule) -> fx.GraphModule:
             if name not in written._buffers:
                 written.register_buffer(name, value.clone(memory_format=torch.contiguous_format))
             with written.graph.inserting_before(node):
-                kept = written.graph.get_attr(name)
-            node.replace_all_uses_with(kept, delete_user_cb=lambda user: user not in known)
+                constant_node = written.graph.get_attr(name)
+            node.replace_all_uses_with(constant_node, delete_user_cb=lambda user: user not in known)
     for node in reversed(written.graph.nodes):
         if node in known and not node.users:
             written.graph.erase_node(node)

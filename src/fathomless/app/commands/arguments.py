@@ -16,7 +16,7 @@ from fathomless.estimators.declaring import described
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.families.family import Family
 from fathomless.families.registry import families, full_name, options
-from fathomless.system.terminal import plain
+from fathomless.system.terminal import escape_control
 
 __all__ = ["form", "parser"]
 
@@ -53,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             message += _meant(found[1], re.findall(r"[\w-]+", found[2]))
-        self.exit(2, plain(f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n"))
+        self.exit(2, escape_control(f"{self.prog}: error: {' '.join(message.split())} (see {self.prog} --help)\n"))
 
 
 def _meant(given: str, allowed: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fathomless.app.commands.arguments import form
 from fathomless.app.commands.printing import Stopped, exit_code, note, show
 from fathomless.system.errors import DataError
-from fathomless.system.nonfinite import spoken
+from fathomless.system.nonfinite import name_nonfinite
 
 if TYPE_CHECKING:
     from fathomless.app.compare import Compared, Comparison
@@ -209,4 +209,4 @@ def _plain(told: Any) -> Any:
         return {key: _plain(value) for key, value in told.items()}
     if isinstance(told, list | tuple):
         return [_plain(value) for value in told]
-    return None if isinstance(told, float) and told != told else spoken(told)
+    return None if isinstance(told, float) and told != told else name_nonfinite(told)

@@ -107,7 +107,7 @@ def _notation(given: argparse.Namespace, manifest: "RunManifest | None") -> dict
 def evaluate(given: argparse.Namespace) -> int:
     """Score a run on rows with known answers, say what they show, and keep the scores."""
     from fathomless.app import runs
-    from fathomless.system.locks import writing
+    from fathomless.system.locks import hold_folder
 
     estimator, manifest, X, y, weight = known_rows(given, given.weight)
     name = "standard input" if given.data == "-" else Path(given.data).name
@@ -115,7 +115,7 @@ def evaluate(given: argparse.Namespace) -> int:
         name = f"./{name}"
     found = runs.scored(estimator, X, y, name=name, targets=manifest.targets, sample_weight=weight)
     findings = runs.shown_by(given.folder, estimator, manifest.rows, found)
-    with writing(given.folder, wait=_WAIT):
+    with hold_folder(given.folder, wait=_WAIT):
         runs.keep_evaluation(given.folder, found)
     if given.json:
         show_json(

@@ -64,14 +64,14 @@ def _fit_table(given: argparse.Namespace, group: "Ranks") -> int:
     out = Path(given.out if given.out is not None else Path("runs") / _file_name(named))
     from fathomless.app.commands import inputs
     from fathomless.system.io import writable
-    from fathomless.system.locks import writing
+    from fathomless.system.locks import hold_folder
 
     if given.data == "-" and group.count > 1:
         raise DataError(f"{group.count} processes cannot share the standard input (-); give the name of a file")
     writable(out)
     asked = {f.name: vars(given)[f.name] for f in fields(inputs.FitRequest) if f.name not in ("targets", "form")}
     fit = _Fit(given, inputs.read(inputs.FitRequest(targets=given.target, form=form(given), **asked)), out, group)
-    with contextlib.nullcontext() if group.rank else writing(out):
+    with contextlib.nullcontext() if group.rank else hold_folder(out):
         return _fitted(given, group, fit)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fathomless.system.nonfinite import spoken
-from fathomless.system.terminal import plain
+from fathomless.system.nonfinite import name_nonfinite
+from fathomless.system.terminal import escape_control
 
 if TYPE_CHECKING:
     from fathomless.estimators.evaluation import Evaluation
@@ -65,17 +65,17 @@ def note(text: str) -> None:
 def say(text: str) -> None:
     """Print a line on standard error."""
     if sys.stderr is not None:  # else print would take standard output, where the predictions go
-        print(plain(text), file=sys.stderr)
+        print(escape_control(text), file=sys.stderr)
 
 
 def show(text: object) -> None:
     """Print on standard output."""
-    print(plain(str(text)))
+    print(escape_control(str(text)))
 
 
 def show_json(**values: Any) -> None:
     """Print an object on standard output, on one line and at once."""
-    print(json.dumps(spoken(values)), flush=True)
+    print(json.dumps(name_nonfinite(values)), flush=True)
 
 
 def show_findings(findings: "Sequence[Finding]") -> None:

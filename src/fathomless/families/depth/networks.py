@@ -80,7 +80,11 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
         if callable(self.architecture):
             found = self.architecture(inputs, outputs)
             layer, head = (getattr(found, name, None) for name in ("layer", "head"))
-            return found if callable(layer) and callable(head) else checks.returned("architecture", found, Architecture)
+            return (
+                found
+                if callable(layer) and callable(head)
+                else checks.check_returned("architecture", found, Architecture)
+            )
         raise DataError(
             f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
             "callable (inputs, outputs) -> Architecture"

@@ -61,7 +61,7 @@ class ManifoldNetworks(ManifoldOptions, Networks):
 
     def _network(self, inputs: int, outputs: int) -> Flat:
         if callable(self.architecture):
-            return FlatModule(checks.returned("architecture", self.architecture(inputs, outputs), nn.Module))
+            return FlatModule(checks.check_returned("architecture", self.architecture(inputs, outputs), nn.Module))
         checks.choice("architecture", self.architecture, ("mlp",))
         return FlatNetwork(inputs, outputs, _widths("width", self.width, least=1), self.activation)
 

@@ -18,7 +18,7 @@ from fathomless.inference.runs.run import under
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["Begin", "Stage", "StagedRun", "run_stages"]
 
@@ -175,7 +175,7 @@ class StagedRun(ResumableRun):
                 self._optimizer.state[leaf] = under(f"optimizer/{i}", tensors)
 
 
-@recording()
+@enable_gradients()
 def run_stages(
     plan: Mapping[str, Begin],
     seed: int,

@@ -84,7 +84,7 @@ class SparseNetworks(SparseOptions, Networks):
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:
         if callable(self.architecture):
-            found: nn.Module = checks.returned("architecture", self.architecture(inputs, outputs), nn.Module)
+            found: nn.Module = checks.check_returned("architecture", self.architecture(inputs, outputs), nn.Module)
             return found
         between, widths = activation(self.activation), [self.width] * self.depth
         match self.architecture:

@@ -22,7 +22,7 @@ from fathomless.system.checks import choice, interval, whole
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["Chain", "Chains", "JointSampler", "Plan", "Sampler", "run_chains"]
 
@@ -320,7 +320,7 @@ def _contains(plan: Plan, before: Plan, done: int) -> bool:
     return plan.first >= done and plan.every % before.every == 0
 
 
-@recording()
+@enable_gradients()
 def run_chains(
     sampler: Sampler[S],
     plan: Plan,

@@ -31,7 +31,7 @@ from fathomless.system import memory
 from fathomless.system.errors import ConvergenceWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["OutOfFold", "StackedLikelihood", "crossfit", "fold_indices", "predict_held_out", "predict_out_of_fold"]
 
@@ -228,7 +228,7 @@ def fold_indices(folds: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     return inside, outside
 
 
-@recording()
+@enable_gradients()
 def crossfit(
     starts: Sequence[tuple[Model, Likelihood]],
     table: Rows,

@@ -58,7 +58,7 @@ def write_history(folder: str | PathLike[str], history: Sequence[Mapping[str, fl
 
 def _written(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, str]:
     table = [",".join(str(row.get(name, "")) for name in names) for row in rows]
-    objects = [json.dumps(nonfinite.spoken(row)) for row in rows]
+    objects = [json.dumps(nonfinite.name_nonfinite(row)) for row in rows]
     return {"history.csv": "".join(f"{line}\n" for line in table), "history.jsonl": "".join(f"{o}\n" for o in objects)}
 
 
@@ -136,7 +136,7 @@ class Checkpoint:
             return
         ended = run.stop or run.epoch >= run.epochs
         if ended or run.pause or time.monotonic() - self._last >= self.seconds:
-            meta = {"run": nonfinite.marked(run.meta()), "extra": self.extra}
+            meta = {"run": nonfinite.encode_nonfinite(run.meta()), "extra": self.extra}
             meta |= {"before": self._before} if self._before else {}
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta=meta)
             self._last = time.monotonic()
@@ -188,7 +188,7 @@ class Checkpoint:
             )
         if before is not None:
             before += [one for one in self._before if one not in before]
-        return saved.tensors, nonfinite.restored(saved.meta["run"])
+        return saved.tensors, nonfinite.decode_nonfinite(saved.meta["run"])
 
 
 def open_checkpoint(

@@ -44,7 +44,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["BatchedRun", "BatchedRuns", "densities", "fit_batched"]
 
@@ -275,7 +275,7 @@ class BatchedRuns(ResumableRun):
 Callback = Callable[[BatchedRuns], None]
 
 
-@recording()
+@enable_gradients()
 def fit_batched(
     models: Sequence[Model],
     likelihoods: Sequence[Likelihood],
@@ -500,7 +500,7 @@ def _record(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None, tota
             )
             continue
         runs.write(k)  # structure and best state are read from the model
-        row.update(checks.returned("structure", member.model.structure(), Structure).statistics)
+        row.update(checks.check_returned("structure", member.model.structure(), Structure).statistics)
         if scores:
             row["validation_log_likelihood"] = scores[k]
         if scores and t.temperature_factor(runs.epoch / t.epochs) == 1.0:

@@ -20,12 +20,12 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["restarted"]
 
 
-@recording()
+@enable_gradients()
 def restarted(
     starts: Sequence[tuple[Model, Likelihood]],
     train: Rows,

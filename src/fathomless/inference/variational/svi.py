@@ -46,7 +46,7 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, DataWarning, DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
-from fathomless.system.torch_state import recording
+from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["calibrate", "fit", "parts_of", "score"]
 
@@ -58,7 +58,7 @@ Callback = Callable[[Run], None]
 Data = Rows | Stream | StackedRows | Batches
 
 
-@recording()
+@enable_gradients()
 def fit(
     model: Model,
     likelihood: Likelihood,
@@ -201,7 +201,7 @@ def _refuse(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:
             )
 
 
-@recording()
+@enable_gradients()
 def calibrate(
     model: Model, likelihood: Likelihood, valid: Rows, draws: int = 1, seed: int = 0, *, move: bool = True
 ) -> float:
@@ -497,7 +497,7 @@ def _record(run: Run, train: Data, valid: Rows | StackedRows | None, totals: Ten
     place = {"epoch": run.epoch, "step": run.step, "learning_rate": run.optimizer.param_groups[0]["lr"]}
     row = history_row(place, parts, run.terms, run.tempered, t.temperature)
     _guard(run, train, row["elbo"])
-    row.update(checks.returned("structure", run.model.structure(), Structure).statistics)
+    row.update(checks.check_returned("structure", run.model.structure(), Structure).statistics)
     if run.search is not None and valid is not None:
         row.update(_look(run, valid))
     elif valid is not None and len(valid):

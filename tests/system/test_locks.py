@@ -15,8 +15,8 @@ from fathomless.system.locks import LOCK, hold_folder
 
 HOLD = """
 import sys, time
-from fathomless.system.locks import writing
-with writing(sys.argv[1]):
+from fathomless.system.locks import hold_folder
+with hold_folder(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)
 """

@@ -1,4 +1,4 @@
-"""How the site is built, without a network: ``python -m sphinx -W --keep-going -b html docs docs/_build``."""
+"""Sphinx configuration, without network: ``python -m sphinx -W --keep-going -b html docs docs/_build``."""
 
 import os
 import sys
@@ -12,9 +12,9 @@ from fathomless.families.registry import references
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
-sys.path.append(str(HERE.parent / "tests"))  # toy_family, of which a page tells
+sys.path.append(str(HERE.parent / "tests"))  # toy_family, the example of a page
 
-# notebooks call `fathomless` as a reader would; it is the one of this environment that they should find
+# notebooks call the command `fathomless`: it must be the one of this environment
 os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -40,8 +40,8 @@ extensions = [
 ]
 exclude_patterns = ["_build", "_ext", "jupyter_execute"]
 templates_path: list[str] = []
-default_role = "code"  # as docstrings write it: `n` is a name
-nitpicky = True  # our own names must resolve; those of others have no pages here
+default_role = "code"  # in docstrings, `n` is a name
+nitpicky = True  # names of fathomless must resolve; those of other packages have no pages here
 nitpick_ignore_regex = [
     ("py:.*", r"(?!fathomless\.).*"),
     ("py:class", r".*\._\w+"),
@@ -55,7 +55,7 @@ python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the docstrings say types and shapes
+autodoc_typehints = "none"  # the docstrings have types and shapes
 autoclass_content = "class"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 napoleon_google_docstring = False
@@ -96,6 +96,6 @@ html_math_renderer = "mathml"
 
 
 def setup(app: Sphinx) -> None:
-    """Tell notebooks where pages go that they write themselves."""
+    """Set the folder for the pages that notebooks write."""
     app.outdir.mkdir(parents=True, exist_ok=True)
     os.environ["FATHOMLESS_PAGES"] = str(app.outdir)

@@ -1,4 +1,4 @@
-"""Fit networks of unbounded depth to a spiral and to two real tables, and draw what was found.
+"""Fit networks of unbounded depth to a spiral and to two real tables; print depths and scores, and plot the results.
 
 make demo                      or: python examples/demo.py --out demo.png
 """
@@ -37,7 +37,7 @@ def fit_spiral(axes: tuple[Axes, Axes]) -> None:
     linear = LogisticRegression().fit(X, y)
     report("spiral, 1,024 points", clf, "logistic regression")
     row(
-        "log-likelihood per row",
+        "log-likelihood, nats per row",
         log_loss(clf.predict_proba(X_test), y_test),
         log_loss(linear.predict_proba(X_test), y_test),
     )
@@ -50,8 +50,8 @@ def fit_spiral(axes: tuple[Axes, Axes]) -> None:
     axes[0].set_aspect("equal")
     axes[0].set_xticks([-1, 0, 1])
     axes[0].set_yticks([-1, 0, 1])
-    axes[0].set_title("Spiral: p(class | x) and the data")
-    draw_depths(axes[1], clf, "Spiral: weight of each depth")
+    axes[0].set_title("Spiral: p(class | x) and training points")
+    draw_depths(axes[1], clf, "Spiral: depth posterior")
 
 
 def fit_diabetes(axes: tuple[Axes, Axes]) -> None:
@@ -62,16 +62,16 @@ def fit_diabetes(axes: tuple[Axes, Axes]) -> None:
     mean, std = linear.predict(X_test, return_std=True)
     log_p = -0.5 * ((y_test - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
     report("diabetes, 331 rows", reg, "Bayesian ridge")
-    row("log-likelihood per row", float(reg.predict_dist(X_test).log_prob(y_test).mean()), float(log_p.mean()))
+    row("log-likelihood, nats per row", float(reg.predict_dist(X_test).log_prob(y_test).mean()), float(log_p.mean()))
     row("R²", reg.score(X_test, y_test), linear.score(X_test, y_test))
     low, high = reg.predict_interval(X_test, 0.9)
-    row("rows inside their 90 % interval", float(((y_test > low) & (y_test < high)).mean()), None)
+    row("coverage of 90 % intervals", float(((y_test > low) & (y_test < high)).mean()), None)
     order = np.argsort(reg.predict(X_test))
     axes[0].vlines(np.arange(len(order)), low[order], high[order], color=SEA, alpha=0.35, linewidth=2)
     axes[0].plot(np.arange(len(order)), y_test[order], "o", color=INK, markersize=3)
-    axes[0].set_xlabel("test rows, by predicted mean")
-    axes[0].set_title("Diabetes: 90 % intervals and the truth")
-    draw_depths(axes[1], reg, "Diabetes: weight of each depth")
+    axes[0].set_xlabel("test rows, sorted by predicted mean")
+    axes[0].set_title("Diabetes: 90 % intervals and observed values")
+    draw_depths(axes[1], reg, "Diabetes: depth posterior")
 
 
 def fit_breast_cancer(axes: tuple[Axes, Axes]) -> None:
@@ -83,7 +83,7 @@ def fit_breast_cancer(axes: tuple[Axes, Axes]) -> None:
     linear = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(X, y)
     report("breast cancer, 426 rows", clf, "logistic regression")
     p = clf.predict_proba(X_test)
-    row("log-likelihood per row", log_loss(p, y_test), log_loss(linear.predict_proba(X_test), y_test))
+    row("log-likelihood, nats per row", log_loss(p, y_test), log_loss(linear.predict_proba(X_test), y_test))
     row("accuracy", clf.score(X_test, y_test), linear.score(X_test, y_test))
     bins = np.linspace(0, 1, 21).tolist()
     axes[0].hist(p[y_test == 0, 1], bins=bins, color=SAND, alpha=0.8, label=str(data.target_names[0]))
@@ -92,7 +92,7 @@ def fit_breast_cancer(axes: tuple[Axes, Axes]) -> None:
     axes[0].set_ylabel("test rows")
     axes[0].legend(frameon=False)
     axes[0].set_title("Breast cancer: predictions by true class")
-    draw_depths(axes[1], clf, "Breast cancer: weight of each depth")
+    draw_depths(axes[1], clf, "Breast cancer: depth posterior")
 
 
 def draw_depths(axes: Axes, model: UnboundedDepthClassifier | UnboundedDepthRegressor, title: str) -> None:
@@ -101,7 +101,8 @@ def draw_depths(axes: Axes, model: UnboundedDepthClassifier | UnboundedDepthRegr
     axes.errorbar(depths, weights, list(model.depth_posterior_error_.values()), fmt="none", ecolor=SAND)
     axes.set_ylim(bottom=0)
     axes.set_xticks(depths)
-    axes.set_xlabel("layers, ± one standard error")
+    axes.set_xlabel("number of layers")
+    axes.set_ylabel("weight ± one standard error")
     axes.set_title(title)
 
 
@@ -109,10 +110,10 @@ def report(name: str, model: UnboundedDepthClassifier | UnboundedDepthRegressor,
     print(f"\n{name}: {model.structure_.summary}")
     for depth, weight in model.depth_posterior_.items():
         error = model.depth_posterior_error_[depth]
-        print(f"  {depth:2d} layers {weight:6.3f} ± {error:.3f} {'█' * round(40 * weight)}")
-    print(f"  {'on rows out of fold':<34}{'fathomless':>11}")
-    row("log-likelihood per row", model.validation_score_ or 0.0, None)
-    print(f"  {'on test rows':<34}{'fathomless':>11}  {peer}")
+        print(f"  {depth:2d} layers {weight:6.3f} ± {error:.3f}  {'█' * round(40 * weight)}")
+    print(f"  {'out-of-fold rows':<34}{'fathomless':>11}")
+    row("log-likelihood, nats per row", model.validation_score_ or 0.0, None)
+    print(f"  {'test rows':<34}{'fathomless':>11}  {peer}")
 
 
 def row(name: str, ours: float, peer: float | None) -> None:
@@ -121,16 +122,16 @@ def row(name: str, ours: float, peer: float | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("demo.png"), help="where to write the picture")
+    parser.add_argument("--out", type=Path, default=Path("demo.png"), help="file of the picture (default: demo.png)")
     out = parser.parse_args().out
-    torch.set_num_threads(1)  # small networks run fastest on one
+    torch.set_num_threads(1)  # small networks run fastest with one thread
     figure, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained", height_ratios=(2, 1))
     for column, fit in enumerate((fit_spiral, fit_diabetes, fit_breast_cancer)):
         fit((axes[0, column], axes[1, column]))
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(out, dpi=110)
-    print(f"\nThe picture is in {out.resolve()}")
+    print(f"\nWrote the picture to {out.resolve()}")
 
 
 if __name__ == "__main__":

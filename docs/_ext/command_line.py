@@ -1,4 +1,4 @@
-"""Reference of the command line: all commands and options, from :mod:`fathomless.app.commands.arguments`."""
+"""Reference of the command line: commands and options, read from :mod:`fathomless.app.commands.arguments`."""
 
 import argparse
 import contextlib
@@ -16,7 +16,7 @@ from fathomless.app.commands.arguments import parser
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    """Return the parser of every command, by name, with what ``--help`` only names explained."""
+    """Return the parser of each command by name, with the options that ``--help`` does not explain."""
     whole = parser(defaultdict(lambda: lambda _: 0))
     found = next(dict(a.choices) for a in whole._actions if isinstance(a, argparse._SubParsersAction))
     for command in found.values():
@@ -27,10 +27,10 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 class CommandLine(SphinxDirective):
-    """A section for each command: how it is called, its arguments, its options; each option can be linked to."""
+    """A section for each command: usage, arguments and options; each option has an anchor."""
 
     def run(self) -> list[nodes.Node]:
-        """Write reStructuredText and have it parsed."""
+        """Return the nodes of the generated reStructuredText."""
         return self.parse_text_to_nodes("\n".join(_text()), allow_section_headings=True)
 
 
@@ -50,7 +50,7 @@ def _text() -> Iterator[str]:
 
 
 def _heads(action: argparse.Action) -> Iterator[str]:
-    """Write the forms of an option: ``--epochs auto|N``."""
+    """Yield the forms of an option, such as ``--epochs auto|N``."""
     if not action.option_strings:
         yield str(action.metavar or action.dest)
     for flag in action.option_strings:
@@ -65,8 +65,8 @@ def _heads(action: argparse.Action) -> Iterator[str]:
 def _help(action: argparse.Action) -> str:
     text = str(action.help or "").replace("%%", "%")
     text = text.replace("*", r"\*").replace("`", r"\`").replace("|", r"\|")
-    text = re.sub(r"(?<!\S)--[a-z.-]+", r"``\g<0>``", text)  # its dashes are two
-    keep = text.split()[:1] == ["auto"]  # a value, not a word
+    text = re.sub(r"(?<!\S)--[a-z.-]+", r"``\g<0>``", text)  # else two dashes become one
+    keep = text.split()[:1] == ["auto"]  # a value of the option: not capitalised
     return f"{text if keep else text[:1].upper() + text[1:]}."
 
 

@@ -1,4 +1,4 @@
-"""Docstrings as the house writes them: stars and bars in their text stand for themselves."""
+"""Preparation of docstrings: stars and bars in their text are escaped, because they are not markup."""
 
 import re
 from typing import Any
@@ -7,12 +7,12 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-# what is left as it is (code, roles, emphasis, strong), or one of the marks that reStructuredText would trip over
+# the first group (code, roles, emphasis, strong) is kept; other marks would be errors in reStructuredText
 _MARKS = re.compile(r"(`+[^`]*`+|\*\*?\w[^*]*\w\*\*?|\\.)|\*(?=\S)|\||_(?=[*…])")
 
 
 def plain(lines: list[str]) -> list[str]:
-    """Escape the marks, outside formulas, examples and everything else that is indented below a directive."""
+    """Escape the marks outside formulas, examples and other text that is indented below a directive."""
     found, block = [], None
     for line in lines:
         indent = len(line) - len(line.lstrip())
@@ -25,7 +25,7 @@ def plain(lines: list[str]) -> list[str]:
                 line = _MARKS.sub(lambda m: m[0] if m[1] else "\\" + m[0], line)
                 block = indent if line.endswith("::") else None
         elif block is not None and not line.strip() and block < 0:
-            block = None  # the output of an example ends with an empty line
+            block = None  # an empty line ends the output of an example
         found.append(line)
     return found
 
@@ -35,7 +35,7 @@ def _process(app: Sphinx, what: str, name: str, obj: object, options: object, li
 
 
 def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: object) -> bool:
-    """Leave out what others bring, whose docstrings link to their own sites: scikit-learn's methods, classes."""
+    """Skip members of other packages, whose docstrings link to their own sites, such as scikit-learn's methods."""
     foreign = (
         "get_metadata_routing",
         "set_fit_request",
@@ -49,14 +49,14 @@ def _skip(app: Sphinx, what: str, name: str, obj: object, skip: bool, options: o
 
 
 def _words(app: Sphinx, doctree: nodes.document) -> None:
-    """Leave ``shape`` of a type, as in ``Tensor, shape (N,)``, a word, though predictions have such a property."""
+    """Keep ``shape`` in types such as ``Tensor, shape (N,)`` plain text, not a link to the property of predictions."""
     for node in list(doctree.findall(addnodes.pending_xref)):
         if node.get("reftarget") == "shape" and node.get("reftype") == "class":
             node.replace_self(nodes.Text("shape"))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Come before napoleon, which writes marks of its own."""
+    """Connect the steps; the first runs before napoleon, which adds markup that must not be escaped."""
     app.connect("autodoc-process-docstring", _process, priority=400)
     app.connect("autodoc-skip-member", _skip)
     app.connect("doctree-read", _words)

@@ -1,7 +1,7 @@
-"""Examples that are run while the site is built, all in its one process, where a notebook would start another.
+"""Examples that run while the documentation is built, in the same process (a notebook would start another one).
 
-The blocks of a page share their names and a temporary folder. Below each block stands what it printed, and the value
-of its last line. A block that fails, fails the build.
+The blocks of a page share their variables and a temporary folder. The printed output and the value of the last line
+are shown below each block. An error in a block is an error of the build.
 """
 
 import ast
@@ -17,14 +17,14 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class Example(SphinxDirective):
-    """Run the code; show it, and what it gave."""
+    """A code block with its output."""
 
     has_content = True
 
     def run(self) -> list[nodes.Node]:
-        """Return code and output, dressed as cells of a notebook are."""
+        """Run the code and return it with its output, in the markup of notebook cells."""
         code = "\n".join(self.content)
-        if "example" not in self.env.temp_data:  # which Sphinx forgets, and with it the folder, when the page is done
+        if "example" not in self.env.temp_data:  # Sphinx clears it after each page
             self.env.temp_data["example"] = ({"__name__": "example"}, tempfile.TemporaryDirectory())
         names, folder = self.env.temp_data["example"]
         try:
@@ -40,7 +40,7 @@ class Example(SphinxDirective):
 
 
 def run(code: str, names: dict[str, Any]) -> str:
-    """Run code; return what it printed and, unless it is None, the value of its last expression."""
+    """Run code and return its printed output, followed by the value of the last expression unless it is None."""
     tree, value, out = ast.parse(code), None, io.StringIO()
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(out), warnings.catch_warnings():

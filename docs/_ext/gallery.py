@@ -1,6 +1,6 @@
-"""The gallery: the pictures in the examples of all plots modules, each a link to the code that made it.
+"""The gallery: the pictures in the examples of all plots modules, each with a link to its code.
 
-Nothing is run or written for it: the reference has drawn the pictures, and the gallery shows them again.
+The gallery runs no code. It reuses the pictures of the reference.
 """
 
 import importlib
@@ -16,11 +16,11 @@ from sphinx.util.docutils import SphinxDirective
 
 
 class Thumbnail(nodes.General, nodes.Element):
-    """The place of the picture of a function, until the reference has been read."""
+    """Placeholder for the picture of a function, replaced after the reference has been read."""
 
 
 class Gallery(SphinxDirective):
-    """A section for each plots module, with a picture for each function that draws."""
+    """A section for each plots module, with a picture for each plotting function."""
 
     def run(self) -> list[nodes.Node]:
         """Return the sections."""
@@ -28,7 +28,7 @@ class Gallery(SphinxDirective):
         return [self.section(place) for place in sorted(places, key=lambda place: place.count("."))]
 
     def section(self, place: str) -> nodes.section:
-        """Return the pictures of a module, under the first words of its docstring."""
+        """Return the pictures of a module; the title is the start of its docstring."""
         module = importlib.import_module(place)
         words = re.match(r"Pictures of ([^,:.]*)", inspect.getdoc(module) or place)
         title = words[1][:1].upper() + words[1][1:] if words else place
@@ -41,14 +41,14 @@ class Gallery(SphinxDirective):
         return nodes.section("", nodes.title("", title), grid, ids=[nodes.make_id(place)])
 
     def picture(self, function: str, says: str) -> nodes.container:
-        """Return a picture (its place) above its name and what it shows."""
+        """Return the placeholder of a picture, with the name and the description of its function as caption."""
         name, _ = self.parse_inline(f":py:func:`~{function}`")
-        text = nodes.paragraph("", "", *name, nodes.Text(f" draws {says.removeprefix('Draw ')}"))
+        text = nodes.paragraph("", "", *name, nodes.Text(f" draws {re.sub('^(Draw|Plot) ', '', says)}"))
         return nodes.container("", Thumbnail(function=function, says=says), text, classes=["picture"])
 
 
 def _name_examples(app: Sphinx, doctree: nodes.document) -> None:
-    """Give the example of each function that draws a name to link to."""
+    """Add an anchor to the example of each plotting function."""
     for described in doctree.findall(addnodes.desc):
         names = [name for sign in described.findall(addnodes.desc_signature) for name in sign["ids"]]
         examples = [block for block in described.findall(nodes.doctest_block) if "plots" in block.astext()]
@@ -61,7 +61,7 @@ def _pictures(node: nodes.Element) -> list[nodes.image]:
 
 
 def _fill(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put the pictures of the reference into their places."""
+    """Replace the placeholders by the pictures of the reference."""
     objects = app.env.domains.python_domain.objects
     for place in list(doctree.findall(Thumbnail)):
         home = objects[place["function"]].docname

@@ -1,4 +1,4 @@
-"""The pages of the reference: one for each public module, written while the site is built."""
+"""The pages of the reference: one for each public module, written while the documentation is built."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ SOURCE = Path(fathomless.__file__).parent
 
 
 def modules() -> dict[str, Path]:
-    """Return the public modules: those that name what is public, unless their package names all of it."""
+    """Return the public modules: those with ``__all__``, unless their package exports all of these names."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
@@ -38,12 +38,12 @@ def public(path: Path) -> set[str]:
 
 
 class Rooms(SphinxDirective):
-    """List the modules of a folder, each with the first sentence of its docstring."""
+    """List of the modules of a folder, each with the first sentence of its docstring."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Return the list; its page is in Markdown."""
+        """Return the list; links are in the Markdown syntax of the page."""
         listed = nodes.bullet_list()
         for name, path in modules().items():
             if name.split(".")[0] == self.arguments[0]:
@@ -73,7 +73,7 @@ def _write(app: Sphinx) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Write the pages before any is read."""
+    """Write the pages before Sphinx reads any page."""
     app.connect("builder-inited", _write)
     app.add_directive("rooms", Rooms)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

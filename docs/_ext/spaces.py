@@ -1,4 +1,4 @@
-"""Numbers stay on one line with their errors and per cent signs: ``0.19 ± 0.05``, ``90 %``."""
+"""No-break spaces between numbers and their errors or per cent signs: ``0.19 ± 0.05``, ``90 %``."""
 
 import re
 from typing import Any
@@ -15,6 +15,6 @@ def _hold(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Come last, when pages are written."""
+    """Run the step last, when pages are written."""
     app.connect("doctree-resolved", _hold)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -224,7 +224,17 @@ def said(p: AnyPredictive, X: Array, y: Any, device: str) -> list[Array]:
     found += [split.noise, split.weights, split.structure, split.total, split.mean().total, *p.columns().values()]
     if isinstance(p, ContinuousPredictive):
         levels = np.full((1, *[1] * (len(p.shape) - 1)), 0.3)
-        found += [p.mean, p.variance, p.std, p.median, p.cdf(y), p.sf(y), p.pdf(y), p.logpdf(y), *p.scored(y)]
+        found += [
+            p.mean,
+            p.variance,
+            p.std,
+            p.median,
+            p.cdf(y),
+            p.sf(y),
+            p.pdf(y),
+            p.logpdf(y),
+            *p.log_prob_and_error(y),
+        ]
         found += [p.icdf(levels), p.ppf(levels), p.isf(levels), p.quantile(levels), *p.interval(0.8)]
         found += [p.quantiles([0.1, 0.9])]
     else:

@@ -60,7 +60,7 @@ from fathomless.posterior.capabilities import HasStructureLaw
 from fathomless.posterior.laws import TruncatedPoisson, depth_terms
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.structure import ListedPosterior, depth_structure
+from fathomless.posterior.structure import ListedPosterior, make_depth_posterior
 from fathomless.system.draws import normal
 
 COLUMNS, BATCH = 8, 256
@@ -133,7 +133,7 @@ class StackedSlab(nn.Module):
 def _moments(own: nn.ParameterDict, inclusion: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean and variance of weights, and the divergence of each network, as ``spike_slab.moments`` does."""
     mean, log_scale = own["mean"], own["log_scale"]
-    scale = SCALE if inclusion == INCLUSION else SlabPrior(INCLUSION, SCALE).of_biases().scale
+    scale = SCALE if inclusion == INCLUSION else SlabPrior(INCLUSION, SCALE).for_biases().scale
     variance = (2.0 * log_scale).exp()
     slab = (variance + mean.square()) * (0.5 / float(scale) ** 2) + (torch.tensor(scale).log() - 0.5) - log_scale
     if "logit" not in own:
@@ -172,7 +172,7 @@ class StackedSparse(HasStructureLaw):
 
     def structure(self) -> ListedPosterior:
         """Return one structure."""
-        return depth_structure({0: 1.0})
+        return make_depth_posterior({0: 1.0})
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
         """Return the inclusion logits."""

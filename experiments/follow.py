@@ -19,7 +19,7 @@ from fathomless.families.continuous.solve import PathInference
 from fathomless.inference.variational.objective import elbo
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.distributions import ClassPredictive
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.likelihoods import Gaussian, Likelihood
 from fathomless.posterior.metrics import accuracy, expected_calibration_error
 from fathomless.posterior.model import Draws, Model
@@ -64,7 +64,7 @@ def training(given: Mapping[str, Any], **more: Any) -> Training:
 
 def each(model: Model) -> list[ContinuousDepth]:
     """Return a network, or those of an ensemble."""
-    return cast(list[ContinuousDepth], members_of(model))
+    return cast(list[ContinuousDepth], list_members(model))
 
 
 def steps_of(model: Model) -> int:

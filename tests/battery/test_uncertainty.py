@@ -12,7 +12,7 @@ from fathomless.posterior.distributions import ContinuousPredictive, Uncertainty
 from fathomless.posterior.likelihoods import Categorical, Gaussian
 from fathomless.posterior.model import Draws
 from fathomless.posterior.predictive import predictive
-from fathomless.posterior.uncertainty import spread
+from fathomless.posterior.uncertainty import estimate_spread
 
 # fits are short on purpose
 pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")
@@ -131,7 +131,7 @@ def test_draws_of_one_network_are_no_networks(graphs: int, between: float) -> No
     f = f + math.sqrt(between) * torch.randn(graphs, 1, 2000, generator=g, dtype=torch.float64)[own]
     log_weight = torch.full((480,), -math.log(480.0), dtype=torch.float64)
     numbers = own.repeat_interleave(4), torch.arange(120).repeat_interleave(4)
-    found = spread(f.reshape(480, 2000), log_weight, *numbers, sampled=True)
+    found = estimate_spread(f.reshape(480, 2000), log_weight, *numbers, sampled=True)
     assert found is not None
     assert float(found.between.mean()) == pytest.approx(between, abs=0.05)
     assert float(found.within.mean()) == pytest.approx(1.2, abs=0.02)
@@ -141,11 +141,11 @@ def test_a_network_for_each_graph_tells_nothing_of_weights() -> None:
     f = torch.randn(8, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     log_weight = torch.full((8,), -math.log(8.0), dtype=torch.float64)
     numbers = torch.arange(8) // 2, torch.arange(8) // 2
-    found = spread(f, log_weight, *numbers, sampled=True)
+    found = estimate_spread(f, log_weight, *numbers, sampled=True)
     assert found is not None
     assert found.between.isnan().all()
     assert found.within.isnan().all()
-    one = spread(f, log_weight, torch.zeros(8, dtype=torch.int64), torch.arange(8) // 2, sampled=True)
+    one = estimate_spread(f, log_weight, torch.zeros(8, dtype=torch.int64), torch.arange(8) // 2, sampled=True)
     assert one is not None
     assert (one.between == 0.0).all()  # a single graph leaves nothing to structure
 

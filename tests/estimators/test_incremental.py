@@ -9,7 +9,7 @@ import pytest
 from fathomless import FiniteNetworkRegressor, UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.estimators.values import ELBO, Adam
 from fathomless.families.registry import estimator_class, families
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 from fathomless.system.errors import DataError
 from quick_fits import Array, classes, problem
 
@@ -125,5 +125,5 @@ def test_only_families_of_one_trained_network_have_it() -> None:
     X, y = problem(40)
     several = UnboundedDepthRegressor(epochs=2, cv=2, width=4, random_state=0).fit(X, y)
     several.set_params(cv="auto", learning_rate=1e-9).partial_fit(X, y)  # goes on from the first of them
-    assert len(members_of(several.model_)) == 1
+    assert len(list_members(several.model_)) == 1
     assert several.fold_ is None

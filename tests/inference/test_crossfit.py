@@ -177,11 +177,11 @@ def test_likelihoods_together_are_widened_one_by_one() -> None:
     generator = torch.Generator().manual_seed(0)
     f, y = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 6, 1), (6, 1)))
     each = [Gaussian(initial_noise=noise).double() for noise in (0.2, 0.5, 1.0)]
-    wide = StackedLikelihood(each).wider(2.0).log_prob(f, y)
+    wide = StackedLikelihood(each).widen(2.0).log_prob(f, y)
     alone = [Gaussian(initial_noise=2.0 * noise).double() for noise in (0.2, 0.5, 1.0)]
     assert torch.allclose(wide, StackedLikelihood(alone).log_prob(f, y), atol=1e-6)  # noise begins in single precision
     logits, classes = torch.randn(2, 6, 3, generator=generator), torch.tensor([0, 1, 2, 2, 1, 0])
-    warm = StackedLikelihood([Categorical(3), Categorical(3)]).wider(2.0)
+    warm = StackedLikelihood([Categorical(3), Categorical(3)]).widen(2.0)
     assert torch.allclose(warm.log_prob(logits, classes), Categorical(3).log_prob(logits / 2.0, classes))
 
 

@@ -15,7 +15,7 @@ from fathomless.inference.mcmc.joint import joint_distribution_test
 from fathomless.inference.mcmc.psis import leave_one_out, smoothed
 from fathomless.inference.mcmc.scales import Groups, Noise, ScaledNoise, observation
 from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
-from fathomless.nn.flat import FlatNetworks, flattened
+from fathomless.nn.flat import FlatNetworks, flatten
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Laplace, StudentT
 from fathomless.system.errors import DataError, PausedError
 
@@ -246,7 +246,7 @@ def small(seed: int = 0, rows: int = 25) -> tuple[NetworkSampler, list[torch.Ten
     y = x[:, :1].sin() + 0.1 * torch.randn(rows, 1, generator=g)
     networks = [nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1)) for _ in range(2)]
     observed = ScaledNoise(y, torch.ones(rows, dtype=F64), 4.0, free=True)
-    return NetworkSampler(networks[0], x, observed, leapfrogs=6, adapting=20), [flattened(one) for one in networks]
+    return NetworkSampler(networks[0], x, observed, leapfrogs=6, adapting=20), [flatten(one) for one in networks]
 
 
 def test_hmc_resume_is_bit_equal() -> None:

@@ -124,7 +124,7 @@ class Listed:
     def __init__(self, end: int, beyond: float = 0.0) -> None:
         self.end, self.beyond, self.weighed = end, beyond, [dict[int, float]()]
 
-    def listed(self, count: int) -> dict[int, float]:
+    def list_structures(self, count: int) -> dict[int, float]:
         return {k: float(PoissonPrior(0.5).log_prob(torch.tensor(float(k)))) for k in range(count)}
 
     def weigh(self, masses: dict[int, float], *, only: bool = False) -> int:
@@ -259,7 +259,7 @@ def of_seven(model: Any) -> torch.Tensor:
 
 def test_the_focus_follows_the_poisson_law_and_rests_the_rest() -> None:
     search, model = walk(2, beyond=0.3)
-    focus, q, log_prior = model.weighed[-1], search.q, torch.tensor(list(model.listed(7).values()))
+    focus, q, log_prior = model.weighed[-1], search.q, torch.tensor(list(model.list_structures(7).values()))
     _, poisson, _ = stacking.poisson(of_seven(model), log_prior)
     assert abs(sum(focus.values()) - 1.0) < 1e-9
     assert set(focus) == {k for k in range(7) if max(q[k], float(poisson[k])) >= 1e-3}

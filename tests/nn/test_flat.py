@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fathomless.nn.architectures import MLP, TabularTransformer
-from fathomless.nn.flat import FlatNetworks, flattened, unflattened
+from fathomless.nn.flat import FlatNetworks, flatten, unflatten
 from fathomless.system.errors import DataError
 
 BETWEEN = [nn.Tanh(), nn.ReLU(), nn.SiLU(), nn.GELU(), nn.LeakyReLU(), nn.ELU(), nn.Identity()]
@@ -37,7 +37,7 @@ def compared(build, rows: int, columns: int, count: int = 3) -> None:
     each = [build().double().eval() for _ in range(count)]
     x, pull = torch.randn(rows, columns, dtype=torch.float64), None
     flat = FlatNetworks(each[0], count)
-    flat.weights.copy_(torch.stack([flattened(one) for one in each]))
+    flat.weights.copy_(torch.stack([flatten(one) for one in each]))
     f = torch.stack([one(x) for one in each])
     pull = torch.randn(f.shape, dtype=torch.float64)
     found = torch.autograd.grad((f * pull).sum(), [p for one in each for p in one.parameters()])
@@ -101,8 +101,8 @@ def test_shared_weights_are_refused() -> None:
 @pytest.mark.parametrize("lead", [(), (4,), (2, 3)])
 def test_flat_weights_are_views_of_every_parameter(lead: tuple[int, ...]) -> None:
     module = Scaled()
-    weights = torch.randn(*lead, len(flattened(module)))
-    parts = unflattened(module, weights)
+    weights = torch.randn(*lead, len(flatten(module)))
+    parts = unflatten(module, weights)
     assert {name: part.shape for name, part in parts.items()} == {
         name: (*lead, *p.shape) for name, p in module.named_parameters()
     }
@@ -114,7 +114,7 @@ def test_flat_weights_are_views_of_every_parameter(lead: tuple[int, ...]) -> Non
 
 def test_weights_that_are_flattened_and_split_are_the_parameters() -> None:
     module = Scaled()
-    parts = unflattened(module, flattened(module))
+    parts = unflatten(module, flatten(module))
     assert all(torch.equal(parts[name], p) for name, p in module.named_parameters())
 
 

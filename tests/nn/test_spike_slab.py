@@ -42,7 +42,7 @@ def test_divergence_equals_the_textbook_form(
     logit: float, mean: float, log_scale: float, p: float, m: float, s: float
 ) -> None:
     own = [torch.tensor([value], dtype=torch.float64) for value in (mean, log_scale, logit)]
-    k = moments(*own, SlabPrior(p, s, m).against(torch.Size([1]))).divergence
+    k = moments(*own, SlabPrior(p, s, m).for_shape(torch.Size([1]))).divergence
     expected = textbook(*own, p, m, s).sum()
     assert k.item() == pytest.approx(expected.item(), rel=1e-12, abs=1e-12)
     assert k.item() >= -1e-12
@@ -51,13 +51,13 @@ def test_divergence_equals_the_textbook_form(
 def test_divergence_is_zero_at_the_prior() -> None:
     p, s, m = 0.23, 0.7, 0.4
     own = [torch.full(SHAPE, v, dtype=torch.float64) for v in (m, math.log(s), math.log(p / (1.0 - p)))]
-    assert abs(moments(*own, SlabPrior(p, s, m).against(SHAPE)).divergence.item()) < 1e-12
+    assert abs(moments(*own, SlabPrior(p, s, m).for_shape(SHAPE)).divergence.item()) < 1e-12
 
 
 @pytest.mark.parametrize("logit", [-1000.0, -100.0, 0.0, 17.0, 100.0, 1000.0])
 def test_divergence_and_gradients_are_finite_for_every_logit_in_single_precision(logit: float) -> None:
     own = [torch.full((3,), v).requires_grad_() for v in (0.3, -4.0, logit)]
-    found = moments(*own, SlabPrior(0.1).against(torch.Size([3])))
+    found = moments(*own, SlabPrior(0.1).for_shape(torch.Size([3])))
     (found.divergence + found.mean.sum() + found.variance.sum()).backward()
     assert found.divergence.isfinite()
     assert found.divergence >= 0.0
@@ -73,7 +73,7 @@ def test_divergence_equals_the_mean_of_log_q_minus_log_p_over_draws() -> None:
     w = mean + scale * torch.randn(n, generator=g, dtype=torch.float64)
     slab = torch.distributions.Normal(mean, scale).log_prob(w) - torch.distributions.Normal(0.0, s).log_prob(w)
     log_ratio = torch.where(included, (alpha / p).log() + slab, ((1.0 - alpha) / (1.0 - p)).log())
-    k = moments(mean[None], log_scale[None], logit[None], SlabPrior(p, s).against(torch.Size([1]))).divergence
+    k = moments(mean[None], log_scale[None], logit[None], SlabPrior(p, s).for_shape(torch.Size([1]))).divergence
     assert abs(log_ratio.mean() - k) < 4.0 * log_ratio.std() / math.sqrt(n)
 
 
@@ -81,7 +81,7 @@ def test_derivative_in_the_logit_is_that_of_the_specification() -> None:
     mean, log_scale, logit = weights(3)
     p, s = 0.2, 0.9
     logit.requires_grad_()
-    moments(mean, log_scale, logit, SlabPrior(p, s).against(SHAPE)).divergence.backward()
+    moments(mean, log_scale, logit, SlabPrior(p, s).for_shape(SHAPE)).divergence.backward()
     slab = math.log(s) - log_scale - 0.5 + ((2.0 * log_scale).exp() + mean**2) / (2.0 * s**2)
     alpha = logit.detach().sigmoid()
     expected = alpha * (1.0 - alpha) * (slab + logit.detach() - math.log(p / (1.0 - p)))
@@ -96,7 +96,7 @@ def test_derivative_in_the_logit_is_that_of_the_specification() -> None:
 )
 def test_gradients_agree_with_finite_differences(prior: SlabPrior) -> None:
     own = tuple(value.requires_grad_() for value in weights(4))
-    assert torch.autograd.gradcheck(lambda *a: tuple(moments(*a, prior.against(SHAPE))), own)
+    assert torch.autograd.gradcheck(lambda *a: tuple(moments(*a, prior.for_shape(SHAPE))), own)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")  # of torch
@@ -116,7 +116,7 @@ def test_the_compiled_form_equals_the_plain_one() -> None:
 
 def test_side_by_side_each_gets_what_it_would_alone() -> None:
     own = [torch.stack(pair) for pair in zip(weights(5), weights(6), strict=True)]
-    prior = SlabPrior(0.1).against(SHAPE)
+    prior = SlabPrior(0.1).for_shape(SHAPE)
     together = torch.vmap(lambda *a: tuple(moments(*a, prior)))(*own)
     for i in range(2):
         alone = moments(*(value[i] for value in own), prior)
@@ -125,7 +125,7 @@ def test_side_by_side_each_gets_what_it_would_alone() -> None:
 
 def test_weights_that_are_surely_in_are_gaussian_and_pay_for_it() -> None:
     mean, log_scale, _ = weights(7)
-    prior = SlabPrior(0.1, 0.8).against(SHAPE)
+    prior = SlabPrior(0.1, 0.8).for_shape(SHAPE)
     sure, dense = (
         moments(mean, log_scale, torch.full(SHAPE, 60.0).double(), prior),
         moments(mean, log_scale, None, prior),
@@ -137,7 +137,7 @@ def test_weights_that_are_surely_in_are_gaussian_and_pay_for_it() -> None:
 
 def test_weights_that_are_surely_out_are_zero_and_pay_for_it() -> None:
     mean, log_scale, _ = weights(8)
-    out = moments(mean, log_scale, torch.full(SHAPE, -800.0).double(), SlabPrior(0.1).against(SHAPE))
+    out = moments(mean, log_scale, torch.full(SHAPE, -800.0).double(), SlabPrior(0.1).for_shape(SHAPE))
     assert not out.mean.any()
     assert not out.variance.any()
     assert out.divergence.item() == pytest.approx(SHAPE.numel() * math.log(1.0 / 0.9))
@@ -147,7 +147,7 @@ def test_weights_that_are_surely_out_are_zero_and_pay_for_it() -> None:
 def test_learned_priors_are_where_the_bound_is_greatest(learned: tuple[str, ...]) -> None:
     own = weights(9)
     given: dict[str, object] = {"inclusion": 0.2, "scale": 0.6, **dict.fromkeys(learned, "learned")}
-    settled = SlabPrior(**given).against(SHAPE).settled(*own)  # type: ignore[arg-type]
+    settled = SlabPrior(**given).for_shape(SHAPE).maximize_bound(*own)  # type: ignore[arg-type]
 
     def cost(odds: float, scale: float) -> float:
         k = moments(*own, Prior(odds, 0.0, scale)).divergence.item()
@@ -164,7 +164,7 @@ def test_learned_priors_are_where_the_bound_is_greatest(learned: tuple[str, ...]
 
 def module(**options: object) -> SpikeSlabPosterior:
     torch.manual_seed(0)
-    prior = SlabPrior(0.3).against(SHAPE)
+    prior = SlabPrior(0.3).for_shape(SHAPE)
     return SpikeSlabPosterior(
         torch.randn(SHAPE), prior, inclusion=True, start=SlabStart(logit=(-2.0, 2.0), log_scale=(-1.0, 0.1))
     )
@@ -173,7 +173,7 @@ def module(**options: object) -> SpikeSlabPosterior:
 @torch.no_grad()
 def test_drawn_weights_have_the_moments_that_local_sampling_uses(generator: torch.Generator) -> None:
     own, n = module(), 20_000
-    draws = torch.stack([own.drawn(own.mean, "average", generator) for _ in range(n)]).double()
+    draws = torch.stack([own.draw(own.mean, "average", generator) for _ in range(n)]).double()
     m, v, _ = own.moments()
     assert bool(((draws.mean(0) - m).abs() < 5.0 * (v / n).sqrt()).all())
     fourth = ((draws - draws.mean(0)) ** 4).mean(0)
@@ -184,7 +184,7 @@ def test_drawn_weights_have_the_moments_that_local_sampling_uses(generator: torc
 def test_the_median_model_draws_what_is_more_likely_in_than_out(generator: torch.Generator) -> None:
     own = module()
     assert own.logit is not None
-    draw = own.drawn(own.mean, "median", generator)
+    draw = own.draw(own.mean, "median", generator)
     assert torch.equal(draw != 0.0, own.logit > 0.0)
     assert torch.equal(own.means(own.mean, "median"), torch.where(own.logit > 0.0, own.mean, 0.0))
     torch.testing.assert_close(own.means(own.mean, "average"), own.moments().mean)
@@ -193,12 +193,12 @@ def test_the_median_model_draws_what_is_more_likely_in_than_out(generator: torch
 def test_relaxed_weights_become_exact_ones_as_they_cool(generator: torch.Generator) -> None:
     own = module()
     with torch.no_grad():
-        cold = own.relaxed(own.mean, 1e-4, generator)
-        inclusion = torch.stack([own.relaxed(own.mean, 1e-3, generator).abs() > 1e-3 for _ in range(4000)])
+        cold = own.draw_relaxed(own.mean, 1e-4, generator)
+        inclusion = torch.stack([own.draw_relaxed(own.mean, 1e-3, generator).abs() > 1e-3 for _ in range(4000)])
     assert bool(((cold.abs() < 1e-3) | (cold.abs() > 1e-3)).all())
     error = (inclusion.double().mean(0) - own.inclusion()).abs()
     assert error.max().item() < 5.0 * 0.5 / math.sqrt(4000)
-    own.relaxed(own.mean, 0.5, generator).sum().backward()
+    own.draw_relaxed(own.mean, 0.5, generator).sum().backward()
     assert own.logit is not None
     assert own.logit.grad is not None
     assert bool(own.logit.grad.isfinite().all())
@@ -223,7 +223,7 @@ def test_bad_priors_are_refused(options: dict[str, object], message: str) -> Non
 
 def test_a_prior_that_does_not_fit_the_weights_is_refused() -> None:
     with pytest.raises(DataError, match=r"a prior inclusion of shape \(3,\) was given for weights of shape \(5, 7\)"):
-        SlabPrior(torch.full((3,), 0.5)).against(SHAPE)
+        SlabPrior(torch.full((3,), 0.5)).for_shape(SHAPE)
 
 
 @torch.no_grad()
@@ -231,7 +231,7 @@ def test_learned_inclusion_maximises_the_bound_with_a_beta_prior() -> None:
     """The bound alone has its maximum at the mean of α; with the log of a Beta(2, 2) prior, at the value in use."""
     alpha = torch.tensor([0.9, 0.2, 0.05, 0.6, 0.99], dtype=torch.float64)
     zero = torch.zeros(5, dtype=torch.float64)
-    learned = SlabPrior(inclusion="learned").against(alpha.shape).settled(zero, zero, alpha.logit()).odds
+    learned = SlabPrior(inclusion="learned").for_shape(alpha.shape).maximize_bound(zero, zero, alpha.logit()).odds
     assert isinstance(learned, torch.Tensor)
     grid = torch.linspace(1e-4, 1 - 1e-4, 99_999, dtype=torch.float64)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fathomless.nn.layers import MeanField
-from fathomless.nn.stateless import called, with_tensors
+from fathomless.nn.stateless import call_with, with_tensors
 from fathomless.system.errors import DataError
 
 
@@ -80,8 +80,8 @@ def bits(module: nn.Module) -> dict[str, bytes]:
 def test_calls_are_those_of_functional_call_and_leave_the_module_alone(name: str) -> None:
     module, x = MODULES[name]().eval().requires_grad_(requires_grad=name != "attention"), torch.randn(5, 4)
     own, before, parameters = others(module), bits(module), list(module.parameters())
-    assert torch.equal(called(module, own, x), functional_call(module, own, (x,)))
-    assert not torch.equal(called(module, own, x), module(x))
+    assert torch.equal(call_with(module, own, x), functional_call(module, own, (x,)))
+    assert not torch.equal(call_with(module, own, x), module(x))
     assert bits(module) == before
     assert all(p is q for p, q in zip(module.parameters(), parameters, strict=True))
 
@@ -92,14 +92,14 @@ def test_what_plain_attributes_refer_to_is_replaced_too(some: tuple[str, ...]) -
     every = others(module)
     own = {**dict(module.named_parameters()), **{name: every[name] for name in some}}
     expected = 2.0 * nn.functional.linear(x, own["linear.weight"], own["linear.bias"]) + own["shift"]
-    found = called(module, {name: own[name] for name in some}, x)
+    found = call_with(module, {name: own[name] for name in some}, x)
     torch.testing.assert_close(found, expected)
 
 
 def test_buffers_are_shared() -> None:
     module, twin = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     x = torch.randn(7, 4)
-    called(module, others(module), x)
+    call_with(module, others(module), x)
     twin(x)
     assert bits(module)["running_mean"] == bits(twin)["running_mean"]
     assert int(module.num_batches_tracked or 0) == 1
@@ -108,7 +108,7 @@ def test_buffers_are_shared() -> None:
 def test_derivatives_pass_through() -> None:
     module, x = MODULES["sequential"](), torch.randn(5, 4)
     own = {name: value.detach() for name, value in module.named_parameters()}
-    each = vmap(grad(lambda p, row: called(module, p, row[None]).sum()), in_dims=(None, 0))(own, x)
+    each = vmap(grad(lambda p, row: call_with(module, p, row[None]).sum()), in_dims=(None, 0))(own, x)
     module(x).sum().backward()
     for name, p in module.named_parameters():
         torch.testing.assert_close(each[name].sum(0), p.grad)

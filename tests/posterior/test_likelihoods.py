@@ -310,7 +310,7 @@ def test_a_wider_copy_has_a_larger_learned_scale_and_leaves_the_first_alone(fami
     likelihood = family(2).double()
     f, y = batch(likelihood)
     scale = likelihood.noise.log_scale().exp().detach()
-    wider = likelihood.wider(3.0)
+    wider = likelihood.widen(3.0)
     torch.testing.assert_close(wider.noise.log_scale().exp(), 3.0 * scale)
     torch.testing.assert_close(likelihood.noise.log_scale().exp(), scale)
     # y / 3 under the first is y under the wider one, with the Jacobian
@@ -318,14 +318,14 @@ def test_a_wider_copy_has_a_larger_learned_scale_and_leaves_the_first_alone(fami
     for noise in ("input", 0.3):  # nothing of it is a learned scale
         other = family(2, noise=noise).double()
         f, y = batch(other)
-        assert torch.equal(other.wider(3.0).log_prob(f, y), other.log_prob(f, y))
+        assert torch.equal(other.widen(3.0).log_prob(f, y), other.log_prob(f, y))
 
 
 def test_wider_classes_are_warmer():
     f, y = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 0])
-    once = Categorical(4).wider(2.0)
+    once = Categorical(4).widen(2.0)
     torch.testing.assert_close(once.log_prob(f, y), Categorical(4).log_prob(f / 2.0, y))
-    torch.testing.assert_close(once.wider(1.5).log_prob(f, y), Categorical(4).log_prob(f / 3.0, y))
+    torch.testing.assert_close(once.widen(1.5).log_prob(f, y), Categorical(4).log_prob(f / 3.0, y))
 
 
 def test_learned_noise_is_in_the_state():

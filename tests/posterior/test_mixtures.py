@@ -263,7 +263,7 @@ def test_weights_are_normalised():
 
 def test_rows_are_joined_in_order():
     whole = random_mixture("student").component
-    parts = [whole.through(lambda t, k=k: t[:, k : k + 1]) for k in range(3)]
+    parts = [whole.map_parameters(lambda t, k=k: t[:, k : k + 1]) for k in range(3)]
     joined = concatenate_rows(parts)
     assert torch.equal(joined.loc, whole.loc)
     assert torch.equal(joined.df, whole.df)

@@ -143,4 +143,4 @@ class Folded:
         if isinstance(whole, ClassPredictive):
             return replace(whole, log_p=whole.log_p[:, back])
         found = cast(ContinuousPredictive, whole)
-        return replace(found, component=found.component.through(lambda values: values[:, back]))
+        return replace(found, component=found.component.map_parameters(lambda values: values[:, back]))

@@ -57,7 +57,7 @@ from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import called
 from fathomless.inference.runs.run import Fitted
-from fathomless.posterior.capabilities import blueprint_of
+from fathomless.posterior.capabilities import get_blueprint
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Diagnostics
 from fathomless.posterior.likelihoods import Likelihood
@@ -503,7 +503,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             "changed": {name: value for name, value in now.items() if value != options[name]},
             "schema": self.schema_.to_json(),
             "target": self.target_.to_json(),
-            "layout": blueprint_of(self.model_),
+            "layout": get_blueprint(self.model_),
             "dtype": str(self.model_.dtype).removeprefix("torch."),
             "seed": self.seed_,
             "history": nonfinite.encode_nonfinite(self.history_),

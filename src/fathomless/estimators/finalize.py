@@ -27,7 +27,7 @@ from fathomless.inference.out_of_fold.search import LogDensities, StructureSearc
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import parts_of
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
-from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
@@ -179,7 +179,7 @@ def fit_structure_weights(
     log_prior, numbers = prior_of(listed, found.numbers), torch.tensor(found.numbers, dtype=torch.float64)
     table = (found.log_density, log_prior, found.weight)
     bars = stacking.standard_errors(q, *table, fold=folds, group=groups, numbers=numbers, seed=seed)
-    first = min(listed.listed(1))
+    first = min(listed.list_structures(1))
 
     def poisson(rate: float) -> Tensor:
         offset = numbers - first
@@ -199,7 +199,7 @@ def fit_structure_weights(
         poisson_loss=stacking.value(q, *table) - value,
         log_density=tuple((weight @ found.log_density / weight.sum()).tolist()),
         rows=len(found.rows),
-        members=len(members_of(model)),
+        members=len(list_members(model)),
     )
 
 
@@ -231,6 +231,6 @@ def _part(held: OutOfFold, i: int, size: int) -> OutOfFold:
 
 
 def _listed(model: Model) -> ListedStructure:
-    one = members_of(model)[0]
+    one = list_members(model)[0]
     assert isinstance(one, ListedStructure)
     return one

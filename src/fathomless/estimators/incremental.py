@@ -15,7 +15,7 @@ from fathomless.estimators.problem import Problem
 from fathomless.estimators.variational import VariationalEstimator
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.model import Model
 from fathomless.system import checks
 from fathomless.system.errors import DataError
@@ -124,7 +124,7 @@ class Incremental(VariationalEstimator, ABC):
         if "model_" not in vars(self):
             return self._problem()
         self._require_as_fitted()
-        return replace(self._problem(), fitted=(members_of(self.model_)[0], self.likelihood_))
+        return replace(self._problem(), fitted=(list_members(self.model_)[0], self.likelihood_))
 
     def _refuse_several(self) -> None:
         """Refuse options that are not of one network that is trained."""

@@ -21,7 +21,7 @@ from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import calibrate as calibrated
 from fathomless.posterior.capabilities import ListedStructure
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 
 __all__ = ["fit_heads_in_sample", "fit_heads_out_of_fold"]
 
@@ -62,7 +62,7 @@ def fit_heads_out_of_fold(
     fitted, seen
         The same networks, with a law that was fitted to the rows under draws of their heads; and the rows under these.
     """
-    likelihood, models = fitted.likelihood, members_of(fitted.model)
+    likelihood, models = fitted.likelihood, list_members(fitted.model)
     train, folds = prepared.train, prepared.folds
     if calibrate:
         kappa = KAPPA_ALONE if folds is None else KAPPA
@@ -96,7 +96,7 @@ def fit_heads_in_sample(fitted: Fitted, kind: str, prepared: Prepared, *, calibr
 
     Parameters are those of :func:`fit_heads_out_of_fold`.
     """
-    for model in members_of(fitted.model):
+    for model in list_members(fitted.model):
         with_posterior(model, fitted.likelihood, prepared.train, kind)
     valid = prepared.valid
     if valid is None or not len(valid):

@@ -22,7 +22,7 @@ from fathomless.estimators.options import options_of
 from fathomless.estimators.renamed import from_saved
 from fathomless.posterior.capabilities import rebuild
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
-from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
@@ -138,7 +138,7 @@ class Predictor:
         draws_each = checks.whole("weight_draws", self.weight_draws) if self.model.stochastic else self.weight_draws
         passes = draws_each if self.model.stochastic else 1
         networks = len(self.structure.names) if isinstance(self.structure, ListedPosterior) else 1
-        networks *= len(members_of(self.model))
+        networks *= len(list_members(self.model))
         memory.require(
             2.0 * 8.0 * passes * networks * min(count, PREDICTED_AT_ONCE) * likelihood.outputs,
             f"weight_draws={passes:,} of {min(count, PREDICTED_AT_ONCE):,} rows",

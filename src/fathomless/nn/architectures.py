@@ -1,8 +1,8 @@
-"""Architectures: what a layer and a head look like at every depth.
+"""Architectures: layers and heads of networks for every depth.
 
-An architecture is a value with two methods. ``layer(k)`` builds layer k = 1, 2, … and accepts what layer k − 1
-returns; ``head(k)`` turns the hidden state at depth k into the parameters of the likelihood. Depth 0 is the input
-itself, so ``head(0)`` alone is a linear model. Any object with these methods, or any two callables, will do.
+An architecture is a value with two methods. ``layer(k)`` builds layer k = 1, 2, …, whose input is the output of layer
+k − 1. ``head(k)`` builds the map from the hidden state at depth k to the parameters of the likelihood. Depth 0 is the
+input, so ``head(0)`` is a linear model. Any object with these methods, or any two callables, can be used.
 """
 
 import math
@@ -25,7 +25,7 @@ __all__ = [
     "Residual",
     "SequenceTransformer",
     "TabularTransformer",
-    "activation",
+    "make_activation",
     "make_identity",
 ]
 
@@ -39,20 +39,20 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-def activation(name: str) -> nn.Module:
-    """Return an activation by name.
+def make_activation(name: str) -> nn.Module:
+    """Build an activation by name.
 
     Raises
     ------
     DataError
-        For a name that is not known.
+        If the name is unknown.
     """
-    checks.choice("activation", name, tuple(_ACTIVATIONS))
+    checks.choice("make_activation", name, tuple(_ACTIVATIONS))
     return _ACTIVATIONS[name]()
 
 
 class Architecture(ABC):
-    """A generator of layers and heads."""
+    """Base class of architectures, which build layers and heads."""
 
     @abstractmethod
     def layer(self, depth: int) -> nn.Module:
@@ -71,13 +71,13 @@ class Residual(nn.Module):
         self.branch = branch
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the branch to its input."""
+        """Return the sum of the input and the branch."""
         y: Tensor = x + self.branch(x)
         return y
 
 
 class CombinedHeads(nn.Module):
-    """Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ): linear heads of several depths as one linear map on their hidden states side by side."""
+    """Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ): linear heads of several depths as one linear map of the concatenated hidden states."""
 
     def __init__(self, layers: Sequence[nn.Module], heads: Sequence[nn.Linear], posterior: Mapping[int, float]) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class CombinedHeads(nn.Module):
             self.head.bias.copy_(torch.stack([q * head.bias for q, head in zip(shares, heads, strict=True)]).sum(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the layers once, join what the depths see, map it."""
+        """Run the layers once, concatenate the hidden states of all depths, apply the linear map."""
         hidden = [x]
         for layer in self.layers:
             hidden.append(layer(hidden[-1]))
@@ -106,15 +106,15 @@ class MLP(Architecture):
     Parameters
     ----------
     inputs, outputs : int
-        Columns of the input and of the likelihood's parameters.
+        Numbers of input columns and of parameters of the likelihood.
     width : int
-        Units per layer.
+        Number of units per layer.
     activation : str
         One of relu, leaky_relu, elu, gelu, silu, tanh.
     residual : bool
-        Layers from the second on return x + W activation(x) + b.
+        If true, layers from the second on return x + W activation(x) + b.
     initialisation : {"he", "default"}
-        Hidden weights N(0, 2/fan-in) and zero biases, or what ``nn.Linear`` does by itself.
+        Hidden weights N(0, 2/fan-in) and zero biases, or the default of ``nn.Linear``.
     """
 
     inputs: int
@@ -125,25 +125,25 @@ class MLP(Architecture):
     initialisation: str = "he"
 
     def __post_init__(self) -> None:
-        checks.choice("activation", self.activation, tuple(_ACTIVATIONS))
+        checks.choice("make_activation", self.activation, tuple(_ACTIVATIONS))
         checks.choice("initialisation", self.initialisation, ("he", "default"))
-        _positive(inputs=self.inputs, outputs=self.outputs, width=self.width)
+        _check_positive(inputs=self.inputs, outputs=self.outputs, width=self.width)
 
     def layer(self, depth: int) -> nn.Module:
-        """Linear map and activation."""
+        """Build a linear map and an activation."""
         linear = nn.Linear(self.inputs if depth == 1 else self.width, self.width)
-        between = activation(self.activation)
+        between = make_activation(self.activation)
         branch = self.residual and depth > 1
         if self.initialisation == "he":
             nn.init.kaiming_normal_(linear.weight)
             nn.init.zeros_(linear.bias)
-            if branch:  # a sum of full-sized branches would double its variance with every layer
+            if branch:  # with branches of full size the variance would double in every layer
                 with torch.no_grad():
                     linear.weight.mul_(0.5)
         return Residual(nn.Sequential(between, linear)) if branch else nn.Sequential(linear, between)
 
     def head(self, depth: int) -> nn.Module:
-        """Linear map."""
+        """Build a linear map."""
         return nn.Linear(self.inputs if depth == 0 else self.width, self.outputs)
 
 
@@ -151,23 +151,24 @@ class MLP(Architecture):
 class ConvNet(Architecture):
     """Residual bottleneck blocks in three stages of growing width, for images of shape (channels, size, size).
 
-    A block is a 1×1, a 3×3 and a 1×1 convolution to c, c and 4c channels, each followed by normalisation and ReLU,
-    the last ReLU after the shortcut. Stage i has c = base·2^i and opens with stride 2. The third stage has no end.
-    With the defaults this is the architecture of Nazaret and Blei (2022) for CIFAR-10; a small `base` makes narrow
-    networks. The head averages 4×4 patches and maps them linearly.
+    A block is a 1×1, a 3×3 and a 1×1 convolution to c, c and 4c channels, each followed by normalisation and ReLU.
+    The last ReLU is after the shortcut. Stage i has c = base·2^i, and its first block has stride 2. The third stage has
+    unlimited length. The defaults are the architecture of Nazaret and Blei (2022) for CIFAR-10; a small `base` makes
+    narrow networks. The head averages 4×4 patches and applies a linear map.
 
     Parameters
     ----------
     channels, size, outputs : int
-        Image channels, image side in pixels, columns of the likelihood's parameters.
+        Number of image channels, image side in pixels, and number of parameters of the likelihood.
     base : int
         Bottleneck channels of the first stage.
     stages : (int, int)
-        Blocks in the first and in the second stage.
+        Numbers of blocks in the first and second stages.
     norm : {"batch", "group"}
-        Batch normalisation as in the paper, or group normalisation, which keeps no running statistics.
+        Batch normalisation as in the paper, or group normalisation, which has no running statistics.
     stem_counts : bool
-        Let the opening 3×3 convolution be layer 1 by itself, as in the paper's code; else it is part of layer 1.
+        If true, layer 1 is the initial 3×3 convolution alone, as in the code of the paper. Otherwise layer 1 is this
+        convolution and the first block.
     """
 
     channels: int = 3
@@ -180,57 +181,62 @@ class ConvNet(Architecture):
 
     def __post_init__(self) -> None:
         checks.choice("norm", self.norm, ("batch", "group"))
-        _positive(channels=self.channels, size=self.size, outputs=self.outputs, base=self.base)
+        _check_positive(channels=self.channels, size=self.size, outputs=self.outputs, base=self.base)
 
     def layer(self, depth: int) -> nn.Module:
-        """Stem, block, or both."""
+        """Build the stem, a block, or both."""
         stem = nn.Sequential(
-            nn.Conv2d(self.channels, self.base, 3, padding=1, bias=False), self._norm(self.base), nn.ReLU()
+            nn.Conv2d(self.channels, self.base, 3, padding=1, bias=False), self._make_norm(self.base), nn.ReLU()
         )
         block = depth - self.stem_counts  # blocks count from 1
         if block == 0:
             return stem
-        stage = self._stage(block)
-        entering = self.base if block == 1 else 4 * self.base * 2 ** self._stage(block - 1)
-        opens = block == 1 or stage != self._stage(block - 1)
-        body = self._block(entering, self.base * 2**stage, stride=2 if opens else 1)
+        stage = self._stage_of(block)
+        channels_in = self.base if block == 1 else 4 * self.base * 2 ** self._stage_of(block - 1)
+        is_first = block == 1 or stage != self._stage_of(block - 1)  # of its stage
+        body = self._make_block(channels_in, self.base * 2**stage, stride=2 if is_first else 1)
         return nn.Sequential(*stem, body) if depth == 1 else body
 
     def head(self, depth: int) -> nn.Module:
-        """Average 4×4 patches, flatten, map linearly."""
+        """Build the average over 4×4 patches and a linear map."""
         block = depth - self.stem_counts
         if depth == 0:
             return nn.Sequential(nn.Flatten(), nn.Linear(self.channels * self.size**2, self.outputs))
         channels, size = self.base, self.size
         if block > 0:
-            stage = self._stage(block)
-            channels, size = 4 * self.base * 2**stage, math.ceil(self.size / 2 ** (stage + 1))
+            stage = self._stage_of(block)
+            channels = 4 * self.base * 2**stage
+            size = math.ceil(self.size / 2 ** (stage + 1))
         patch = min(4, size)
         features = channels * (size // patch) ** 2
         return nn.Sequential(nn.AvgPool2d(patch), nn.Flatten(), nn.Linear(features, self.outputs))
 
-    def _stage(self, block: int) -> int:
+    def _stage_of(self, block: int) -> int:
         first, second = self.stages
-        return 0 if block <= first else 1 if block <= first + second else 2
+        if block <= first:
+            return 0
+        return 1 if block <= first + second else 2
 
-    def _norm(self, channels: int) -> nn.Module:
+    def _make_norm(self, channels: int) -> nn.Module:
         return nn.BatchNorm2d(channels) if self.norm == "batch" else nn.GroupNorm(math.gcd(8, channels), channels)
 
-    def _block(self, entering: int, channels: int, stride: int) -> nn.Module:
-        leaving = 4 * channels
+    def _make_block(self, channels_in: int, channels: int, stride: int) -> nn.Module:
+        channels_out = 4 * channels
         branch = nn.Sequential(
-            nn.Conv2d(entering, channels, 1, bias=False),
-            self._norm(channels),
+            nn.Conv2d(channels_in, channels, 1, bias=False),
+            self._make_norm(channels),
             nn.ReLU(),
             nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False),
-            self._norm(channels),
+            self._make_norm(channels),
             nn.ReLU(),
-            nn.Conv2d(channels, leaving, 1, bias=False),
-            self._norm(leaving),
+            nn.Conv2d(channels, channels_out, 1, bias=False),
+            self._make_norm(channels_out),
         )
-        if entering == leaving and stride == 1:
+        if channels_in == channels_out and stride == 1:
             return nn.Sequential(Residual(branch), nn.ReLU())
-        shortcut = nn.Sequential(nn.Conv2d(entering, leaving, 1, stride, bias=False), self._norm(leaving))
+        shortcut = nn.Sequential(
+            nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), self._make_norm(channels_out)
+        )
         return nn.Sequential(_Sum(shortcut, branch), nn.ReLU())
 
 
@@ -241,15 +247,15 @@ class SequenceTransformer(Architecture):
     Parameters
     ----------
     inputs : int
-        Size of the vocabulary, or features per step.
+        Size of the vocabulary, or number of features per step.
     outputs : int
-        Columns of the likelihood's parameters.
+        Number of parameters of the likelihood.
     length : int
-        Longest sequence.
+        Largest length of a sequence.
     tokens : bool
-        Inputs are integer tokens (B, T); else features (B, T, D).
+        If true, inputs are integer tokens (B, T), otherwise features (B, T, D).
     width, heads, hidden : int
-        Model width, attention heads, and units of the feed-forward part (0: four times the width).
+        Model width, number of attention heads, and units of the feed-forward layer (0: four times the width).
     """
 
     inputs: int
@@ -261,11 +267,11 @@ class SequenceTransformer(Architecture):
     hidden: int = 0
 
     def __post_init__(self) -> None:
-        _positive(inputs=self.inputs, outputs=self.outputs, length=self.length)
-        _attention(self.width, self.heads)
+        _check_positive(inputs=self.inputs, outputs=self.outputs, length=self.length)
+        _check_attention(self.width, self.heads)
 
     def layer(self, depth: int) -> nn.Module:
-        """Pre-norm block; the first one embeds."""
+        """Build a pre-norm block; the first layer also has the embedding."""
         block = _transformer_block(self.width, self.heads, self.hidden)
         if depth > 1:
             return block
@@ -273,9 +279,11 @@ class SequenceTransformer(Architecture):
         return nn.Sequential(embed, _Positions(self.length, self.width), block)
 
     def head(self, depth: int) -> nn.Module:
-        """Normalise, average over steps, map linearly."""
+        """Build a normalisation, the average over steps and a linear map."""
         if depth == 0:
-            raise DataError("min_depth=0 was given for sequences, which have no linear head; use min_depth >= 1")
+            raise DataError(
+                "min_depth=0 was given for sequences, for which there is no linear model; use min_depth >= 1"
+            )
         return nn.Sequential(nn.LayerNorm(self.width), _MeanOverSteps(), nn.Linear(self.width, self.outputs))
 
 
@@ -286,9 +294,9 @@ class TabularTransformer(Architecture):
     Parameters
     ----------
     inputs, outputs : int
-        Columns of the input and of the likelihood's parameters.
+        Numbers of input columns and of parameters of the likelihood.
     width, heads, hidden : int
-        Model width, attention heads, and units of the feed-forward part (0: four times the width).
+        Model width, number of attention heads, and units of the feed-forward layer (0: four times the width).
     """
 
     inputs: int
@@ -298,26 +306,27 @@ class TabularTransformer(Architecture):
     hidden: int = 0
 
     def __post_init__(self) -> None:
-        _positive(inputs=self.inputs, outputs=self.outputs)
-        _attention(self.width, self.heads)
+        _check_positive(inputs=self.inputs, outputs=self.outputs)
+        _check_attention(self.width, self.heads)
 
     def layer(self, depth: int) -> nn.Module:
-        """Pre-norm block; the first one makes tokens."""
+        """Build a pre-norm block; the first layer also converts columns to tokens."""
         block = _transformer_block(self.width, self.heads, self.hidden)
         return nn.Sequential(_ColumnTokens(self.inputs, self.width), block) if depth == 1 else block
 
     def head(self, depth: int) -> nn.Module:
-        """Normalise, average over tokens, map linearly; at depth 0 a linear model of the columns."""
+        """Build a normalisation, the average over tokens and a linear map; at depth 0 a linear model."""
         if depth == 0:
             return nn.Linear(self.inputs, self.outputs)
         return nn.Sequential(nn.LayerNorm(self.width), _MeanOverSteps(), nn.Linear(self.width, self.outputs))
 
 
 def make_identity(part: nn.Module) -> None:
-    """Make a layer compute its input, in a way that still lets it learn.
+    """Initialise a layer as the identity, so that it can still be trained.
 
-    A residual layer gets a branch that ends in zeros; a square linear map before a ReLU becomes the identity, which it
-    is on what an earlier ReLU returns. A layer that changes the shape cannot be the identity and stays as built.
+    In a residual layer the last affine map of the branch is set to zero. A square linear map before a ReLU is set to
+    the identity, so that the layer is the identity for non-negative inputs, such as the output of an earlier ReLU. A
+    layer that changes the shape cannot be the identity and is unchanged.
 
     Raises
     ------
@@ -340,14 +349,14 @@ def make_identity(part: nn.Module) -> None:
                     parameter.zero_()
         elif linear is None and not reshapes:
             raise DataError(
-                "growth='identity' was given, but a grown layer has neither residual branches that end in an affine "
-                "map (before an activation its zeros would never learn) nor the form Linear, ReLU with a square map; "
+                "growth='identity' was given, but a new layer has neither residual branches that end in an affine "
+                "map (zeros before an activation would have no gradient) nor the form Linear, ReLU with a square map; "
                 "use growth='default' or such layers"
             )
 
 
 def _last_affine(branch: nn.Module) -> nn.Module | None:
-    """Return the affine map that a branch ends in, or None if it ends in something else."""
+    """Return the last module of a branch if it is an affine map, otherwise None."""
     leaves = [module for module in branch.modules() if not list(module.children())]
     affine = (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm)
     return leaves[-1] if leaves and isinstance(leaves[-1], affine) else None
@@ -367,7 +376,7 @@ class _Sum(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Self-attention among steps."""
+    """Self-attention between steps."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -379,7 +388,7 @@ class _Attention(nn.Module):
 
 
 class _Positions(nn.Module):
-    """Add a learned vector for each position."""
+    """Sum of the input and a learned vector for each position."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
@@ -418,13 +427,13 @@ def _transformer_block(width: int, heads: int, hidden: int) -> nn.Module:
     )
 
 
-def _positive(**sizes: object) -> None:
+def _check_positive(**sizes: object) -> None:
     for name, size in sizes.items():
         if not isinstance(size, Integral) or size < 1:
             raise DataError(f"{name}={size!r} was given; at least 1 is needed, a whole number")
 
 
-def _attention(width: int, heads: int) -> None:
-    _positive(width=width, heads=heads)
+def _check_attention(width: int, heads: int) -> None:
+    _check_positive(width=width, heads=heads)
     if width % heads:
         raise DataError(f"width={width} and heads={heads} were given; the width must be a multiple of the heads")

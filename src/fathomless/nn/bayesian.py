@@ -1,4 +1,4 @@
-"""Any network with its layers made Bayesian: the layers are replaced, the code that calls them stays."""
+"""Conversion of any network to a Bayesian one: layers are replaced, and the code that calls them is unchanged."""
 
 import copy
 import math
@@ -26,9 +26,9 @@ Make = Callable[[str, nn.Module], nn.Module | None]
 
 
 class Bayesian(BayesianLayer):
-    """A module that holds Bayesian layers somewhere inside, as one Bayesian layer.
+    """A module with Bayesian layers anywhere inside, as one Bayesian layer.
 
-    Its code calls them like any others. It must call each at most once in a pass.
+    Its code calls them like other layers. It must call each of them at most once in a pass.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -36,8 +36,8 @@ class Bayesian(BayesianLayer):
         self.module = module
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Run the module; sum the divergences of the layers that it called."""
-        with _passing(generator) as current:
+        """Run the module and sum the divergences of the layers that it calls."""
+        with _open_pass(generator) as current:
             output: Tensor = self.module(x)
         total = torch.zeros((), dtype=torch.float64, device=output.device)
         for divergence in current.divergences.values():
@@ -46,7 +46,7 @@ class Bayesian(BayesianLayer):
 
 
 class BayesianSlot(nn.Module):
-    """A place in a network that a Bayesian layer has taken: returns its output, and hands its divergence up."""
+    """Wrapper of a Bayesian layer inside a network: returns its output and records its divergence."""
 
     def __init__(self, layer: BayesianLayer) -> None:
         super().__init__()
@@ -58,15 +58,15 @@ class BayesianSlot(nn.Module):
         Raises
         ------
         DataError
-            If it is called by itself and not by the network that it is part of, or twice in one pass.
+            If it is called outside its network, or twice in one pass.
         """
         current = _PASS.get()
         if current is None:
-            raise DataError("a part of a Bayesian network was called by itself; call the whole network")
+            raise DataError("a part of a Bayesian network was called outside the network; call the whole network")
         if id(self) in current.divergences:
             raise DataError(
-                "a Bayesian layer was called twice in one pass, where its weights would be drawn twice and charged "
-                "twice; give each place a layer of its own"
+                "a Bayesian layer was called twice in one pass, so that its weights and its divergence would count "
+                "twice; use a separate layer for each call"
             )
         output: Tensor
         output, current.divergences[id(self)] = self.layer(x, current.generator)
@@ -76,22 +76,22 @@ class BayesianSlot(nn.Module):
 def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
     """Return a copy of a network in which linear maps and convolutions are Bayesian.
 
-    A linear map inside :class:`torch.nn.MultiheadAttention` stays as it is, since that module never calls the map but
-    reads its weights. The fast path that :class:`torch.nn.TransformerEncoderLayer` takes in evaluation reads weights
-    too; it is switched off where these are Bayesian.
+    A linear map inside :class:`torch.nn.MultiheadAttention` is not replaced, since that module reads the weights of the
+    map without a call. The fast path of :class:`torch.nn.TransformerEncoderLayer` in evaluation also reads weights
+    directly. It is disabled if these are Bayesian.
 
     Parameters
     ----------
     module : nn.Module
-        Any network with one input and one output; its weights are where the posterior means start.
+        Network with one input and one output; its weights are the initial posterior means.
     make : callable (name, layer) -> layer or None, optional
-        What replaces a linear map or a convolution, found under `name`; None leaves it as it is: a network may be
-        Bayesian in its last layer alone. By default :class:`~fathomless.nn.sparse_layer.SpikeSlab`.
+        Function that returns the replacement of a linear map or a convolution, or None to keep it, for instance to
+        make only the last layer Bayesian. By default :class:`~fathomless.nn.sparse_layer.SpikeSlab`.
 
     Raises
     ------
     DataError
-        If nothing was replaced, or weights that would be occur in two places.
+        If no layer is replaced, or if weights to be replaced are shared.
 
     Examples
     --------
@@ -101,62 +101,62 @@ def bayesian(module: nn.Module, make: Make | None = None) -> Bayesian:
     (torch.Size([5, 2]), ['0', '2'])
     """
     make = make or (lambda _, layer: SpikeSlab(layer))
-    whole = nn.Sequential()  # a parent for the module itself, should it be a layer
+    whole = nn.Sequential()  # a parent of the module, which may itself be a layer to replace
     whole.append(copy.deepcopy(module))
     places: dict[int, list[str]] = {}
     for name, parameter in whole.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name.removeprefix("0."))
-    for name, part in list(whole.named_modules()):
+    for name, part in list(whole.named_modules()):  # a list, since modules are replaced in the loop
         owner, _, leaf = name.rpartition(".")
         if isinstance(part, nn.Linear | nn.modules.conv._ConvNd) and not isinstance(
             whole.get_submodule(owner), nn.MultiheadAttention
         ):
             new = make(name.removeprefix("0."), part)
             if new is not None:
-                _once(part, places)
+                _check_unshared(part, places)
                 setattr(whole.get_submodule(owner), leaf, BayesianSlot(new) if isinstance(new, BayesianLayer) else new)
     if not any(isinstance(part, BayesianSlot) for part in whole.modules()):
         raise DataError(
-            f"no layer of the {type(module).__name__} was made Bayesian; linear maps and convolutions can be, those "
-            "for which `make` returns a layer"
+            f"no layer of the {type(module).__name__} was made Bayesian; linear maps and convolutions for which "
+            "`make` returns a layer can be"
         )
     for part in whole.modules():
-        _without_fast_path(part)
+        _disable_fast_path(part)
     return Bayesian(whole[0])
 
 
-def _without_fast_path(part: nn.Module) -> None:
-    """Let a transformer call the layers inside, and not read their weights, if any of them is Bayesian."""
+def _disable_fast_path(part: nn.Module) -> None:
+    """Make a transformer call its layers, and not read their weights, if any of them is Bayesian."""
     if not any(isinstance(inner, BayesianSlot) for inner in part.modules()):
         return
     if isinstance(part, nn.TransformerEncoderLayer):
-        part.activation_relu_or_gelu = 0  # of no other use; the activation itself stays
+        part.activation_relu_or_gelu = 0  # used by the fast path only; the activation is unchanged
     elif isinstance(part, nn.TransformerEncoder):
         part.enable_nested_tensor = part.use_nested_tensor = False
 
 
-def _once(part: nn.Module, places: dict[int, list[str]]) -> None:
-    """Refuse weights that are shared, which would be free in one place, or have two posteriors."""
+def _check_unshared(part: nn.Module, places: dict[int, list[str]]) -> None:
+    """Check that the weights of a layer are not shared, since they would then have two posteriors."""
     for names in (places.get(id(parameter), []) for parameter in part.parameters()):
         if len(names) > 1:
             raise DataError(
-                f"the same weights are found as {' and '.join(names)}; weights in one place are allowed where they "
-                "become Bayesian: give each place a layer of its own, or let `make` return None for them"
+                f"the weights {' and '.join(names)} are shared; Bayesian layers cannot share weights: use separate "
+                "layers, or let `make` return None for them"
             )
 
 
 def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float) -> nn.Module:
-    """Return a module with weights of one kind; what is Bayesian, or has no weights, stays as it is.
+    """Return a module with a posterior of one kind; Bayesian modules and modules without weights are unchanged.
 
     Parameters
     ----------
     kind : {"map", "meanfield", "matrix", "sparse"}
-        Point estimates, an independent Gaussian on each, a matrix normal or spikes and slabs in linear maps and
-        convolutions.
+        Point estimates, an independent Gaussian on each weight, or a matrix normal or spike-and-slab posterior in
+        linear maps and convolutions.
     module : nn.Module
         Any module.
     prior : WeightPrior
-        Standard deviation of Gaussian weights, or of slabs.
+        Prior with the standard deviation of Gaussian weights or of slabs.
     scale : float
         Initial standard deviation of the posterior.
     """
@@ -169,31 +169,33 @@ def with_weights(kind: str, module: nn.Module, prior: WeightPrior, scale: float)
     start = SlabStart(log_scale=(math.log(scale), 0.1))
 
     def make(_: str, part: nn.Module) -> SpikeSlab:
-        of_bias = prior.scale if part.bias is None else prior.scale_of(cast(Tensor, part.bias))
-        own = SlabPrior(0.1, prior.scale_of(cast(Tensor, part.weight)), bias_scale=of_bias)
-        return SpikeSlab(part, own, start=start, bias_start=start)
+        bias_scale = prior.scale if part.bias is None else prior.scale_of(cast(Tensor, part.bias))
+        slab = SlabPrior(0.1, prior.scale_of(cast(Tensor, part.weight)), bias_scale=bias_scale)
+        return SpikeSlab(part, slab, start=start, bias_start=start)
 
     return bayesian(module, make)
 
 
 def sparse_layers(module: nn.Module) -> list[tuple[str, SpikeSlab]]:
-    """Return the layers with spikes and slabs inside a network, by the names they had before :func:`bayesian`."""
-    own = {id(part): part for part in module.modules() if isinstance(part, Bayesian | BayesianSlot)}
-    inside = {id(part.module if isinstance(part, Bayesian) else part.layer) for part in own.values()}
-    found = []
+    """Return the spike-and-slab layers of a network, with the names that they had before :func:`bayesian`."""
+    wrappers = [part for part in module.modules() if isinstance(part, Bayesian | BayesianSlot)]
+    wrapped = {id(part.module if isinstance(part, Bayesian) else part.layer) for part in wrappers}
+    layers = []
     for path, part in module.named_modules():
         if isinstance(part, SpikeSlab):
-            pieces, at, name = path.split(".") if path else [], module, []
-            for piece in pieces:
-                at = at.get_submodule(piece)
-                name += [] if id(at) in inside else [piece]
-            found.append((".".join(name), part))
-    return found
+            name: list[str] = []
+            parent = module
+            for piece in path.split(".") if path else []:
+                parent = parent.get_submodule(piece)
+                if id(parent) not in wrapped:  # leave out the level that a wrapper adds
+                    name.append(piece)
+            layers.append((".".join(name), part))
+    return layers
 
 
 @dataclass
 class _Pass:
-    """One pass through a network: where its randomness comes from, and what its layers hand up."""
+    """State of one pass through a network: its random number generator and the divergences of its layers."""
 
     generator: torch.Generator | None
     divergences: dict[int, Tensor] = field(default_factory=dict)
@@ -203,7 +205,7 @@ _PASS: ContextVar[_Pass | None] = ContextVar("fathomless_pass", default=None)
 
 
 @contextmanager
-def _passing(generator: torch.Generator | None) -> Iterator[_Pass]:
+def _open_pass(generator: torch.Generator | None) -> Iterator[_Pass]:
     current = _Pass(generator)
     token = _PASS.set(current)
     try:

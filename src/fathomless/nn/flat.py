@@ -1,8 +1,8 @@
-r"""Networks of one kind with all their weights in one matrix: what samplers move, and what is kept of them.
+r"""Networks of one architecture with all weights in one matrix, for samplers.
 
-Networks that are chains of linear maps and functions of single elements are evaluated by batched products over units ×
-rows, :math:`h_k = \varphi(W_k h_{k-1} + b_k)`, and their gradients by the same products backwards. Others go the usual
-way of automatic differentiation.
+Sequences of linear maps and elementwise functions are evaluated by batched products over units × rows,
+:math:`h_k = \varphi(W_k h_{k-1} + b_k)`, and their gradients by backpropagation with such products. Other networks use
+automatic differentiation.
 """
 
 import copy
@@ -15,30 +15,30 @@ from torch import Tensor, nn
 from fathomless.nn.stacked import Apart, stack
 from fathomless.system.errors import DataError
 
-__all__ = ["FlatNetworks", "flattened", "refuse", "unflattened"]
+__all__ = ["FlatNetworks", "check_flattenable", "flatten", "unflatten"]
 
 aten = torch.ops.aten
 
 
 class FlatNetworks:
-    """F networks of one kind, side by side, that see the rows of one matrix as their weights.
+    """F networks of one architecture, whose weights are the rows of one matrix.
 
     Parameters
     ----------
     network : nn.Module
-        (N, D) -> (N, K). It is copied; its own weights do not matter.
+        Architecture, (N, D) -> (N, K). It is copied, and its weights are not used.
     count : int
-        F.
+        Number of networks F.
 
     Attributes
     ----------
     weights : Tensor, shape (F, P)
-        All parameters of each network, in the order of ``network.parameters()``. Change them in place.
+        All parameters of each network, in the order of ``network.parameters()``, to be changed in place.
 
     Raises
     ------
     DataError
-        If a network has buffers or drops units out: then its outputs are no function of its weights and a row.
+        If the network has buffers or dropout: its outputs are then not a function of its weights and a row.
 
     Examples
     --------
@@ -49,46 +49,46 @@ class FlatNetworks:
     """
 
     def __init__(self, network: nn.Module, count: int) -> None:
-        refuse(network)
+        check_flattenable(network)
         first = next(network.parameters())
         size = sum(parameter.numel() for parameter in network.parameters())
         self.weights = torch.zeros(count, size, dtype=first.dtype, device=first.device)
-        steps = _chain(network, self.weights)
-        self._way: _Chain | _Module = _Module(network, self.weights) if steps is None else _Chain(steps)
+        steps = _list_steps(network, self.weights)
+        self._evaluator: _Chain | _Module = _Module(network, self.weights) if steps is None else _Chain(steps)
 
     def __len__(self) -> int:
-        """Return F."""
+        """Return the number of networks F."""
         return len(self.weights)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Evaluate all networks on rows x (N, D): outputs (F, N, K), without gradients."""
         with torch.no_grad():
-            return self._way.outputs(x)
+            return self._evaluator.outputs(x)
 
     def gradient(self, x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the gradient of a sum in the weights, (F, P).
+        """Return the gradient of a sum over outputs in the weights, (F, P).
 
         Parameters
         ----------
         x : Tensor, shape (N, D)
             Rows.
         score : callable
-            Outputs (F, N, K) -> the derivative of the sum in them.
+            Function of the outputs (F, N, K) that returns the derivative of the sum in them.
         """
-        return self._way.gradient(x, score)
+        return self._evaluator.gradient(x, score)
 
 
-def flattened(network: nn.Module) -> Tensor:
-    """Return the parameters of one network as a row, (P,)."""
+def flatten(network: nn.Module) -> Tensor:
+    """Return the parameters of one network as a vector, (P,)."""
     return torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
 
 
-def unflattened(network: nn.Module, weights: Tensor) -> dict[str, Tensor]:
-    """Return weights (…, P) as parameters of a network by name, (…, *shape) each: views of the weights.
+def unflatten(network: nn.Module, weights: Tensor) -> dict[str, Tensor]:
+    """Return weights (…, P) as parameters of a network by name, views of shape (…, *shape).
 
     Examples
     --------
-    >>> {name: part.shape for name, part in unflattened(nn.Linear(3, 2), torch.zeros(5, 8, device="cpu")).items()}
+    >>> {name: part.shape for name, part in unflatten(nn.Linear(3, 2), torch.zeros(5, 8, device="cpu")).items()}
     {'weight': torch.Size([5, 2, 3]), 'bias': torch.Size([5, 2])}
     """
     named = dict(network.named_parameters())
@@ -96,34 +96,36 @@ def unflattened(network: nn.Module, weights: Tensor) -> dict[str, Tensor]:
     return {name: part.view(part.shape[:-1] + p.shape) for (name, p), part in zip(named.items(), parts, strict=True)}
 
 
-def refuse(network: nn.Module) -> None:
-    """Refuse a network whose outputs are no function of its parameters and a row.
+def check_flattenable(network: nn.Module) -> None:
+    """Check that the outputs of a network are a function of its parameters and a row.
 
     Raises
     ------
     DataError
-        If it has buffers, drops units out, or shares weights.
+        If it has buffers, dropout, or shared weights.
     """
     named = [name for name, _ in network.named_buffers()]
     dropped = [name for name, part in network.named_modules() if isinstance(part, nn.Dropout) and part.p > 0.0]
     if len(list(network.named_parameters())) < len(list(network.named_parameters(remove_duplicate=False))):
-        raise DataError("the network shares weights between its parts; weights can be sampled where each has its own")
+        raise DataError(
+            "the network shares weights between its parts; weights can only be sampled if they are not shared"
+        )
     if named or dropped:
         raise DataError(
-            f"the network has {', '.join(named or dropped)}; weights can be sampled of networks without buffers (batch "
-            "statistics, say) and without dropout"
+            f"the network has {', '.join(named or dropped)}; weights can be sampled of networks without buffers, such "
+            "as batch statistics, and without dropout"
         )
 
 
 class _Elementwise(NamedTuple):
-    """A function of single elements, and its derivative times a gradient, from what went in and came out."""
+    """An elementwise function, and its derivative times a gradient as a function of (gradient, input, output)."""
 
     value: Callable[[Tensor], Tensor]
     back: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class _Linear(NamedTuple):
-    """W (F, out, in) and b (F, out, 1) as views of the weights, and where they lie in a row."""
+    """W (F, out, in) and b (F, out, 1) as views of the weights, and their range of columns there."""
 
     weight: Tensor
     bias: Tensor | None
@@ -135,7 +137,7 @@ _Step = _Linear | _Elementwise
 
 
 def _tanh(z: Tensor) -> Tensor:
-    return torch.sigmoid(2.0 * z).mul_(2.0).sub_(1.0)  # several times as fast as torch.tanh on a processor
+    return torch.sigmoid(2.0 * z).mul_(2.0).sub_(1.0)  # several times as fast as torch.tanh on a CPU
 
 
 def _elementwise(part: nn.Module) -> _Elementwise | None:
@@ -153,9 +155,11 @@ def _elementwise(part: nn.Module) -> _Elementwise | None:
     return None
 
 
-def _chain(network: nn.Module, weights: Tensor) -> list[_Step] | None:
-    """Return the steps of a network that is a chain of linear maps and known functions; else None."""
-    parts, steps, begin = [network], list[_Step](), 0
+def _list_steps(network: nn.Module, weights: Tensor) -> list[_Step] | None:
+    """Return the steps of a sequence of linear maps and known functions; None for other networks."""
+    parts = [network]
+    steps = list[_Step]()
+    begin = 0  # first column of the next weights
     while parts:
         part = parts.pop(0)
         if type(part) is nn.Sequential:
@@ -163,8 +167,9 @@ def _chain(network: nn.Module, weights: Tensor) -> list[_Step] | None:
         elif type(part) is nn.Linear:
             middle = begin + part.weight.numel()
             end = middle + (0 if part.bias is None else len(part.bias))
-            own = weights[:, begin:middle].view(len(weights), *part.weight.shape)
-            steps.append(_Linear(own, weights[:, middle:end].unsqueeze(-1) if end > middle else None, begin, end))
+            weight = weights[:, begin:middle].view(len(weights), *part.weight.shape)
+            bias = weights[:, middle:end].unsqueeze(-1) if end > middle else None
+            steps.append(_Linear(weight, bias, begin, end))
             begin = end
         elif (step := _elementwise(part)) is not None:
             steps.append(step)
@@ -174,7 +179,7 @@ def _chain(network: nn.Module, weights: Tensor) -> list[_Step] | None:
 
 
 class _Chain:
-    """Products over units × rows, forwards and backwards."""
+    """Evaluator by batched products over units × rows, forwards and backwards."""
 
     def __init__(self, steps: Sequence[_Step]) -> None:
         self.steps = steps
@@ -183,56 +188,64 @@ class _Chain:
         """Return outputs (F, N, K)."""
         h = x.mT
         for step in self.steps:
-            h = step.value(h) if isinstance(step, _Elementwise) else _mapped(step, h)
+            h = step.value(h) if isinstance(step, _Elementwise) else _apply(step, h)
         return h.mT
 
     @torch.no_grad()
     def gradient(self, x: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         """Return gradients (F, P)."""
-        seen = [x.mT]
+        states = [x.mT]
         for step in self.steps:
-            seen.append(step.value(seen[-1]) if isinstance(step, _Elementwise) else _mapped(step, seen[-1]))
-        g = score(seen[-1].mT).mT
+            states.append(step.value(states[-1]) if isinstance(step, _Elementwise) else _apply(step, states[-1]))
+        g = score(states[-1].mT).mT
         first = next(place for place, step in enumerate(self.steps) if isinstance(step, _Linear))
         pieces = []
         for place in range(len(self.steps) - 1, -1, -1):
-            step, before, after = self.steps[place], seen[place], seen[place + 1]
+            step = self.steps[place]
+            before, after = states[place], states[place + 1]
             if isinstance(step, _Elementwise):
                 g = step.back(g, before, after)
                 continue
             if step.bias is not None:
                 pieces.append(g.sum(-1))
-            shared = before.ndim == 2  # all networks see the rows themselves
-            # in this order the product is several times as fast where columns are few
-            own = (before @ g.reshape(-1, g.shape[-1]).mT).mT if shared else torch.bmm(g, before.mT)
-            pieces.append(own.reshape(len(g), -1))
+            pieces.append(_weight_gradient(g, before).reshape(len(g), -1))
             if place > first:
                 g = torch.bmm(step.weight.mT, g)
         return torch.cat(pieces[::-1], 1)
 
 
-def _mapped(step: _Linear, h: Tensor) -> Tensor:
-    """Apply linear maps to (F, in, N), or to what all share, (in, N)."""
+def _weight_gradient(g: Tensor, h: Tensor) -> Tensor:
+    """Return the gradient of linear maps with inputs h, (F, in, N) or shared (in, N), from that of their outputs."""
+    if h.ndim == 2:  # in this order the product is several times as fast if there are few inputs
+        return (h @ g.reshape(-1, g.shape[-1]).mT).mT
+    return torch.bmm(g, h.mT)
+
+
+def _apply(step: _Linear, h: Tensor) -> Tensor:
+    """Apply linear maps to (F, in, N), or to shared inputs (in, N)."""
     h = h.expand(len(step.weight), *h.shape[-2:])
     return torch.bmm(step.weight, h) if step.bias is None else torch.baddbmm(step.bias, step.weight, h)
 
 
 class _Module:
-    """Any networks, stacked as far as they can be, by automatic differentiation."""
+    """Evaluator of any networks by automatic differentiation, stacked where possible."""
 
     def __init__(self, network: nn.Module, weights: Tensor) -> None:
         count = len(weights)
         module = stack([network] * count)
         parts = list(module.modules())
-        self.apart = any(isinstance(part, Apart) for part in parts)
-        self.rows = self.apart or any(isinstance(part, nn.Flatten) for part in parts)  # need blocks of rows
-        self.module = (Apart([copy.deepcopy(network) for _ in range(count)]) if self.apart else module).eval()
-        for name, own in unflattened(network, weights).items():
-            if not self.apart:
-                _bind(self.module, name, own)
-            for number in range(count if self.apart else 0):
-                _bind(self.module, f"members.{number}.{name}", own[number])
-        self.parameters, self.count = list(self.module.parameters()), count
+        self.separate = any(isinstance(part, Apart) for part in parts)
+        self.rows = self.separate or any(
+            isinstance(part, nn.Flatten) for part in parts
+        )  # True for inputs in blocks of rows
+        self.module = (Apart([copy.deepcopy(network) for _ in range(count)]) if self.separate else module).eval()
+        for name, views in unflatten(network, weights).items():
+            if not self.separate:
+                _bind(self.module, name, views)
+            for number in range(count if self.separate else 0):
+                _bind(self.module, f"members.{number}.{name}", views[number])
+        self.parameters = list(self.module.parameters())
+        self.count = count
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return outputs (F, N, K)."""
@@ -244,15 +257,15 @@ class _Module:
         """Return gradients (F, P)."""
         with torch.enable_grad():
             f = self.outputs(x)
-        found = torch.autograd.grad(f, self.parameters, score(f.detach()))
-        if not self.apart:
-            return torch.cat([one.reshape(self.count, -1) for one in found], 1)
-        each = len(found) // self.count
-        rows = [torch.cat([one.reshape(-1) for one in found[k : k + each]]) for k in range(0, len(found), each)]
+        gradients = torch.autograd.grad(f, self.parameters, score(f.detach()))
+        if not self.separate:
+            return torch.cat([g.reshape(self.count, -1) for g in gradients], 1)
+        size = len(gradients) // self.count  # number of parameters of one network
+        rows = [torch.cat([g.reshape(-1) for g in gradients[k : k + size]]) for k in range(0, len(gradients), size)]
         return torch.stack(rows)
 
 
 def _bind(module: nn.Module, name: str, view: Tensor) -> None:
-    """Make a parameter share the memory of a view."""
+    """Replace a parameter by one that shares the memory of a view."""
     path, _, last = name.rpartition(".")
     setattr(module.get_submodule(path), last, nn.Parameter(view))

@@ -4,8 +4,8 @@ One step maps z to
 
 .. math:: z' = \kappa \odot z + (1 - \kappa) \odot m, \qquad (m, s) = \mathrm{NN}(z), \quad \kappa = \sigma(s),
 
-where coordinate i of m and s sees only coordinates of z that precede i in the step's ordering, so that the Jacobian is
-triangular with diagonal κ and :math:`\log|\det| = \sum_i \log \sigma(s_i)`. Only this direction is ever evaluated.
+where coordinate i of m and s depends only on coordinates of z that precede i in the ordering of the step. The Jacobian
+is therefore triangular with diagonal κ, and :math:`\log|\det| = \sum_i \log \sigma(s_i)`. The inverse is not needed.
 """
 
 from itertools import pairwise
@@ -19,7 +19,7 @@ from fathomless.system.errors import DataError
 
 __all__ = ["Flow", "GatedStep"]
 
-_SLOPE = 1e-3  # of the hidden units left of zero
+_SLOPE = 1e-3  # slope of the hidden units below zero
 
 
 class GatedStep(nn.Module):
@@ -28,11 +28,11 @@ class GatedStep(nn.Module):
     Parameters
     ----------
     ranks : Tensor of int64, shape (d,)
-        Coordinate i sees the coordinates of smaller rank; distinct ranks give an inverse autoregressive step.
+        Coordinate i depends on the coordinates of smaller rank; distinct ranks give an inverse autoregressive step.
     hidden : tuple of int
-        Units of the hidden layers.
+        Numbers of units of the hidden layers.
     coupling : bool
-        Let coordinates of rank 0 pass unchanged.
+        Leave coordinates of rank 0 unchanged.
     gate : float
         Initial s; κ ≈ 1 for large values.
     shift : float
@@ -46,7 +46,7 @@ class GatedStep(nn.Module):
     L. Dinh, J. Sohl-Dickstein and S. Bengio, "Density Estimation Using Real NVP", ICLR 2017.
     """
 
-    moved: Tensor  # (d,) 1 where a coordinate is changed
+    moved: Tensor  # (d,) 1 for coordinates that are changed
     mask_0: Tensor
 
     def __init__(
@@ -57,12 +57,12 @@ class GatedStep(nn.Module):
         sizes = [d, *hidden, 2 * d]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         last = int(ranks.max())
-        # a hidden unit of rank r may see inputs up to r, and be seen by outputs beyond r
+        # a hidden unit of rank r depends on inputs of rank up to r, and only outputs of rank above r depend on it
         ladder = [torch.arange(units, device="cpu") * max(last, 1) // units for units in hidden]
         outputs = torch.cat([ranks, ranks])
-        for i, (seen, own) in enumerate(pairwise([ranks, *ladder, outputs])):
-            strict = i == len(hidden)
-            mask = seen[None, :] < own[:, None] if strict else seen[None, :] <= own[:, None]
+        for i, (before, after) in enumerate(pairwise([ranks, *ladder, outputs])):
+            is_last = i == len(hidden)
+            mask = before[None, :] < after[:, None] if is_last else before[None, :] <= after[:, None]
             self.register_buffer(f"mask_{i}", mask.to(torch.get_default_dtype()), persistent=False)
         moved = (ranks > 0) if coupling else torch.ones_like(ranks)
         self.register_buffer("moved", moved.to(torch.get_default_dtype()), persistent=False)
@@ -76,7 +76,7 @@ class GatedStep(nn.Module):
             output.bias[d:] += gate
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Map z (..., d); return its image and the log-determinant (...)."""
+        """Return the image of z (..., d) and the log-determinant (...)."""
         h = z
         for i, layer in enumerate(self._linears()):
             h = F.leaky_relu(h, _SLOPE) if i else h
@@ -90,20 +90,20 @@ class GatedStep(nn.Module):
 
 
 class Flow(nn.Module):
-    """Steps one after the other, the ordering reversed from each to the next.
+    """Sequence of steps with alternately reversed ordering.
 
     Parameters
     ----------
     d : int
-        Coordinates. With d = 1 there is nothing to condition on, and a step is an affine map.
+        Number of coordinates. For d = 1 a step is an affine map.
     kind : {"iaf", "coupling"}
-        Inverse autoregressive, or coupling of the coordinates with even and odd numbers.
+        Inverse autoregressive steps, or coupling of the coordinates with even and odd indices.
     steps : int
-        How many; none is the identity.
+        Number of steps; 0 is the identity.
     hidden : tuple of int
-        Units of the hidden layers of every step's network.
+        Numbers of units of the hidden layers in the network of each step.
     gate, shift, scale : float
-        Start: see :class:`GatedStep`.
+        Initial values; see :class:`GatedStep`.
 
     Examples
     --------
@@ -126,20 +126,26 @@ class Flow(nn.Module):
     ) -> None:
         super().__init__()
         if kind not in ("iaf", "coupling"):
-            raise DataError(f"a flow of kind {kind!r} was asked for; allowed are 'iaf' and 'coupling'")
+            raise DataError(f"kind={kind!r} was given for a flow; allowed are 'iaf' and 'coupling'")
         if d < 1 or steps < 0 or not all(units > 0 for units in hidden):
             raise DataError(
-                f"a flow of {steps} steps on {d} coordinates with hidden layers of {hidden} units was asked for; at "
-                "least one coordinate and positive numbers of units are needed"
+                f"a flow of {steps} steps on {d} coordinates with hidden layers of {hidden} units was given; at "
+                "least 0 steps, one coordinate and positive numbers of units are needed"
             )
         coupling = kind == "coupling" and d > 1
         order = torch.arange(d, device="cpu") % 2 if coupling else torch.arange(d, device="cpu")
-        own: dict[str, Any] = {"hidden": hidden, "coupling": coupling, "gate": gate, "shift": shift, "scale": scale}
+        options: dict[str, Any] = {
+            "hidden": hidden,
+            "coupling": coupling,
+            "gate": gate,
+            "shift": shift,
+            "scale": scale,
+        }
         ranks = (order if k % 2 == 0 else order.max() - order for k in range(steps))
-        self.steps = nn.ModuleList(GatedStep(rank, **own) for rank in ranks)
+        self.steps = nn.ModuleList(GatedStep(rank, **options) for rank in ranks)
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Map z (..., d); return its image and the sum of the log-determinants (...)."""
+        """Return the image of z (..., d) and the sum of the log-determinants (...)."""
         total = z.new_zeros(z.shape[:-1])
         for step in self.steps:
             z, log_det = step(z)
@@ -148,7 +154,7 @@ class Flow(nn.Module):
 
 
 class _Masked(torch.autograd.Function):
-    """A linear map whose weight is stored masked, so that its gradient alone needs the mask."""
+    """A linear map whose stored weight is already masked, so that only its gradient needs the mask."""
 
     generate_vmap_rule = True
 
@@ -165,6 +171,6 @@ class _Masked(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight, mask = ctx.saved_tensors
         if torch.is_grad_enabled():
-            weight = weight * mask  # the same numbers, whose own gradient needs the mask too
+            weight = weight * mask  # the same values, but with a masked second derivative
         rows, columns = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
         return grad @ weight, (rows.mT @ columns) * mask, rows.sum(0), None

@@ -1,12 +1,12 @@
-r"""A linear map whose weights are jointly normal, with a covariance that an eigenbasis makes diagonal.
+r"""A linear map with jointly normal weights, whose covariance is diagonal in an eigenbasis.
 
 With weights and bias of output k as one row, :math:`W = (w, b)` of shape (K, P), a draw is
 
 .. math:: W = M + U (S \circ E) Q^\top, \qquad E_{kj} \sim N(0, 1),
 
 for orthogonal U, (K, K), and Q, (P, P), and standard deviations S along their directions: the posterior whose precision
-is :math:`\Gamma \otimes \Lambda + \alpha I`, with the eigenvectors U of Γ and Q of Λ. Where U is the identity, each
-output may have a Q of its own.
+is :math:`\Gamma \otimes \Lambda + \alpha I`, with the eigenvectors U of Γ and Q of Λ. If U is the identity, each
+output may have its own Q.
 """
 
 import torch
@@ -21,32 +21,32 @@ __all__ = ["GaussianHead"]
 
 
 class GaussianHead(BayesianLayer):
-    """A linear map drawn from a normal posterior, once for all rows of a batch.
+    """A linear map with a normal posterior, drawn once for all rows of a batch.
 
     Parameters
     ----------
     linear : nn.Linear
-        With a bias; its weights, which are copied, are the mean.
+        Linear map with a bias; the mean is a copy of its weights.
     bases : int
-        1, or as many as there are outputs.
+        Number of bases Q: 1, or the number of outputs.
 
     Attributes
     ----------
     weight, bias : Tensors, shapes (K, P − 1) and (K,)
         The mean M.
     basis : Tensor, shape (bases, P, P)
-        Q; the last input is the constant 1 of the bias.
+        Q; the last input is the constant 1 for the bias.
     mixing : Tensor, shape (K, K)
         U.
     scale : Tensor, shape (K, P)
-        S; 0 at first, and for directions that are point estimates.
+        S; initially 0, and 0 for directions that are point estimates.
     precision : scalar Tensor
         α of the prior N(0, 1/α) of every weight, for the divergence.
 
     Raises
     ------
     DataError
-        For a map without a bias, or another number of bases.
+        If the map has no bias, or the number of bases is wrong.
 
     Examples
     --------
@@ -79,12 +79,12 @@ class GaussianHead(BayesianLayer):
         self.register_buffer("precision", like.new_ones(()))
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Draw the map, apply it; return KL(q ‖ N(0, I/α)) beside."""
-        apart = self.deviation(generator)
-        drawn = F.linear(x, self.weight + apart[:, :-1], self.bias + apart[:, -1])
-        return drawn, self.divergence()
+        """Apply a drawn map; return the output and KL(q ‖ N(0, I/α))."""
+        deviation = self.draw_deviation(generator)
+        output = F.linear(x, self.weight + deviation[:, :-1], self.bias + deviation[:, -1])
+        return output, self.divergence()
 
-    def deviation(self, generator: torch.Generator | None = None) -> Tensor:
+    def draw_deviation(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw W − M, (K, P)."""
         noise = self.scale * normal(self.scale, generator)
         return self.mixing @ (self.basis @ noise[:, :, None])[:, :, 0]
@@ -92,12 +92,12 @@ class GaussianHead(BayesianLayer):
     def variance(self, x: Tensor) -> Tensor:
         """Return the variance of every output at inputs (B, P − 1), shape (B, K), in double precision."""
         phi = F.pad(x.double(), (0, 1), value=1.0)
-        along = (phi @ self.basis.double()).square()  # (bases, B, P)
-        each = (along * self.scale.double().square()[:, None]).sum(2)  # (K, B)
-        return (self.mixing.double().square() @ each).T
+        squares = (phi @ self.basis.double()).square()  # (bases, B, P), in the directions of Q
+        variances = (squares * self.scale.double().square()[:, None]).sum(2)  # (K, B), in the directions of U
+        return (self.mixing.double().square() @ variances).T
 
     def divergence(self) -> Tensor:
-        """KL(q ‖ N(0, I/α)) in nats, in double precision; point estimates are charged ½ α w² alone."""
+        """Return KL(q ‖ N(0, I/α)) in nats, in double precision; for point estimates only the terms ½ α w²."""
         alpha = self.precision.double()
         square = self.weight.double().square().sum() + self.bias.double().square().sum()
         ratio = alpha * self.scale.double().square()
@@ -106,9 +106,11 @@ class GaussianHead(BayesianLayer):
 
     @torch.no_grad()
     def mean_map(self) -> nn.Linear:
-        """Return the mean as an ordinary linear map, which shares nothing with this one."""
+        """Return the mean as an ordinary linear map with copies of the tensors."""
         outputs, inputs = self.weight.shape
-        linear = nn.Linear(inputs, outputs, device="meta", dtype=self.weight.dtype)  # draws no initial weights
+        linear = nn.Linear(
+            inputs, outputs, device="meta", dtype=self.weight.dtype
+        )  # on this device no initial weights are drawn
         linear.weight = nn.Parameter(self.weight.detach().clone())
         linear.bias = nn.Parameter(self.bias.detach().clone())
         return linear.train(self.training)

@@ -1,7 +1,7 @@
-"""Bayesian layers: each gives its output and its divergence from the prior, and caches nothing.
+"""Bayesian layers, which return their output and their divergence from the prior.
 
 The prior of every weight is N(0, s²). Scales and shifts of normalisation layers have no sensible prior around 0 and
-are left out unless asked for.
+have none by default.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from fathomless.nn.stacked import StackedLinear
-from fathomless.nn.stateless import called
+from fathomless.nn.stateless import call_with
 from fathomless.system import checks
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
@@ -45,12 +45,12 @@ class WeightPrior:
     Attributes
     ----------
     scale : float
-        s; or, with `fan_in`, the standard deviation relative to √(2 / fan-in), the scale at which a layer of rectified
-        units passes on the variance of its input. Vectors (biases) have s = 1 then.
+        s; with `fan_in`, the standard deviation relative to √(2 / fan-in), the scale for which a layer of rectified
+        units preserves the variance of its input. Vectors (biases) then have s = 1.
     fan_in : bool
-        Let s of a matrix or kernel shrink with the number of its inputs.
+        If true, s of a matrix or kernel decreases with the number of its inputs.
     norms : bool
-        Extend the prior to scales and shifts of normalisation layers.
+        If true, scales and shifts of normalisation layers have the prior too.
     """
 
     scale: float = 1.0
@@ -66,48 +66,51 @@ class WeightPrior:
         """Return s of one parameter, by its shape."""
         if not self.fan_in:
             return self.scale
-        return 1.0 if parameter.ndim < 2 else self.scale * math.sqrt(2.0 / (parameter.numel() / len(parameter)))
+        if parameter.ndim < 2:
+            return 1.0
+        fan_in = parameter.numel() / len(parameter)
+        return self.scale * math.sqrt(2.0 / fan_in)
 
 
 class BayesianLayer(nn.Module, ABC):
     """A layer whose weights have a posterior.
 
-    Networks of unbounded depth look for it at the top of a layer or head, not inside an ``nn.Sequential``: a module
-    that contains one is itself a Bayesian layer that passes outputs and divergences on.
+    In networks of unbounded depth a layer or head must itself be a Bayesian layer; one inside an ``nn.Sequential`` is
+    not found. A module that contains Bayesian layers must be a Bayesian layer that returns outputs and divergences.
     """
 
     @abstractmethod
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Draw weights, apply them.
+        """Apply the layer with drawn weights.
 
         Parameters
         ----------
         x : Tensor, shape (B, ...)
             Inputs.
         generator : torch.Generator, optional
-            Source of randomness.
+            Random number generator.
 
         Returns
         -------
         output : Tensor, shape (B, ...)
-            The layer's output under one draw of its weights.
+            Output of the layer for one draw of its weights.
         divergence : Tensor, scalar
             KL(q(weights) ‖ p(weights)) in nats, summed over weights.
         """
 
 
 class MeanField(BayesianLayer):
-    """An independent Gaussian on every weight of any module: w ~ N(μ, σ²), prior N(0, s²).
+    """A module with an independent Gaussian posterior of every weight: w ~ N(μ, σ²), prior N(0, s²).
 
-    The module's own parameters are the means; the standard deviations are parameters beside them. One draw of the
-    weights serves the whole batch.
+    The parameters of the module are the means, and the standard deviations are additional parameters. All rows of a
+    batch share one draw of the weights.
 
     Parameters
     ----------
     module : nn.Module
-        Any module with one input and one output.
+        Module with one input and one output.
     prior : WeightPrior
-        s of every weight; parameters without a prior stay point estimates.
+        Prior that defines s of every weight; parameters without a prior are point estimates.
     initial_scale : float
         Initial σ.
 
@@ -125,24 +128,25 @@ class MeanField(BayesianLayer):
             raise DataError(f"initial_scale={initial_scale} was given; a positive number is allowed")
         self.module = module
         self._prior = prior_scales(module, prior or WeightPrior())
-        own = dict(module.named_parameters())
+        parameters = dict(module.named_parameters())
         self.log_scale = nn.ParameterList(
-            nn.Parameter(torch.full_like(own[name], math.log(initial_scale))) for name in self._prior
+            nn.Parameter(torch.full_like(parameters[name], math.log(initial_scale))) for name in self._prior
         )
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Apply the module with drawn weights."""
         mean = dict(self.module.named_parameters())
-        drawn, divergence = {}, x.new_zeros(())
+        drawn = {}
+        divergence = x.new_zeros(())
         for (name, prior_scale), log_scale in zip(self._prior.items(), self.log_scale, strict=True):
             scale = log_scale.exp()
             drawn[name] = mean[name] + scale * normal(scale, generator)
             divergence = divergence + gaussian_divergence(mean[name], scale, prior_scale)
-        return called(self.module, drawn, x), divergence
+        return call_with(self.module, drawn, x), divergence
 
 
 def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -> Tensor:
-    """KL(N(ν, σ²) ‖ N(0, s²)) = ½ Σ [ν²/s² + σ²/s² − 1 − ln(σ²/s²)], in nats, summed over elements.
+    """Return KL(N(ν, σ²) ‖ N(0, s²)) = ½ Σ [ν²/s² + σ²/s² − 1 − ln(σ²/s²)], in nats, summed over elements.
 
     Examples
     --------
@@ -154,35 +158,35 @@ def gaussian_divergence(mean: Tensor, scale: Tensor, prior_scale: float = 1.0) -
 
 
 def prior_scales(module: nn.Module, prior: "WeightPrior") -> dict[str, float]:
-    """Return the prior's standard deviation s of every parameter of `module` that carries it, by name."""
-    own = dict(module.named_parameters())  # each once, also if it is tied to another
+    """Return the prior standard deviation s of every parameter of `module` that has the prior, by name."""
+    names = dict(module.named_parameters()).keys()  # shared parameters once
     return {
         full: prior.scale_of(parameter[0] if isinstance(part, StackedLinear) else parameter)
         for prefix, part in module.named_modules()
         if prior.norms or not isinstance(part, _NORMS)
         for name, parameter in part.named_parameters(recurse=False)
-        if (full := f"{prefix}.{name}" if prefix else name) in own
+        if (full := f"{prefix}.{name}" if prefix else name) in names
     }
 
 
 def weight_decay(parameters: Sequence[Tensor], sizes: Tensor) -> Tensor:
     """Return ½|θ|² of every tensor, for point estimates θ.
 
-    Divided by s² this is KL(N(θ, s²I) ‖ N(0, s²I)): the divergence of a posterior as wide as the prior. Evaluating
-    the likelihood at θ, as maximum a posteriori fits do, does not make it an evidence bound; it is penalised maximum
-    likelihood. The gradient is added in closed form and leaves no graph, unless it is to be differentiated again.
+    Divided by s² this is KL(N(θ, s²I) ‖ N(0, s²I)), the divergence of a posterior as wide as the prior. With the
+    likelihood evaluated at θ, as in maximum a posteriori fits, the objective is penalised maximum likelihood, not an
+    evidence lower bound. The gradient is computed in closed form and without a graph, except for second derivatives.
 
     Parameters
     ----------
     parameters : sequence of P Tensors
         Point estimates.
     sizes : Tensor of int64, shape (P,)
-        Number of elements of each, on the same device.
+        Number of elements of each tensor, on the same device.
 
     Returns
     -------
     float64 Tensor, shape (P,)
-        Summed in double precision, since the bound and the gradient of the structure rest on it.
+        ½|θ|² of each tensor, summed in double precision for the bound and the gradient of the structure.
     """
     if not parameters:
         return torch.zeros(0, dtype=torch.float64, device=sizes.device)
@@ -191,16 +195,16 @@ def weight_decay(parameters: Sequence[Tensor], sizes: Tensor) -> Tensor:
 
 
 def weight_decay_of_many(parameters: Sequence[Tensor]) -> Tensor:
-    """Return what :func:`weight_decay` does, in the precision of the parameters and without joining them.
+    """Return the result of :func:`weight_decay`, in the precision of the parameters and without concatenation.
 
-    For networks side by side, whose weights are so many that a pass over them in double would cost as much as a layer.
+    For stacked networks, with so many weights that a pass over them in double precision would cost as much as a layer.
     """
     decay: Tensor = _DecayOfMany.apply(*parameters)
     return decay
 
 
 class _DecayOfMany(torch.autograd.Function):
-    """Norms and products of lists of tensors."""
+    """Weight decay by norms and products of lists of tensors."""
 
     @staticmethod
     def forward(*parameters: Tensor) -> Tensor:
@@ -212,24 +216,24 @@ class _DecayOfMany(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *parameters: Tensor) -> tuple[Tensor, int]:
-        return _decay_of_each(info.batch_size, in_dims, parameters), 0
+        return _decay_per_network(info.batch_size, in_dims, parameters), 0
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         parameters = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _times(parameters, grad)
+            return _scale_by(parameters, grad)
         weights = grad.to(parameters[0].dtype).unbind()
         return torch._foreach_mul(parameters, weights)
 
 
 class _WeightDecay(torch.autograd.Function):
-    """All tensors are joined into one, so that the number of operations does not grow with theirs."""
+    """Weight decay of the concatenated tensors, with a number of operations independent of their number."""
 
     @staticmethod
     def forward(sizes: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         flat = _flatten_dense_tensors(parameters)
-        # "unsafe" leaves out a check of the sizes that reads the device
+        # unsafe=True skips a check of the sizes that reads the device
         return torch.segment_reduce(flat.double().square(), "sum", lengths=sizes, unsafe=True) * 0.5, flat
 
     @staticmethod
@@ -241,7 +245,7 @@ class _WeightDecay(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], _: Tensor, *parameters: Tensor) -> Any:
-        decay = _decay_of_each(info.batch_size, in_dims[1:], parameters)
+        decay = _decay_per_network(info.batch_size, in_dims[1:], parameters)
         return (decay, decay.new_zeros(0)), (0, None)
 
     @staticmethod
@@ -250,20 +254,20 @@ class _WeightDecay(torch.autograd.Function):
             return (None,) * len(ctx.needs_input_grad)
         flat, sizes, *parameters = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return None, *_times(parameters, grad)
+            return None, *_scale_by(parameters, grad)
         weight = grad.to(flat.dtype).repeat_interleave(sizes, output_size=len(flat))
         return None, *_unflatten_dense_tensors(flat * weight, parameters)
 
 
-def _times(parameters: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients grad_i θ_i of :func:`weight_decay`, to be differentiated again."""
+def _scale_by(parameters: Sequence[Tensor], grad: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradients grad_i θ_i of :func:`weight_decay`, with a graph for second derivatives."""
     return tuple(p * share.to(p.dtype) for p, share in zip(parameters, grad.unbind(), strict=True))
 
 
-def _decay_of_each(count: int, in_dims: Sequence[int | None], parameters: Sequence[Tensor]) -> Tensor:
-    """Return ½|θ|² of every tensor of networks under ``vmap``, (F, P)."""
-    each = [
+def _decay_per_network(count: int, in_dims: Sequence[int | None], parameters: Sequence[Tensor]) -> Tensor:
+    """Return ½|θ|² of every tensor of F networks under ``vmap``, (F, P)."""
+    stacked = [
         p.expand(count, *p.shape) if axis is None else p.movedim(axis, 0)
         for p, axis in zip(parameters, in_dims, strict=True)
     ]
-    return torch.stack([0.5 * p.double().square().reshape(count, -1).sum(1) for p in each], 1)
+    return torch.stack([0.5 * p.double().square().reshape(count, -1).sum(1) for p in stacked], 1)

@@ -4,12 +4,12 @@ With weights and bias of an output as one row, :math:`W = (w, b)` of shape (K, P
 
 .. math:: W = s \circ (M + \mathrm{diag}(v)^{1/2} E \, \mathrm{diag}(u)^{1/2}), \qquad E_{kj} \sim N(0, 1),
 
-so that K + P variances do what an independent Gaussian has K P for. For the prior N(0, s²) of each weight
+with K + P variances, where independent Gaussians have K P. For the prior N(0, s²) of each weight
 
 .. math:: \mathrm{KL} = \tfrac12 \Big[ \sum_j u_j \sum_k v_k + \lVert M \rVert^2 - K P - K \sum_j \ln u_j
           - P \sum_k \ln v_k \Big] ,
 
-in which nothing changes if u is multiplied and v divided by one number.
+which is unchanged if u is multiplied and v divided by the same number.
 
 References
 ----------
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.nn.layers import BayesianLayer, WeightPrior
-from fathomless.nn.stateless import called
+from fathomless.nn.stateless import call_with
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
@@ -31,14 +31,14 @@ __all__ = ["MatrixNormal"]
 
 
 class MatrixNormal(BayesianLayer):
-    """A linear map or convolution with a matrix normal posterior; one draw of the weights serves the whole batch.
+    """A linear map or convolution with a matrix normal posterior; all rows of a batch share one draw of the weights.
 
     Parameters
     ----------
     module : nn.Linear, nn.Conv1d, nn.Conv2d or nn.Conv3d
-        Where the mean starts; rows of its matrix are outputs.
+        Initial mean; rows of its matrix are outputs.
     prior : WeightPrior
-        s of every weight.
+        Prior that defines s of every weight.
     initial_scale : float
         Initial standard deviation of every weight of the matrix.
 
@@ -50,7 +50,7 @@ class MatrixNormal(BayesianLayer):
     Raises
     ------
     DataError
-        For another module, or a scale that is not positive.
+        If the module has another type, or the scale is not positive.
 
     Examples
     --------
@@ -67,12 +67,14 @@ class MatrixNormal(BayesianLayer):
         if type(module) not in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d):
             names = "nn.Linear, nn.Conv1d, nn.Conv2d and nn.Conv3d"
             raise DataError(f"a layer of type {type(module).__name__} was given; matrix normal weights are in {names}")
-        prior, own = prior or WeightPrior(), dict(module.named_parameters())
-        weight, bias = own["weight"], own.get("bias")
+        prior = prior or WeightPrior()
+        parameters = dict(module.named_parameters())
+        weight, bias = parameters["weight"], parameters.get("bias")
         self.module = module
         self.weight_scale = prior.scale_of(weight)
         self.bias_scale = None if bias is None else prior.scale_of(bias)
-        outputs, inputs = len(weight), weight[0].numel() + (bias is not None)
+        outputs = len(weight)
+        inputs = weight[0].numel() + (bias is not None)
         start = 0.5 * math.log(initial_scale / self.weight_scale)
         self.log_scale_in = nn.Parameter(torch.full((inputs,), start, dtype=weight.dtype, device=weight.device))
         self.log_scale_out = nn.Parameter(torch.full((outputs,), start, dtype=weight.dtype, device=weight.device))
@@ -87,17 +89,20 @@ class MatrixNormal(BayesianLayer):
         parts = {"weight": self.weight_scale * drawn[:, :count].reshape(weight.shape)}
         if self.bias_scale is not None:
             parts["bias"] = self.bias_scale * drawn[:, count]
-        return called(self.module, parts, x), self.divergence()
+        return call_with(self.module, parts, x), self.divergence()
 
     def mean(self) -> Tensor:
         """Return M, (K, P)."""
-        own = dict(self.module.named_parameters())
-        weight = own["weight"].flatten(1) / self.weight_scale
-        return weight if self.bias_scale is None else torch.cat([weight, own["bias"][:, None] / self.bias_scale], 1)
+        parameters = dict(self.module.named_parameters())
+        weight = parameters["weight"].flatten(1) / self.weight_scale
+        if self.bias_scale is None:
+            return weight
+        return torch.cat([weight, parameters["bias"][:, None] / self.bias_scale], 1)
 
     def divergence(self) -> Tensor:
         """Return KL(q ‖ p) in nats."""
-        mean, rows, columns = self.mean(), len(self.log_scale_out), len(self.log_scale_in)
+        mean = self.mean()
+        rows, columns = len(self.log_scale_out), len(self.log_scale_in)
         spread = (2.0 * self.log_scale_in).exp().sum() * (2.0 * self.log_scale_out).exp().sum()
         logs = rows * self.log_scale_in.sum() + columns * self.log_scale_out.sum()
         return 0.5 * (spread + mean.square().sum() - rows * columns) - logs

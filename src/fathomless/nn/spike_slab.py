@@ -1,14 +1,14 @@
-r"""Spikes and slabs: weights that are exactly zero with some probability, and Gaussian otherwise.
+r"""Spike-and-slab weights, which are exactly zero with some probability and otherwise Gaussian.
 
-A weight is :math:`\gamma w` with :math:`\gamma \sim \mathrm{Bernoulli}(\alpha)`, :math:`w \sim N(\mu, \sigma^2)`; α is
-kept as its logit λ, σ as its logarithm. Against the prior :math:`\gamma \sim \mathrm{Bernoulli}(\alpha_0)`,
-:math:`w \sim N(\mu_0, \sigma_0^2)` the divergence of one weight is
+A weight is :math:`\gamma w` with :math:`\gamma \sim \mathrm{Bernoulli}(\alpha)`, :math:`w \sim N(\mu, \sigma^2)`. The
+parameters are the logit λ of α and the logarithm of σ. The divergence of one weight from the prior
+:math:`\gamma \sim \mathrm{Bernoulli}(\alpha_0)`, :math:`w \sim N(\mu_0, \sigma_0^2)` is
 
 .. math:: k = \alpha (S + \lambda - \lambda_0) - \log(1 + e^\lambda) + \log(1 + e^{\lambda_0}), \qquad
           S = \log\frac{\sigma_0}{\sigma} - \frac12 + \frac{\sigma^2 + (\mu - \mu_0)^2}{2 \sigma_0^2}
 
-(equation 6 of Skaaret-Lund, Storvik and Hubin, 2023, in logits: finite for every λ). A linear map sums many weights,
-so what it needs are the first two moments, M = αμ and V = α(σ² + (1 − α)μ²).
+(equation 6 of Skaaret-Lund, Storvik and Hubin, 2023, in logits: finite for every λ). The output of a linear map is
+drawn from the first two moments of the weights, M = αμ and V = α(σ² + (1 − α)μ²).
 """
 
 import functools
@@ -38,7 +38,7 @@ __all__ = [
     "moments",
 ]
 
-_FROZEN = 1e4  # logit of a weight that is in, or out, for good
+_FROZEN = 1e4  # absolute logit of fixed inclusions
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class SlabPrior:
     ----------
     inclusion : float, Tensor or "learned"
         α₀, between 0 and 1. A tensor broadcasts to the weight, so that columns (inputs) or single weights may differ.
-        Learned, it is one value for each layer, (1 + Σ α) / (2 + P): the maximiser of the bound plus the log of a
-        Beta(2, 2) prior on it. (The bound alone, or with a uniform prior, has its maximum at the mean of α, which may
-        be 0 or 1, where its logit is not finite.) The log of that prior is not part of the bound that is reported.
+        If learned, it is one value for each layer, (1 + Σ α) / (2 + P): the maximiser of the bound plus the log of a
+        Beta(2, 2) prior on α₀. (The bound alone, or with a uniform prior, has its maximum at the mean of α, which may
+        be 0 or 1 with an infinite logit.) The log of the Beta prior is not part of the reported bound.
     scale : float, Tensor or "learned"
-        σ₀. Learned, it is the value that maximises the bound: σ₀² = Σ α (σ² + (μ − μ₀)²) / Σ α.
+        σ₀. If learned, it is the value that maximises the bound: σ₀² = Σ α (σ² + (μ − μ₀)²) / Σ α.
     mean : float or Tensor
         μ₀.
     bias_scale : float
@@ -62,7 +62,7 @@ class SlabPrior:
     Raises
     ------
     DataError
-        For probabilities outside (0, 1), scales that are not positive, or what is not finite.
+        For probabilities outside (0, 1), scales that are not positive, and values that are not finite.
     """
 
     inclusion: float | str | Tensor = 0.1
@@ -77,26 +77,26 @@ class SlabPrior:
             ("mean", -math.inf, math.inf),
             ("bias_scale", 0.0, math.inf),
         ):
-            given = getattr(self, name)
-            if isinstance(given, str):
-                if given != "learned" or name not in ("inclusion", "scale"):
+            option = getattr(self, name)
+            if isinstance(option, str):
+                if option != "learned" or name not in ("inclusion", "scale"):
                     raise DataError(
-                        f"a prior {name} of {given!r} was given; allowed are numbers, tensors and 'learned'"
+                        f"a prior {name} of {option!r} was given; allowed are numbers, tensors and 'learned'"
                     )
                 continue
-            value = torch.as_tensor(given, dtype=torch.float64, device="cpu")
+            value = torch.as_tensor(option, dtype=torch.float64, device="cpu")
             if not bool(((value > least) & (value < most)).all()):
-                shown = f"{given}" if value.ndim == 0 else f"a tensor from {value.min():.3g} to {value.max():.3g}"
+                shown = f"{option}" if value.ndim == 0 else f"a tensor from {value.min():.3g} to {value.max():.3g}"
                 raise DataError(f"a prior {name} of {shown} was given; {least:g} < {name} < {most:g} is allowed")
             if name.endswith("scale"):
                 for extreme in (value.min(), value.max()):
                     checks.scale(f"a prior {name}", float(extreme))
 
-    def of_biases(self) -> "SlabPrior":
-        """Return the prior of biases; inclusions that differ between weights say nothing about them."""
+    def for_biases(self) -> "SlabPrior":
+        """Return the prior of biases, with α₀ = ½ if that of the weights is a tensor or learned."""
         return SlabPrior(self.inclusion if isinstance(self.inclusion, float) else 0.5, self.bias_scale)
 
-    def against(self, shape: torch.Size) -> "Prior":
+    def for_shape(self, shape: torch.Size) -> "Prior":
         """Return logit α₀, μ₀ and σ₀ for weights of this shape.
 
         Raises
@@ -105,23 +105,28 @@ class SlabPrior:
             If one of them does not broadcast.
         """
         for name in ("inclusion", "scale", "mean"):
-            given = getattr(self, name)
-            own = given.shape if isinstance(given, Tensor) else torch.Size()
+            option = getattr(self, name)
+            option_shape = option.shape if isinstance(option, Tensor) else torch.Size()
             try:
-                fits = np.broadcast_shapes(own, shape) == shape  # torch's loads a system of computer algebra first
+                # torch.broadcast_shapes would import SymPy
+                fits = np.broadcast_shapes(option_shape, shape) == shape
             except ValueError:
                 fits = False
             if not fits:
                 raise DataError(
-                    f"a prior {name} of shape {tuple(own)} was given for weights of shape {tuple(shape)}; give "
-                    "a number, or a tensor that broadcasts to the weights"
+                    f"a prior {name} of shape {tuple(option_shape)} was given for weights of shape {tuple(shape)}; "
+                    "give a number, or a tensor that broadcasts to the weights"
                 )
-        odds = self.inclusion.logit() if isinstance(self.inclusion, Tensor) else self.inclusion
-        return Prior(_logit(odds) if isinstance(odds, float) else odds, self.mean, self.scale)
+        odds = self.inclusion
+        if isinstance(odds, Tensor):
+            odds = odds.logit()
+        elif isinstance(odds, float):
+            odds = _logit(odds)
+        return Prior(odds, self.mean, self.scale)
 
 
 class Prior(NamedTuple):
-    """What a weight is compared with: numbers, tensors that broadcast to the weights, or "learned".
+    """Prior of the weights of one layer: numbers, tensors that broadcast to the weights, or "learned".
 
     Attributes
     ----------
@@ -137,13 +142,14 @@ class Prior(NamedTuple):
     mean: float | Tensor
     scale: float | str | Tensor
 
-    def settled(self, mean: Tensor, log_scale: Tensor, logit: Tensor | None) -> "Prior":
-        """Return the prior with what is learned in its place, as constants: there the bound is at its maximum."""
+    def maximize_bound(self, mean: Tensor, log_scale: Tensor, logit: Tensor | None) -> "Prior":
+        """Return the prior with learned values replaced by the constants that maximise the bound."""
         if not isinstance(self.odds, str) and not isinstance(self.scale, str):
             return self
         with torch.no_grad():
             alpha = torch.ones_like(mean) if logit is None else logit.sigmoid()
-            total, odds, scale = alpha.sum(), self.odds, self.scale
+            total = alpha.sum()
+            odds, scale = self.odds, self.scale
             if isinstance(odds, str):
                 odds = ((1.0 + total) / (2.0 + mean.numel())).logit()
             if isinstance(scale, str):
@@ -153,12 +159,12 @@ class Prior(NamedTuple):
 
 
 class WeightMoments(NamedTuple):
-    """What local sampling needs of the weights of one layer.
+    """Moments of the weights of one layer and their divergence from the prior.
 
     Attributes
     ----------
     mean, variance : Tensor
-        M and V, of the shape of the weight.
+        M and V, with the shape of the weight.
     divergence : Tensor, scalar
         Σ k in nats, float64.
     """
@@ -178,20 +184,20 @@ def moments(
     mean, log_scale : Tensor, any shape
         μ and log σ of the slabs.
     logit : Tensor or None
-        λ; None stands for ordinary Gaussian weights, which are always included.
+        λ; None for Gaussian weights, which are always included.
     prior : Prior
-        As :meth:`SlabPrior.against` returns it, with nothing left to learn.
+        Result of :meth:`SlabPrior.for_shape`, without learned values.
     compiled : bool
-        Have ``torch.compile`` join all operations into one loop over the weights. The first call then takes seconds.
+        Fuse all operations into one loop over the weights by ``torch.compile``. The first call then takes seconds.
 
     Raises
     ------
     RuntimeError
-        If torch cannot compile here, for instance for want of a C++ compiler.
+        If torch cannot compile, for instance without a C++ compiler.
 
     Examples
     --------
-    >>> prior = SlabPrior(inclusion=0.5).against(torch.Size([2]))
+    >>> prior = SlabPrior(inclusion=0.5).for_shape(torch.Size([2]))
     >>> zero = torch.zeros(2)
     >>> moments(zero, zero, zero, prior).divergence.item()  # the prior itself
     0.0
@@ -204,7 +210,8 @@ def _moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior
     slab = _slab(mean, log_scale, variance, prior)
     if logit is None:
         return WeightMoments(mean, variance, slab.sum(dtype=torch.float64))
-    alpha, odds = logit.sigmoid(), prior.odds
+    alpha = logit.sigmoid()
+    odds = prior.odds
     k = alpha * (slab + logit - cast(Any, odds)) - F.softplus(logit)
     without = F.softplus(torch.as_tensor(cast(Any, odds), dtype=torch.float64, device=mean.device))
     divergence = k.sum(dtype=torch.float64) + without.mean() * mean.numel()
@@ -212,7 +219,7 @@ def _moments(mean: Tensor, log_scale: Tensor, logit: Tensor | None, prior: Prior
 
 
 def _slab(mean: Tensor, log_scale: Tensor, variance: Tensor, prior: Prior) -> Tensor:
-    """S of every weight."""
+    """Return S of every weight."""
     scale = cast(Any, prior.scale)
     log_prior_scale = scale.log() if isinstance(scale, Tensor) else math.log(scale)
     slab: Tensor = (variance + (mean - prior.mean).square()) * (0.5 / scale**2) + (log_prior_scale - 0.5) - log_scale
@@ -221,16 +228,16 @@ def _slab(mean: Tensor, log_scale: Tensor, variance: Tensor, prior: Prior) -> Te
 
 @dataclass(frozen=True)
 class SlabStart:
-    """Where the posterior of weights starts.
+    """Initial values of the posterior of weights.
 
     Attributes
     ----------
     mean : float, optional
-        μ is uniform on ±`mean`. None takes given values.
+        μ is uniform on ±`mean`. With None the initial values of the module are used.
     log_scale : (float, float)
         Mean and standard deviation of log σ.
     logit : (float, float)
-        λ is uniform between these.
+        Bounds of the uniform law of λ.
     """
 
     mean: float | None = None
@@ -244,24 +251,25 @@ class SpikeSlabPosterior(nn.Module):
     Parameters
     ----------
     values : Tensor
-        Initial means, unless `start` says otherwise.
+        Initial means, unless `start` has a law of them.
     prior : Prior
-        Of :meth:`SlabPrior.against`.
+        Result of :meth:`SlabPrior.for_shape`.
     inclusion : bool
-        Give every weight an inclusion variable.
+        If true, every weight has an inclusion variable.
     start : SlabStart
-        Initial values, drawn from torch's global generator, as those of other modules are.
+        Laws of the initial values, drawn from the global generator of torch as in other modules.
     """
 
     def __init__(self, values: Tensor, prior: Prior, *, inclusion: bool, start: SlabStart) -> None:
         super().__init__()
-        values, wide = values.detach(), start.mean
-        mean = values.clone() if wide is None else torch.empty_like(values).uniform_(-wide, wide)
+        values = values.detach()
+        bound = start.mean
+        mean = values.clone() if bound is None else torch.empty_like(values).uniform_(-bound, bound)
         self.mean = nn.Parameter(mean)
         self.log_scale = nn.Parameter(torch.empty_like(values).normal_(*start.log_scale))
         self.logit = nn.Parameter(torch.empty_like(values).uniform_(*start.logit)) if inclusion else None
-        self.frozen = False  # whether no inclusion is in doubt any more
-        self.register_load_state_dict_post_hook(_see_whether_frozen)
+        self.frozen = False  # True if all inclusions are fixed
+        self.register_load_state_dict_post_hook(_update_frozen)
         self._plain = tuple(None if isinstance(value, Tensor) else value for value in prior)
         for name, value in zip(prior._fields, prior, strict=True):
             tensor = value.to(values) if isinstance(value, Tensor) else None
@@ -269,26 +277,26 @@ class SpikeSlabPosterior(nn.Module):
 
     @torch.no_grad()
     def freeze(self) -> None:
-        """Fix the inclusions where they are more probable, in place: logits far from 0, which no longer move."""
+        """Fix all inclusions at their more probable value, in place, by large logits that are not trained."""
         if self.logit is not None:
             self.logit.copy_(torch.where(self.logit > 0.0, _FROZEN, -_FROZEN)).requires_grad_(False)
             self.frozen = True
 
     @property
     def prior(self) -> Prior:
-        """What the weights are compared with."""
+        """Prior of the weights."""
         pairs = zip(self._plain, Prior._fields, strict=True)
-        own: list[Any] = [getattr(self, f"prior_{name}") if value is None else value for value, name in pairs]
-        return Prior(*own)
+        values: list[Any] = [getattr(self, f"prior_{name}") if value is None else value for value, name in pairs]
+        return Prior(*values)
 
     def moments(self, mean: Tensor | None = None, *, compiled: bool = False) -> WeightMoments:
-        """Return M, V and Σ k; another mean of the slabs may be given."""
+        """Return M, V and Σ k, with `mean` in place of the means of the slabs if it is given."""
         mean = self.mean if mean is None else mean
-        settled = self.prior.settled(mean, self.log_scale, self.logit)
-        return moments(mean, self.log_scale, self.logit, settled, compiled=compiled)
+        prior = self.prior.maximize_bound(mean, self.log_scale, self.logit)
+        return moments(mean, self.log_scale, self.logit, prior, compiled=compiled)
 
-    def relaxed(self, mean: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
-        """Draw weights whose inclusion is a concrete variable, a number between 0 and 1, so that gradients pass.
+    def draw_relaxed(self, mean: Tensor, temperature: float, generator: torch.Generator | None) -> Tensor:
+        """Draw weights with relaxed (concrete) inclusions between 0 and 1, which are differentiable.
 
         References
         ----------
@@ -301,8 +309,8 @@ class SpikeSlabPosterior(nn.Module):
         u = uniform(mean, generator).clamp(edge, 1.0 - edge)
         return weight * ((self.logit + u.logit()) / temperature).sigmoid()
 
-    def drawn(self, mean: Tensor, predict_by: str, generator: torch.Generator | None) -> Tensor:
-        """Draw weights with drawn inclusion ("average"), or where α > ½ ("median"); what is excluded is exactly 0.
+    def draw(self, mean: Tensor, predict_by: str, generator: torch.Generator | None) -> Tensor:
+        """Draw weights with drawn inclusions ("average"), or those with α > ½ ("median"); other weights are exactly 0.
 
         Inside :func:`inclusions_from` the inclusions come from its generator.
         """
@@ -315,18 +323,18 @@ class SpikeSlabPosterior(nn.Module):
         return torch.where(u < self.logit.sigmoid(), weight, 0.0)
 
     def means(self, mean: Tensor, predict_by: str) -> Tensor:
-        """Return αμ ("average"), or μ where α > ½ ("median")."""
+        """Return αμ ("average"), or μ for α > ½ and 0 otherwise ("median")."""
         if self.logit is None:
             return mean
         return mean * (self.logit > 0.0 if predict_by == "median" else self.logit.sigmoid())
 
     def inclusion(self) -> Tensor:
-        """Return α; ones without inclusion variables."""
+        """Return α; ones if there are no inclusion variables."""
         return torch.ones_like(self.mean) if self.logit is None else self.logit.detach().sigmoid()
 
 
-def _see_whether_frozen(weights: nn.Module, _: object) -> None:
-    """Find out, where values are loaded, whether they are those of frozen inclusions."""
+def _update_frozen(weights: nn.Module, _: object) -> None:
+    """Set `frozen` from the logits after they are loaded."""
     assert isinstance(weights, SpikeSlabPosterior)
     weights.frozen = weights.logit is not None and bool((weights.logit.abs() >= _FROZEN).all())
 
@@ -336,7 +344,7 @@ _INCLUSIONS: ContextVar[torch.Generator | None] = ContextVar("fathomless_inclusi
 
 @contextmanager
 def inclusions_from(generator: torch.Generator) -> Iterator[None]:
-    """Have inclusions drawn from a generator of their own: a structure can be drawn again with other weights."""
+    """Draw inclusions from a separate generator, so that a structure can be repeated with other weights."""
     token = _INCLUSIONS.set(generator)
     try:
         yield

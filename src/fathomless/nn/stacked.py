@@ -1,9 +1,9 @@
-"""Networks side by side: F modules of one kind as one module, on rows that lie in F blocks of equal length.
+"""Stacked networks: F modules with equal layers as one module, on rows in F blocks of equal length.
 
-Row r of a batch of F·B rows belongs to module r // B. What is made of linear maps and of functions of single elements
-becomes batched products of stacked weights, (F, …) each; anything else is kept apart and applied block by block.
+Row r of a batch of F·B rows belongs to module r // B. Linear maps and elementwise functions become batched products
+with stacked weights, (F, …) each. Other modules are kept separate and applied block by block.
 
-Linear maps of one network that have inputs of their own, such as the heads of all depths, are applied at once too.
+Linear maps of one network with separate inputs, such as the heads of all depths, can be applied in one product too.
 """
 
 import copy
@@ -18,9 +18,9 @@ from fathomless.nn.architectures import Residual
 __all__ = [
     "Apart",
     "StackedLinear",
-    "alike_linear",
-    "owners",
+    "find_owners",
     "scale_gradients",
+    "select_stackable",
     "stack",
     "stacked_linear",
     "unstack",
@@ -47,7 +47,7 @@ class StackedLinear(nn.Module):
     Parameters
     ----------
     maps : sequence of F nn.Linear
-        Of one shape; their weights are copied; frozen ones stay frozen.
+        Linear maps of one shape, whose weights are copied. Frozen weights remain frozen.
 
     Attributes
     ----------
@@ -59,25 +59,26 @@ class StackedLinear(nn.Module):
 
     def __init__(self, maps: Sequence[nn.Linear]) -> None:
         super().__init__()
-        weights, biases = [one.weight for one in maps], [one.bias for one in maps if one.bias is not None]
-        self.weight = _stacked(weights)
-        self.bias = _stacked(biases) if biases else None
+        biases = [linear.bias for linear in maps if linear.bias is not None]
+        self.weight = _stack_parameters([linear.weight for linear in maps])
+        self.bias = _stack_parameters(biases) if biases else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply each map to its block: (F·B, …, in) to (F·B, …, out)."""
-        blocks, shape = x.reshape(len(self.weight), -1, x.shape[-1]), (*x.shape[:-1], self.weight.shape[1])
+        blocks = x.reshape(len(self.weight), -1, x.shape[-1])
+        shape = (*x.shape[:-1], self.weight.shape[1])
         if self.bias is None:
             return torch.bmm(blocks, self.weight.mT).reshape(shape)
         return torch.baddbmm(self.bias[:, None], blocks, self.weight.mT).reshape(shape)
 
 
-def _stacked(parameters: Sequence[Tensor]) -> nn.Parameter:
+def _stack_parameters(parameters: Sequence[Tensor]) -> nn.Parameter:
     trained = any(p.requires_grad for p in parameters)
     return nn.Parameter(torch.stack([p.detach() for p in parameters]), requires_grad=trained)
 
 
 class Apart(nn.Module):
-    """F modules of any kind, applied block by block: batch statistics, attention and the like stay each one's own."""
+    """F modules of any type, applied block by block, so that batch statistics or attention are within one module."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class Apart(nn.Module):
 
 
 def stack(modules: Sequence[nn.Module]) -> nn.Module:
-    """Return F modules, built alike, as one for rows in F blocks.
+    """Return F modules with equal layers as one module for rows in F blocks.
 
     Examples
     --------
@@ -98,7 +99,8 @@ def stack(modules: Sequence[nn.Module]) -> nn.Module:
     >>> both(torch.zeros(8, 2)).shape  # four rows for each
     torch.Size([8, 3])
     """
-    first, kinds = modules[0], {type(module) for module in modules}
+    first = modules[0]
+    kinds = {type(module) for module in modules}
     hooked = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
     if len(kinds) == 1 and not hooked:
         if type(first) is nn.Linear and len({module.weight.shape for module in modules}) == 1:
@@ -106,7 +108,9 @@ def stack(modules: Sequence[nn.Module]) -> nn.Module:
         if type(first) in _ELEMENTWISE:
             return copy.deepcopy(first)
         if type(first) is nn.Sequential:
-            chains = [list(module) for module in modules if isinstance(module, nn.Sequential)]  # also what occurs twice
+            chains = [
+                list(module) for module in modules if isinstance(module, nn.Sequential)
+            ]  # with repeated modules, unlike children()
             if len({len(chain) for chain in chains}) == 1:
                 return nn.Sequential(*map(stack, zip(*chains, strict=True)))
         if type(first) is Residual:
@@ -115,7 +119,7 @@ def stack(modules: Sequence[nn.Module]) -> nn.Module:
 
 
 def unstack(module: nn.Module, i: int, prefix: str = "") -> dict[str, Tensor]:
-    """Return the state of the i-th of the modules that :func:`stack` joined, by the names that it had there."""
+    """Return the state of the i-th module of a result of :func:`stack`, by its original names."""
     if isinstance(module, Apart):
         return {prefix + name: value for name, value in module.members[i].state_dict().items()}
     if isinstance(module, StackedLinear):
@@ -126,18 +130,18 @@ def unstack(module: nn.Module, i: int, prefix: str = "") -> dict[str, Tensor]:
     return state
 
 
-def owners(module: nn.Module) -> dict[str, int]:
-    """Return the number of the network that each parameter of an :class:`Apart` belongs to, by its full name.
+def find_owners(module: nn.Module) -> dict[str, int]:
+    """Return the index of the network of each parameter inside an :class:`Apart`, by its full name.
 
-    Every other parameter of networks side by side has a row for each network.
+    Every other parameter of stacked networks has a row for each network.
     """
-    found: dict[str, int] = {}
+    networks: dict[str, int] = {}
     for prefix, part in module.named_modules():
         if isinstance(part, Apart):
             for i, member in enumerate(part.members):
                 start = f"{prefix}.members.{i}" if prefix else f"members.{i}"
-                found |= dict.fromkeys((name for name, _ in member.named_parameters(start)), i)
-    return found
+                networks |= dict.fromkeys((name for name, _ in member.named_parameters(start)), i)
+    return networks
 
 
 @torch.no_grad()
@@ -149,55 +153,59 @@ def scale_gradients(
     units: Tensor | None = None,
     without: Collection[Tensor] = (),
 ) -> None:
-    """Multiply the gradient of each of F networks side by side by a factor of its own, after an own limit of length.
+    """Clip the gradient of each of F stacked networks, then multiply it by the factor of the network.
 
     Parameters
     ----------
     modules : sequence of nn.Module
-        Parts of the networks. The parameters of each have a row for each network or belong to one; see :func:`owners`.
+        Parts of the networks. Parameters have a row for each network or belong to one network; see
+        :func:`find_owners`.
     factor : Tensor, shape (F,)
         Factors.
     longest : float, optional
-        Longest gradient of one network, over all its parameters in `modules`.
+        Largest norm of the gradient of one network, over all its parameters in `modules`.
     units : Tensor, shape (F,), optional
-        Multiply the length of each gradient before it is compared with `longest`.
+        Factors of the norms before they are compared with `longest`.
     without : collection of Tensor
-        Parameters that are left as they are and have no part in the length.
+        Parameters whose gradients are unchanged and not part of the norm.
     """
-    skipped, mine, shared = {id(p) for p in without}, [], []
+    skipped = {id(p) for p in without}
+    single: list[tuple[int, Tensor]] = []  # gradients of one network, with its index
+    stacked: list[Tensor] = []  # gradients with a row for each network
     for module in modules:
-        own = owners(module)
+        owner = find_owners(module)
         for name, p in sorted(module.named_parameters()):
             if p.grad is None or id(p) in skipped:
                 continue
-            if name in own:
-                mine.append((own[name], p.grad))
+            if name in owner:
+                single.append((owner[name], p.grad))
             else:
-                shared.append(p.grad)
+                stacked.append(p.grad)
     if longest is not None:
         square = torch.zeros(len(factor), dtype=torch.float64, device=factor.device)
-        for grad in shared:
+        for grad in stacked:
             square += grad.double().flatten(1).square().sum(1) if grad.ndim > 1 else grad.double().square()
-        for i, grad in mine:
+        for i, grad in single:
             square[i] += grad.double().square().sum()
         length = square.sqrt() if units is None else square.sqrt() * units
         factor = factor * (longest / (length + 1e-6)).clamp(max=1.0)
-    for grad in shared:
+    for grad in stacked:
         grad.mul_(factor.to(grad.dtype).view(-1, *[1] * (grad.ndim - 1)))
-    for i, grad in mine:
+    for i, grad in single:
         grad.mul_(factor[i].to(grad.dtype))
 
 
-def alike_linear(heads: Sequence[nn.Module]) -> list[nn.Linear]:
-    """Return the heads if they are linear maps of one shape, which can be applied at once; else nothing."""
+def select_stackable(heads: Sequence[nn.Module]) -> list[nn.Linear]:
+    """Return the heads if they are several linear maps of one shape with biases, and an empty list otherwise."""
     linear = [head for head in heads if type(head) is nn.Linear and head.bias is not None]
     alike = len(linear) == len(heads) > 1 and len({head.weight.shape for head in linear}) == 1
     return linear if alike else []
 
 
 def stacked_linear(heads: Sequence[nn.Linear], hidden: Sequence[Tensor]) -> Tensor:
-    """Apply m linear maps of one shape, each to its own input (B, H), at once; (m, B, K)."""
-    weights, biases = (head.weight for head in heads), (head.bias for head in heads)
+    """Apply m linear maps of one shape, each to its own input (B, H), in one product; (m, B, K)."""
+    weights = (head.weight for head in heads)
+    biases = (head.bias for head in heads)
     f, _, _ = _StackedLinear.apply(len(heads), *hidden, *weights, *biases)
     return cast(Tensor, f)
 
@@ -205,9 +213,9 @@ def stacked_linear(heads: Sequence[nn.Linear], hidden: Sequence[Tensor]) -> Tens
 class _StackedLinear(torch.autograd.Function):
     """Apply m linear heads to their hidden states by batched products.
 
-    Autograd's own derivative of a batched product multiplies in an order that is slow for few outputs. What was stacked
-    is returned too, so that it can be kept for the way back. The inputs are kept beside it: where the way back is to be
-    differentiated itself, they are stacked anew.
+    The derivative of a batched product in autograd multiplies in an order that is slow for few outputs. The stacked
+    tensors are also returned, so that they can be saved for the backward pass. The inputs are saved too: for second
+    derivatives they are stacked again.
     """
 
     generate_vmap_rule = True
@@ -228,8 +236,8 @@ class _StackedLinear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * len(ctx.needs_input_grad)
-        hidden, weight, *given = ctx.saved_tensors
+        hidden, weight, *inputs = ctx.saved_tensors
         if torch.is_grad_enabled():
-            m = len(given) // 2
-            hidden, weight = torch.stack(given[:m]), torch.stack(given[m:])
+            m = len(inputs) // 2
+            hidden, weight = torch.stack(inputs[:m]), torch.stack(inputs[m:])
         return None, *torch.bmm(grad, weight).unbind(), *torch.bmm(grad.mT, hidden).unbind(), *grad.sum(1).unbind()

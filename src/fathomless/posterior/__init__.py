@@ -1,1 +1,1 @@
-"""What a posterior over networks is, and what follows from it without knowing the family. May import `system`."""
+"""Posteriors over networks, likelihoods and predictions, independent of the family. May import `system`."""

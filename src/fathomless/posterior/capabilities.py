@@ -1,8 +1,8 @@
-"""What only some families can do, each as an abstract class of its own.
+"""Optional capabilities of models, one abstract class each.
 
-A model has a capability by inheriting from its class. An inference that needs one asks once, when it starts, with
-``isinstance``, and its refusal (:func:`lacks`) names what the family lacks. No family carries a stub of what it cannot
-do.
+A model has a capability if it inherits from its class. An inference that needs one checks once at its start with
+``isinstance``, and otherwise raises the error of :func:`missing_capability`. Models have no stubs of capabilities that
+they lack.
 """
 
 from abc import ABC, abstractmethod
@@ -24,52 +24,52 @@ __all__ = [
     "Mergeable",
     "NaturalGradient",
     "Resizable",
-    "blueprint_of",
-    "lacks",
+    "get_blueprint",
+    "missing_capability",
     "rebuild",
 ]
 
 
 class Resizable(Model, ABC):
-    """A model whose parts are created while it is trained: a ``state_dict`` alone cannot be loaded."""
+    """A model whose parts are created during training, so that a ``state_dict`` alone cannot be loaded."""
 
     @abstractmethod
     def blueprint(self) -> dict[str, Any]:
-        """Return, as plain JSON, what must exist before a ``state_dict`` of this model can be loaded."""
+        """Return the list of parts that must exist before a ``state_dict`` can be loaded, as plain JSON."""
 
     @abstractmethod
     def rebuild(self, blueprint: dict[str, Any]) -> None:
-        """Have exactly the parts that a blueprint names; their values come from the ``state_dict``."""
+        """Create the parts that a blueprint names, and no others; ``load_state_dict`` sets their values."""
 
 
 class Growing(Resizable, ABC):
-    """A model that creates parts, and puts parts to rest, as its posterior over structure asks."""
+    """A model that creates and freezes parts to follow the support of its posterior over structure."""
 
     @abstractmethod
     def grow(self, limit: int | None = None) -> int:
-        """Create, retire or wake parts, as the posterior over structure asks; return how many were created.
+        """Create, freeze or unfreeze parts to match the posterior over structure; return the number of created parts.
 
-        Called between training steps, never by evaluation. Reads the device. Parameters that are not in use have
-        ``requires_grad`` false and no gradient, so that no optimiser moves them. Whoever changes the parameters of the
-        posterior over structure calls this before the next training step.
+        Call this between training steps, not in evaluation, and after each change of the parameters of the posterior
+        over structure. It reads the device. Unused parameters have ``requires_grad=False`` and no gradient, so that
+        no optimizer changes them.
 
         Parameters
         ----------
         limit : int, optional
-            Create at most this many now.
+            Largest number of parts to create in this call.
         """
 
     @abstractmethod
     def use_probability(self) -> dict[str, Tensor]:
         """Return the posterior probability that each named parameter is used, as scalars on the device.
 
-        Parameters that are not named are always used. Plain stochastic gradients divide by it, so that a
-        part which is seldom used learns as fast as the others; adaptive optimisers do so by themselves.
+        Parameters that are not named are always used. Stochastic gradient descent divides gradients by it, so that
+        rarely used parts learn as fast as the others. Adaptive optimizers do not need this.
         """
 
 
 class HasStructureLaw(Model, ABC):
-    """A model whose posterior over structure has parameters of its own, moved by gradients."""
+    """A model whose posterior over structure has parameters that are trained by gradients."""
 
     @abstractmethod
     def structure_parameters(self) -> dict[str, nn.Parameter]:
@@ -77,62 +77,62 @@ class HasStructureLaw(Model, ABC):
 
 
 class NaturalGradient(HasStructureLaw, ABC):
-    """A law over structure of so few parameters that its Fisher information can be inverted."""
+    """A model whose law over structure has few enough parameters to invert its Fisher information."""
 
     @abstractmethod
     def fisher(self) -> Tensor:
-        """Return the Fisher information of the posterior over structure in its parameters, shape (P, P)."""
+        """Return the Fisher information matrix of the parameters of the posterior over structure, shape (P, P)."""
 
 
 class ListedStructure(Resizable, ABC):
-    """A posterior over a list of structures, which may have no end, that can be weighed from outside."""
+    """A posterior over a finite or infinite list of structures, whose weights can be set from outside."""
 
     @abstractmethod
-    def listed(self, count: int) -> dict[int, float]:
-        """Return number -> log prior of the first `count` structures; of fewer if the list, or the prior, ends.
+    def list_structures(self, count: int) -> dict[int, float]:
+        """Return the log priors of the first `count` structures by number; of fewer if the list or the prior ends.
 
-        The numbers are those that ``structure`` of :class:`~fathomless.posterior.model.Draws` has for them.
+        The numbers are those in ``structure`` of :class:`~fathomless.posterior.model.Draws`.
         """
 
     @abstractmethod
     def weigh(self, masses: Mapping[int, float], *, only: bool = False) -> int:
-        """Take these structures, and no others, with these masses as the posterior; nothing is left to be learned.
+        """Set the posterior over structure to fixed masses, which are not trained any more.
 
-        What they need is created, what they do not use is put to rest; with `only` it is dropped. Masses are positive
-        and sum to 1.
+        Parts that these structures need are created. Parts that they do not use are frozen, or deleted if `only` is
+        true. Masses are positive and sum to 1.
 
         Returns
         -------
         int
-            How many parts were created.
+            Number of created parts.
         """
 
 
 class HasLogJoint(Model, ABC):
     """A model whose networks, given their structure, are functions of finitely many weights with a log joint density.
 
-    A position is the parameters of such a network; a chain moves them, and hands back what it has kept.
+    The positions of a Markov chain are the parameters of such a network.
     """
 
     @abstractmethod
     def network(self, number: int) -> nn.Module:
-        """Return the network of one structure as a plain module, (B, D) -> (B, K), with parameters of its own."""
+        """Return the network of one structure as a plain module, (B, D) -> (B, K), with its own parameters."""
 
 
 class LinearHeads(Model, ABC):
-    """A model that gives each structure of its list a head of its own: a map from features to outputs.
+    """A model in which each listed structure has its own head, a map from features to outputs.
 
-    Features are functions of the input that a head has no part in, so that the posterior of a linear head is in closed
-    form.
+    Features are functions of the input that do not depend on the head. The posterior of a linear head therefore has a
+    closed form.
     """
 
     @abstractmethod
     def features(self, x: Tensor) -> dict[int, Tensor]:
-        """Return the features (B, H) of every structure in use, by its number."""
+        """Return the features (B, H) of every structure in use, by number."""
 
     @abstractmethod
     def heads_in_use(self) -> dict[int, nn.Module]:
-        """Return the head of every structure in use, by its number.
+        """Return the head of every structure in use, by number.
 
         Raises
         ------
@@ -142,66 +142,66 @@ class LinearHeads(Model, ABC):
 
     @abstractmethod
     def replace_heads(self, heads: Mapping[int, nn.Module]) -> None:
-        """Put others in the place of the heads of some structures."""
+        """Replace the heads of some structures."""
 
 
 class JointlyTrainable(Model, ABC):
-    """A model that can be trained together with others of its kind as one model, on rows that lie in blocks.
+    """A model that can be trained jointly with others of its class as one stacked model, on rows in F blocks.
 
-    Row r of F·B rows belongs to model r // B, and the divergence is the sum of theirs. All have one law over structure.
+    Row r of F·B rows belongs to model r // B. The divergence is the sum over models. All share one law over structure.
     """
 
     @abstractmethod
     def stack(self, others: Sequence[Model]) -> Self:
-        """Return one model that stands for this one and `others`.
+        """Return one model that contains this one and `others`.
 
-        Each of its parameters, but for those of the law over structure, has a row for each model, or is inside a
-        :class:`~fathomless.nn.stacked.Apart`.
+        Each parameter has a row for each model or is inside a :class:`~fathomless.nn.stacked.Apart`, except for those
+        of the law over structure.
 
         Raises
         ------
         DataError
-            If the models are not built alike, or draw their weights.
+            If the models differ in their layers, or draw their weights.
         """
 
     @abstractmethod
     def unstack(self, models: Sequence[Model]) -> None:
-        """Write the state of what :meth:`stack` returned into the models that it stands for."""
+        """Copy the state of a model that :meth:`stack` returned into the single models."""
 
 
 class Mergeable(Model, ABC):
-    """A model that can be evaluated side by side with others of its kind, as one network with stacked parameters."""
+    """A model that can be evaluated in parallel with others of its class, as one network with stacked parameters."""
 
     @abstractmethod
     def merge(self, others: Sequence[Model]) -> Self:
-        """Return a copy that has every part that this model or any of `others` has.
+        """Return a copy that has the union of the parts of this model and of `others`.
 
-        Its forward pass, with the parameters of one of them put in (and anything finite where that one has none), gives
-        what that one gives; so that many models can be evaluated at once.
+        With the parameters of one of these models, and any finite values for parts that the model lacks, the copy
+        computes the outputs of that model. Many models can therefore be evaluated at once.
 
         Raises
         ------
         DataError
-            If the models are not built alike.
+            If the models differ in their layers.
         """
 
 
-def lacks(model: Model, capability: type, what: str, instead: str) -> DataError:
-    """Return the refusal of an inference that needs a capability which a model has not.
+def missing_capability(model: Model, capability: type, what: str, instead: str) -> DataError:
+    """Return the error for an inference that needs a capability that a model does not have.
 
     Parameters
     ----------
     model : Model
-        Any family.
+        Model of any family.
     capability : type
         One of the classes of this module.
     what : str
-        What was asked for, with its value.
+        Option with its value, or name of the computation, for the message.
     instead : str
-        What to do.
+        Advice, for the message.
     """
     meaning = _MEANING.get(capability, capability.__name__)
-    return DataError(f"{what} was asked of a {type(model).__name__}, which has no {meaning}; {instead}")
+    return DataError(f"{what} is not possible for a {type(model).__name__}, which has no {meaning}; {instead}")
 
 
 _MEANING: dict[type, str] = {
@@ -210,19 +210,19 @@ _MEANING: dict[type, str] = {
     HasStructureLaw: "law over structure with parameters (HasStructureLaw)",
     NaturalGradient: "Fisher information of its law over structure (NaturalGradient)",
     LinearHeads: "heads on features (LinearHeads)",
-    ListedStructure: "list of structures that can be weighed (ListedStructure)",
+    ListedStructure: "list of structures whose weights can be set (ListedStructure)",
     HasLogJoint: "networks of finitely many weights given their structure (HasLogJoint)",
     JointlyTrainable: "support for training with other networks as one (JointlyTrainable)",
     Mergeable: "support for evaluation in parallel with other networks (Mergeable)",
 }
 
 
-def blueprint_of(model: Model) -> dict[str, Any]:
-    """Return what must exist before the state of a model can be loaded; {} if its parts are fixed."""
+def get_blueprint(model: Model) -> dict[str, Any]:
+    """Return the blueprint of a model, which is needed to load its state; {} if its parts are fixed."""
     return model.blueprint() if isinstance(model, Resizable) else {}
 
 
 def rebuild(model: Model, blueprint: dict[str, Any]) -> None:
-    """Have the parts that a blueprint names, unless the parts of the model are fixed."""
+    """Create the parts that a blueprint names, unless the parts of the model are fixed."""
     if isinstance(model, Resizable):
         model.rebuild(blueprint)

@@ -1,9 +1,9 @@
-"""Predictive distributions of the rows of a table: of continuous targets, and over classes.
+"""Predictive distributions of the rows of a table, for continuous targets and for classes.
 
-Names are torch's (``log_prob``, ``icdf``, ``variance``), which answer with tensors, and SciPy's (``logpdf``, ``pdf``,
-``ppf``, ``isf``), which answer in kind: with NumPy arrays unless they are given a tensor. Arguments broadcast to the
-rows, so that a grid of G values for all N rows has the shape (G, 1). Tensors carry gradients, if the draws did and they
-are not switched off; arrays and data frames never do.
+Methods with names of torch (``log_prob``, ``icdf``, ``variance``) return tensors. Methods with names of SciPy
+(``logpdf``, ``pdf``, ``ppf``, ``isf``) return NumPy arrays, or tensors for tensor arguments. Arguments broadcast to the
+rows: a grid of G values for all N rows has the shape (G, 1). Tensors have gradients if the draws have them and
+gradients are enabled; arrays and data frames have none.
 """
 
 import math
@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 
 from fathomless.posterior.mixtures import Component, Mixture, concatenate_rows, safe_unit
-from fathomless.posterior.uncertainty import Groups, Spread, Uncertainty, decompose, spread, standard_error
+from fathomless.posterior.uncertainty import Groups, Spread, Uncertainty, decompose, estimate_spread, standard_error
 from fathomless.system import checks
 from fathomless.system.draws import multinomial
 from fathomless.system.errors import DataError
 from fathomless.system.masked import unmask
 from fathomless.system.rng import Seed, as_generator
 
-__all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "check_alike", "doubles"]
+__all__ = ["ClassPredictive", "ContinuousPredictive", "Labels", "Predictive", "Values", "check_alike", "to_double"]
 
-#: What can be read as numbers.
+#: Numbers as an array or a tensor.
 Values = npt.ArrayLike | Tensor
 #: Names of classes.
 Labels = npt.NDArray[Any]
@@ -46,11 +46,11 @@ class Predictive(ABC):
     log_weight : Tensor of float64, shape (S,)
         Log weight of each drawn network, normalised and finite.
     structure : Tensor of int64, shape (S,)
-        The structure that each draw belongs to.
+        Structure of each draw.
     sampled : bool
-        Whether the structures are a sample, see :class:`~fathomless.posterior.model.Draws`.
+        True if the structures are a sample; see :class:`~fathomless.posterior.model.Draws`.
     network : Tensor of int64, shape (S,), optional
-        The independent network that each draw is of, see :class:`~fathomless.posterior.model.Draws`.
+        Independent network of each draw; see :class:`~fathomless.posterior.model.Draws`.
     """
 
     log_weight: Tensor
@@ -61,7 +61,7 @@ class Predictive(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """Shape of one target for each row: (N,), or (N, T) of several targets."""
+        """Shape of the targets of all rows: (N,), or (N, T) for several targets."""
 
     def __len__(self) -> int:
         """Return the number of rows N."""
@@ -73,7 +73,7 @@ class Predictive(ABC):
 
     @abstractmethod
     def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
-        """Lay the distribution out as columns, one value for each row."""
+        """Return summaries of the distribution as columns, one value for each row."""
 
     def to_frame(
         self,
@@ -88,9 +88,9 @@ class Predictive(ABC):
         targets : sequence of str
             Names of several targets.
         levels : sequence of float
-            Probabilities of intervals, for numbers.
+            Probabilities of the central intervals of continuous targets.
         library : {"pandas", "polars", "pyarrow"}
-            Whose frame.
+            Library of the data frame.
 
         Raises
         ------
@@ -101,56 +101,57 @@ class Predictive(ABC):
         try:
             return nw.from_dict(self.columns(targets, levels), backend=library).to_native()
         except ModuleNotFoundError as error:
-            raise DataError(f"library={library!r} was given, which is not installed: pip install {library}") from error
+            raise DataError(f"library={library!r} was given, but it is not installed: pip install {library}") from error
 
     @abstractmethod
     def sample(self, n: int, generator: torch.Generator) -> Tensor | Labels:
-        """Draw n targets for each row; one network serves all rows and columns of a draw."""
+        """Draw n targets for each row; all rows and columns of a draw share one network."""
 
     def rvs(self, size: int | Sequence[int] | None = None, random_state: Seed = None) -> npt.NDArray[Any]:
-        """Draw targets, as :meth:`sample`, by SciPy's name and with its arguments.
+        """Draw targets as :meth:`sample` does, with the name and arguments of SciPy.
 
         Parameters
         ----------
         size : int or sequence of int, optional
-            Shape of the result, which ends with :attr:`shape`; by default one target for each row.
+            Shape of the result, which must end with :attr:`shape`; one target for each row by default.
         random_state : int, RandomState, Generator, torch.Generator or None
-            Seed; None draws a fresh one.
+            Seed; None for a random one.
 
         Raises
         ------
         DataError
             If the size does not end with the shape of the rows.
         """
-        asked = self.shape if size is None else tuple(map(operator.index, np.atleast_1d(size)))
-        if asked[-len(self.shape) :] != self.shape or min(asked) < 1:
+        shape = self.shape if size is None else tuple(map(operator.index, np.atleast_1d(size)))
+        if shape[-len(self.shape) :] != self.shape or min(shape) < 1:
             raise DataError(
                 f"rvs was given size={size}; allowed are shapes that end with that of the rows, {self.shape}: "
-                f"size={(100, *self.shape)} are 100 of each"
+                f"size={(100, *self.shape)} gives 100 draws of each"
             )
-        drawn = self.sample(math.prod(asked[: -len(self.shape)]), as_generator(random_state))
-        return (_array(drawn) if isinstance(drawn, Tensor) else drawn).reshape(asked)
+        drawn = self.sample(math.prod(shape[: -len(self.shape)]), as_generator(random_state))
+        values = _to_array(drawn) if isinstance(drawn, Tensor) else drawn
+        return values.reshape(shape)
 
     @abstractmethod
     def uncertainty(self) -> Uncertainty:
-        """Split the uncertainty of each row into noise, weights and structure.
+        """Decompose the uncertainty of each row into noise, weights and structure.
 
-        For an average over rows take ``uncertainty().mean()``: it sums estimates before it clips them.
+        For an average over rows use ``uncertainty().mean()``, which sums the estimates before it clips them.
         """
 
     @property
     @abstractmethod
     def mc_error(self) -> Tensor:
-        """Monte Carlo error of the prediction: what other draws, as many, would change of it, a standard deviation."""
+        """Monte Carlo error of the prediction: its standard deviation over repetitions with as many new draws."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes that the parameters of all components take."""
+        """Size of the parameters of all components in bytes."""
 
     @abstractmethod
-    def concatenated(self, others: Sequence["Predictive"]) -> "Predictive":
-        """Return one prediction for these rows followed by those of the others; see :func:`concatenate`."""
+    def concatenate(self, others: Sequence["Predictive"]) -> "Predictive":
+        """Return one prediction for these rows followed by the rows of the others."""
 
     def __repr__(self) -> str:
         counts = f"rows={len(self)}, draws={len(self.log_weight)}, structures={len(self.structure.unique())}"
@@ -161,8 +162,8 @@ class Predictive(ABC):
         return multinomial(self.log_weight.exp(), n, generator)
 
     def _spread(self, values: Tensor) -> Spread | None:
-        """Estimate what structure and weights leave open of values under each draw, (N, ...) from (S, N, ...)."""
-        return spread(values, self.log_weight, self.structure, self.network, sampled=self.sampled)
+        """Estimate the variance of values between and within structures, (N, ...) from (S, N, ...)."""
+        return estimate_spread(values, self.log_weight, self.structure, self.network, sampled=self.sampled)
 
     def _error(self, values: Tensor) -> Tensor:
         """Return the standard error of the average of values over draws, (N, ...) from (S, N, ...)."""
@@ -173,15 +174,15 @@ class Predictive(ABC):
 class ContinuousPredictive(Predictive):
     """Predictive distribution of T continuous targets, in their own units.
 
-    Shapes are (N, T), or (N,) if the targets were given as one column without an axis (``squeeze``); this
-    holds for results and for arguments alike. Everything is float64 on the CPU.
+    Results and arguments have the shape (N, T), or (N,) if the target was given as a one-dimensional array
+    (``squeeze``). Everything is float64 on the CPU.
 
     Attributes
     ----------
     component : Component, parameters of shape (S, N, T)
         Law of the targets under each drawn network.
     squeeze : bool
-        Whether the axis of targets is dropped; then T is 1.
+        True if the axis of targets is dropped; then T is 1.
     """
 
     component: Component
@@ -189,38 +190,38 @@ class ContinuousPredictive(Predictive):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one target for each row, (N, T) or (N,)."""
+        """Shape of the targets of all rows, (N, T) or (N,)."""
         return tuple(self.component.loc.shape[1:2] if self.squeeze else self.component.loc.shape[1:])
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the parameters of all components take."""
+        """Size of the parameters of all components in bytes."""
         return sum(getattr(self.component, part.name).nbytes for part in fields(self.component))
 
     @cached_property
     def mixture(self) -> Mixture:
         """The marginal law of each row and column, batch (N, T)."""
-        with torch.enable_grad():  # kept: whoever asks first must not decide for those who ask later
+        with torch.enable_grad():  # the result is cached, and a later caller may need gradients
             return Mixture(self.log_weight, self.component)
 
     @property
     def mean(self) -> Tensor:
         """Mean of the target."""
-        return self._shown(self.mixture.mean)
+        return self._squeeze(self.mixture.mean)
 
     @property
     def variance(self) -> Tensor:
         """Variance of the target, observation noise included."""
-        return self._shown(self.mixture.variance)
+        return self._squeeze(self.mixture.variance)
 
     @property
     def std(self) -> Tensor:
         """Standard deviation of the target, observation noise included."""
-        return self._shown(self.mixture.std)
+        return self._squeeze(self.mixture.std)
 
     @property
     def var(self) -> Tensor:
-        """The variance, by SciPy's name."""
+        """Variance, under the name of SciPy."""
         return self.variance
 
     @property
@@ -233,31 +234,31 @@ class ContinuousPredictive(Predictive):
         r"""Standard error of ``mean`` due to the finite number of networks, shaped like it, in units of the target.
 
         For K networks of equal weight, each averaged over its structures, :math:`\sqrt{\mathrm{Var}_k(f_{k\cdot})/K}`;
-        for sampled structures the same with their means. 0 where nothing is drawn, since sums over structures are
-        exact; what a single draw would vary by cannot be told, and is 0 too. All rows share the draws: their errors
-        move together, and a mean over many rows need not have a smaller one.
+        for sampled structures the same with their means. It is 0 if nothing is drawn, since sums over structures are
+        exact, and for a single draw, whose variance cannot be estimated. All rows share the draws. Their errors are
+        therefore correlated, and the error of a mean over many rows need not be smaller.
         """
         unit = safe_unit(self.mixture.variance, self.mixture.std)
-        return self._shown(unit * self._error(self.component.mean / unit))
+        return self._squeeze(unit * self._error(self.component.mean / unit))
 
     def cdf(self, y: Values) -> Tensor:
-        """Probability that the target lies below y, for each column by itself; y broadcasts to the rows."""
-        return self._shown(self.mixture.cdf(self._taken(y)))
+        """Probability that the target is below y, for each column separately; y broadcasts to the rows."""
+        return self._squeeze(self.mixture.cdf(self._broadcast(y)))
 
     def sf(self, y: Values) -> Tensor:
-        """Probability that the target lies above y, for each column by itself; y broadcasts to the rows."""
-        return self._shown(self.mixture.sf(self._taken(y)))
+        """Probability that the target is above y, for each column separately; y broadcasts to the rows."""
+        return self._squeeze(self.mixture.sf(self._broadcast(y)))
 
     def icdf(self, p: Values) -> Tensor:
-        """Quantile, for each column by itself; p broadcasts to the rows."""
-        return self._shown(self.mixture.icdf(self._taken(p)))
+        """Quantile, for each column separately; p broadcasts to the rows."""
+        return self._squeeze(self.mixture.icdf(self._broadcast(p)))
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Several quantiles for every row, shape (Q, N, T) or (Q, N)."""
+        """Return several quantiles for every row, shape (Q, N, T) or (Q, N)."""
         return torch.stack([self.icdf(level) for level in levels])
 
     def ppf(self, q: Values) -> Any:
-        """Quantile, as :meth:`icdf`, in kind.
+        """Quantile, as :meth:`icdf`; an array, or a tensor for a tensor.
 
         Examples
         --------
@@ -269,24 +270,24 @@ class ContinuousPredictive(Predictive):
         array([[0.  , 0.  , 0.  ],
                [1.96, 1.96, 1.96]])
         """
-        return _in_kind(q, self.icdf(q))
+        return _match_type(q, self.icdf(q))
 
     quantile = ppf
 
     def isf(self, q: Values) -> Any:
-        """Value that the target exceeds with probability q, ``ppf(1 - q)`` without its rounding, in kind."""
-        return _in_kind(q, self._shown(self.mixture.isf(self._taken(q))))
+        """Value that the target exceeds with probability q: ``ppf(1 - q)``, but accurate for small q."""
+        return _match_type(q, self._squeeze(self.mixture.isf(self._broadcast(q))))
 
     def logpdf(self, y: Values) -> Any:
-        """Log density in nats, for each column by itself, in kind; y broadcasts to the rows."""
-        return _in_kind(y, self._shown(self.mixture.log_prob(self._taken(y))))
+        """Log density in nats, for each column separately; y broadcasts to the rows."""
+        return _match_type(y, self._squeeze(self.mixture.log_prob(self._broadcast(y))))
 
     def pdf(self, y: Values) -> Any:
-        """Density in one over units of the target, as :meth:`logpdf`."""
+        """Density, in the inverse of the units of the target; see :meth:`logpdf`."""
         return np.exp(self.logpdf(y)) if not isinstance(y, Tensor) else self.logpdf(y).exp()
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
-        """Central interval that holds the target with probability ``level``, for each column by itself.
+        """Central interval that contains the target with probability ``level``, for each column separately.
 
         Raises
         ------
@@ -305,30 +306,30 @@ class ContinuousPredictive(Predictive):
         Raises
         ------
         DataError
-            If y has not one value for each row and column.
+            If y does not have one value for each row and column.
         """
-        y = doubles(y)
+        y = to_double(y)
         if y.shape != self.shape:
             raise DataError(
                 f"log_prob was given targets of shape {tuple(y.shape)}; allowed is {self.shape}: "
                 "one value for each row and column of the prediction"
             )
-        return self.scored(y)[0]
+        return self.log_prob_and_error(y)[0]
 
-    def scored(self, y: Values) -> tuple[Tensor, Tensor]:
-        """Return the log density of each row's targets, and its Monte Carlo error; both (N,), in nats."""
-        each = self.component.log_prob(self._taken(y)).sum(-1)  # (S, N)
-        log_p = torch.logsumexp(self.log_weight[:, None] + each, 0)
-        return log_p, self._error((each - log_p).exp())
+    def log_prob_and_error(self, y: Values) -> tuple[Tensor, Tensor]:
+        """Return the log density of the targets of each row and its Monte Carlo error, both (N,), in nats."""
+        log_density = self.component.log_prob(self._broadcast(y)).sum(-1)  # (S, N)
+        log_p = torch.logsumexp(self.log_weight[:, None] + log_density, 0)
+        relative = (log_density - log_p).exp()  # delta method: the error of log p is that of p relative to p
+        return log_p, self._error(relative)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw from the joint law, shape (n, N, T) or (n, N).
 
-        One network is drawn for each of the n samples, and shared by its rows and columns: the noise is
-        independent, the uncertainty about the network is not.
+        The rows and columns of a sample share one drawn network. Given the network, their noise is independent.
         """
         index = self._networks(n, generator)
-        return self._shown(self.component.through(lambda t: t[index]).sample(generator))
+        return self._squeeze(self.component.map_parameters(lambda t: t[index]).sample(generator))
 
     def uncertainty(self) -> Uncertainty:
         r"""Split the variance by the law of total variance.
@@ -336,55 +337,54 @@ class ContinuousPredictive(Predictive):
         .. math:: \mathrm{Var}(y) = E_s \mathrm{Var}(y \mid s) + E_g \mathrm{Var}(E[y \mid s] \mid g)
                   + \mathrm{Var}(E[y \mid g])
 
-        with draws s, each in one structure g. The means, not the noise, decide what counts as weights and
-        structure. The last two terms are divided by unbiased estimates of both where structures are a sample, and
-        where several independent networks have all structures by one law (``network``): what they disagree on would
-        else count as structure in part. Networks that weigh structures differently are averaged as they are.
+        with draws s, each in one structure g. Weights and structure are parts of the variance of the means. If
+        structures are a sample, or several independent networks have all structures by one law (``network``), the sum
+        of the last two terms is divided by unbiased estimates of both. Otherwise a part of the differences between
+        networks would be attributed to structure. Networks with different weights of the structures are averaged
+        without this correction.
         """
         groups = Groups.of(self.log_weight, self.structure)
         means = self.component.mean  # (S, N, T)
         if (estimates := self._spread(means)) is not None:
             noise = groups.across(groups.within(self.component.variance))
-            return decompose(noise, self.mixture.variance, estimates, self._shown)
-        of_group = groups.within(means)  # (G, N, T)
-        mean = groups.across(of_group)  # (N, T)
-        parts = (
-            groups.across(groups.within(self.component.variance)),
-            groups.across(groups.within((means - of_group[groups.member]).square())),
-            groups.across((of_group - mean).square()),
-        )
-        noise, weights, structure = map(self._shown, parts)
+            return decompose(noise, self.mixture.variance, estimates, self._squeeze)
+        group_means = groups.within(means)  # (G, N, T)
+        mean = groups.across(group_means)  # (N, T)
+        noise = groups.across(groups.within(self.component.variance))
+        weights = groups.across(groups.within((means - group_means[groups.member]).square()))
+        structure = groups.across((group_means - mean).square())
+        noise, weights, structure = map(self._squeeze, (noise, weights, structure))
         return Uncertainty(noise, weights, structure, self.variance)
 
     def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
-        """Lay the distribution out as columns, one value for each row.
+        """Return summaries of the distribution as columns, one value for each row.
 
-        They are mean, std, lower_90 and upper_90 for every level, and the variance split into variance_noise,
-        variance_weights and variance_structure; without the last two where they cannot be told apart. With several
-        targets each name begins with that of its target, or with y0, y1, ...
+        The columns are mean, std, lower_90 and upper_90 (for every level), variance_noise, variance_weights and
+        variance_structure. The last two are left out if they cannot be separated. With several targets each name
+        begins with that of its target, or with y0, y1, ...
         """
-        found = {"mean": _array(self.mean), "std": _array(self.std)}
+        columns = {"mean": _to_array(self.mean), "std": _to_array(self.std)}
         for level in levels:
             low, high = self.interval(level)
-            found |= {f"lower_{100 * level:.12g}": _array(low), f"upper_{100 * level:.12g}": _array(high)}
-        found |= {f"variance_{name}": values for name, values in _parts(self.uncertainty()).items()}
+            columns |= {f"lower_{100 * level:.12g}": _to_array(low), f"upper_{100 * level:.12g}": _to_array(high)}
+        columns |= {f"variance_{name}": values for name, values in _known_parts(self.uncertainty()).items()}
         if self.squeeze:
-            return found
-        count = found["mean"].shape[1]
-        each = targets or [f"y{t}" for t in range(count)]
-        return {f"{each[t]}_{name}": values[:, t] for t in range(count) for name, values in found.items()}
+            return columns
+        count = columns["mean"].shape[1]
+        names = targets or [f"y{t}" for t in range(count)]
+        return {f"{names[t]}_{name}": values[:, t] for t in range(count) for name, values in columns.items()}
 
-    def concatenated(self, others: Sequence[Predictive]) -> Self:
+    def concatenate(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
         check_alike([self, *others], [chunk.squeeze for chunk in chunks])
         return replace(self, component=concatenate_rows([chunk.component for chunk in chunks]))
 
-    def _shown(self, values: Tensor) -> Tensor:
+    def _squeeze(self, values: Tensor) -> Tensor:
         return values.squeeze(-1) if self.squeeze else values
 
-    def _taken(self, values: Values) -> Tensor:
-        values = doubles(values)
+    def _broadcast(self, values: Values) -> Tensor:
+        values = to_double(values)
         try:
             fits = np.broadcast_shapes(values.shape, self.shape)[-len(self.shape) :] == self.shape
         except ValueError:
@@ -392,7 +392,7 @@ class ContinuousPredictive(Predictive):
         if not fits:
             raise DataError(
                 f"values of shape {tuple(values.shape)} were given for rows of shape {self.shape}; allowed are a "
-                "number, one for each row, or several for all rows along an axis of their own: "
+                "number, one value for each row, or several values for all rows along a new axis: "
                 f"np.array(values)[:, {', '.join(['None'] * len(self.shape))}]"
             )
         return values.unsqueeze(-1) if self.squeeze else values
@@ -407,7 +407,7 @@ class ClassPredictive(Predictive):
     log_p : Tensor of float64, shape (S, N, C)
         Log probability of each class under each drawn network.
     labels : ndarray, shape (C,)
-        The name of each class; 0, 1, ... if none were given.
+        Names of the classes; 0, 1, ... by default.
     """
 
     log_p: Tensor
@@ -415,12 +415,12 @@ class ClassPredictive(Predictive):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one label for each row, (N,)."""
+        """Shape of the labels of all rows, (N,)."""
         return (self.log_p.shape[1],)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the log probabilities take."""
+        """Size of the log probabilities in bytes."""
         return self.log_p.nbytes
 
     @property
@@ -430,8 +430,8 @@ class ClassPredictive(Predictive):
 
     @cached_property
     def log_probs(self) -> Tensor:
-        """Log of the averaged class probabilities, shape (N, C); accurate for tiny probabilities."""
-        with torch.enable_grad():
+        """Log of the averaged class probabilities, shape (N, C), accurate for small probabilities."""
+        with torch.enable_grad():  # the result is cached, and a later caller may need gradients
             return torch.logsumexp(self.log_weight[:, None, None] + self.log_p, 0)
 
     @property
@@ -450,7 +450,7 @@ class ClassPredictive(Predictive):
         return labels
 
     def log_prob(self, y: Values) -> Tensor:
-        """Log mass of each row's label, shape (N,), in nats.
+        """Log probability of the label of each row, shape (N,), in nats.
 
         Parameters
         ----------
@@ -466,32 +466,33 @@ class ClassPredictive(Predictive):
         return self.log_probs.gather(-1, index[:, None]).squeeze(-1)
 
     def sample(self, n: int, generator: torch.Generator) -> Labels:
-        """Draw labels, shape (n, N): one network for each of the n samples, shared by its rows."""
+        """Draw labels, shape (n, N); the rows of a sample share one drawn network."""
         index = self._networks(n, generator)
         drawn = multinomial(self.log_p[index].exp().flatten(0, 1), 1, generator).view(n, len(self))
         labels: Labels = self.labels[drawn.numpy()]
         return labels
 
     def logpmf(self, y: Values) -> npt.NDArray[Any]:
-        """Log mass of each row's label, as :meth:`log_prob`, by SciPy's name."""
-        return _array(self.log_prob(y))
+        """Log probability of the label of each row, as :meth:`log_prob`, under the name of SciPy."""
+        return _to_array(self.log_prob(y))
 
     def pmf(self, y: Values) -> npt.NDArray[Any]:
-        """Probability of each row's label."""
-        return _array(self.log_prob(y).exp())
+        """Probability of the label of each row."""
+        return _to_array(self.log_prob(y).exp())
 
     def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
-        """Lay the distribution out as columns, one value for each row.
+        """Return summaries of the distribution as columns, one value for each row.
 
-        They are class, probability (of that class), probability_LABEL of every class, and the entropy, split into
-        entropy_noise, entropy_weights and entropy_structure (not where these two are unknown); the rest is for numbers.
+        The columns are class, probability (of that class), probability_LABEL for every class, entropy_noise,
+        entropy_weights and entropy_structure. The last two are left out if they are unknown. The arguments are for
+        continuous targets and are ignored.
         """
-        probs = _array(self.probs)
+        probs = _to_array(self.probs)
         return {
             "class": self.predict(),
             "probability": probs.max(1),
             **{f"probability_{label}": probs[:, k] for k, label in enumerate(self.labels.tolist())},
-            **{f"entropy_{name}": values for name, values in _parts(self.uncertainty()).items()},
+            **{f"entropy_{name}": values for name, values in _known_parts(self.uncertainty()).items()},
         }
 
     def entropy(self) -> Tensor:
@@ -502,8 +503,8 @@ class ClassPredictive(Predictive):
     def mc_error(self) -> Tensor:
         """Standard error of ``probs`` due to the finite number of networks, shape (N, C).
 
-        As that of the mean of a continuous target (:attr:`ContinuousPredictive.mc_error`): all rows share the draws,
-        and their errors move together; 0 where nothing is drawn.
+        It is computed as for the mean of a continuous target (:attr:`ContinuousPredictive.mc_error`). All rows share
+        the draws, so that their errors are correlated. It is 0 if nothing is drawn.
         """
         return self._error(self.log_p.exp())
 
@@ -514,56 +515,56 @@ class ClassPredictive(Predictive):
                   + \left(H[p] - E_g H[p_g]\right)
 
         with draws s, each in one structure g, and averaged probabilities p_g within a structure and p over
-        all. Of sampled structures, and of several networks that all have the structures by one law, the last two
-        terms are divided as estimates divide the variance of the probabilities, summed over classes.
+        all. For sampled structures, and for several networks that have all structures by one law, the sum of the last
+        two terms is divided in the ratio of the estimated variances of the probabilities, summed over classes.
         """
         groups = Groups.of(self.log_weight, self.structure)
-        each = self.log_p.exp()  # (S, N, C)
-        of_draw = groups.within(_entropy(each))  # (G, N)
-        of_group = groups.within(each)  # (G, N, C)
-        total = _entropy(groups.across(of_group))  # (N,)
-        if (estimates := self._spread(each)) is not None:
-            return decompose(groups.across(of_draw), total, estimates.summed(-1))
-        given_group = _entropy(of_group)  # (G, N)
-        return Uncertainty(
-            groups.across(of_draw),
-            groups.across((given_group - of_draw).clamp_min(0.0)),
-            (total - groups.across(given_group)).clamp_min(0.0),
-            total,
-        )
+        probs = self.log_p.exp()  # (S, N, C)
+        draw_entropy = groups.within(_entropy(probs))  # (G, N), mean entropy of the draws of a structure
+        group_probs = groups.within(probs)  # (G, N, C)
+        total = _entropy(groups.across(group_probs))  # (N,)
+        noise = groups.across(draw_entropy)
+        if (estimates := self._spread(probs)) is not None:
+            return decompose(noise, total, estimates.sum(-1))
+        group_entropy = _entropy(group_probs)  # (G, N)
+        weights = groups.across((group_entropy - draw_entropy).clamp_min(0.0))
+        structure = (total - groups.across(group_entropy)).clamp_min(0.0)
+        return Uncertainty(noise, weights, structure, total)
 
-    def concatenated(self, others: Sequence[Predictive]) -> Self:
+    def concatenate(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
         check_alike([self, *others], [tuple(chunk.labels.tolist()) for chunk in chunks])
         return replace(self, log_p=torch.cat([chunk.log_p for chunk in chunks], 1))
 
     def _index(self, y: Values) -> Tensor:
-        given = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(unmask(y))
-        if given.shape != self.shape:
-            raise DataError(f"labels of shape {given.shape} were given; allowed is {self.shape}: one for each row")
+        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(unmask(y))
+        if labels.shape != self.shape:
+            raise DataError(f"labels of shape {labels.shape} were given; allowed is {self.shape}: one for each row")
         index_of = {label: index for index, label in enumerate(self.labels.tolist())}
-        unknown = sorted({repr(label) for label in given.tolist() if label not in index_of})
+        unknown = sorted({repr(label) for label in labels.tolist() if label not in index_of})
         if unknown:
             raise DataError(
                 f"labels were given that are not classes: {', '.join(unknown[:10])}; allowed are {self.labels.tolist()}"
             )
-        return torch.tensor([index_of[label] for label in given.tolist()], dtype=torch.int64, device="cpu")
+        return torch.tensor([index_of[label] for label in labels.tolist()], dtype=torch.int64, device="cpu")
 
 
-def _array(values: Tensor) -> npt.NDArray[Any]:
+def _to_array(values: Tensor) -> npt.NDArray[Any]:
     return values.detach().numpy()
 
 
-def _in_kind(given: Values, found: Tensor) -> Any:
-    """Return a tensor for a tensor, and an array for anything else."""
-    return found if isinstance(given, Tensor) else _array(found)
+def _match_type(argument: Values, result: Tensor) -> Any:
+    """Return the result as a tensor if the argument is a tensor, and as an array otherwise."""
+    return result if isinstance(argument, Tensor) else _to_array(result)
 
 
-def _parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
-    """Return the parts that are known: without weights and structure where these cannot be told apart."""
-    more = {"weights": split.weights, "structure": split.structure} if split.known else {}
-    return {name: _array(values) for name, values in {"noise": split.noise, **more}.items()}
+def _known_parts(split: Uncertainty) -> dict[str, npt.NDArray[Any]]:
+    """Return the parts as arrays by name; weights and structure only if they can be separated."""
+    parts = {"noise": split.noise}
+    if split.known:
+        parts |= {"weights": split.weights, "structure": split.structure}
+    return {name: _to_array(values) for name, values in parts.items()}
 
 
 def _entropy(probs: Tensor) -> Tensor:
@@ -572,29 +573,29 @@ def _entropy(probs: Tensor) -> Tensor:
 
 
 def check_alike(chunks: Sequence[Predictive], options: Sequence[object]) -> None:
-    """Refuse predictions that are no chunks of rows of one prediction; `options` holds what else must be equal."""
+    """Check that predictions are chunks of rows of one prediction; further `options` must be equal too."""
     first = chunks[0]
     same = all(
         torch.equal(chunk.structure, first.structure)
         and torch.allclose(chunk.log_weight, first.log_weight)
-        and _equal(chunk.network, first.network)
+        and _is_equal(chunk.network, first.network)
         for chunk in chunks
     )
     if not same or len(options) < len(chunks) or any(option != options[0] for option in options):
         raise DataError(
-            f"{len(chunks)} predictions were given that differ in kind, labels, weights or "
-            "structures; allowed are chunks of rows of one prediction: draw every chunk with a "
-            "generator that starts at the same seed"
+            f"{len(chunks)} predictions were given that differ in their type, labels, weights or "
+            "structures; allowed are chunks of rows of one prediction: use a generator with the same seed for every "
+            "chunk"
         )
 
 
-def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+def _is_equal(a: Tensor | None, b: Tensor | None) -> bool:
     return a is b if a is None or b is None else torch.equal(a, b)
 
 
-def doubles(values: Values) -> Tensor:
-    """Return numbers in double precision, on the CPU."""
+def to_double(values: Values) -> Tensor:
+    """Return numbers as a tensor in double precision on the CPU."""
     if isinstance(values, Tensor):
         return values.cpu().to(torch.float64)
-    copied = np.array(unmask(values), dtype=np.float64)  # series and read-only arrays are no tensors
+    copied = np.array(unmask(values), dtype=np.float64)  # a copy: torch cannot use pandas series or read-only arrays
     return torch.as_tensor(copied, device="cpu")

@@ -1,8 +1,8 @@
-r"""Ensembles: several models of one family side by side, as one model.
+r"""Ensembles: several models of one family as one model.
 
-The posterior of an ensemble is the mixture :math:`\sum_i w_i\, q_i` of its members' posteriors: its draws are their
-draws, and its evidence bound is the weighted mean of their bounds. (The entropy of which member is drawn would raise
-the bound further; it does not depend on any parameter, and is left out.)
+The posterior of an ensemble is the mixture :math:`\sum_i w_i\, q_i` of its members' posteriors. Its draws are the draws
+of all members, and its evidence bound is the weighted mean of their bounds. (The entropy of the weights would raise the
+bound further. It does not depend on any parameter and is left out.)
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import Structure
 from fathomless.system.errors import DataError
 
-__all__ = ["Ensemble", "check_apart", "members_of"]
+__all__ = ["Ensemble", "check_no_shared_parameters", "list_members"]
 
 
-def check_apart(members: Sequence[Model]) -> None:
-    """Check that no parameter belongs to two networks, which could then not be trained apart.
+def check_no_shared_parameters(members: Sequence[Model]) -> None:
+    """Check that no networks share a parameter, so that they can be trained separately.
 
     Raises
     ------
     DataError
-        If one does, with its names.
+        If two networks share a parameter; the message has its names.
     """
     owners: dict[int, tuple[int, str]] = {}
     for number, member in enumerate(members):
@@ -36,12 +36,12 @@ def check_apart(members: Sequence[Model]) -> None:
             if other != number:
                 raise DataError(
                     f"networks {other} and {number} share one parameter, {known} and {name}; each network needs "
-                    "modules of its own: let the architecture build new ones in every call, or use copy.deepcopy"
+                    "separate modules: let the architecture build new ones in every call, or use copy.deepcopy"
                 )
 
 
-def members_of(model: Model) -> list[Model]:
-    """Return the members of an ensemble, or the one model that there is."""
+def list_members(model: Model) -> list[Model]:
+    """Return the members of an ensemble, or a list of the model itself."""
     return [cast(Model, member) for member in model.members] if isinstance(model, Ensemble) else [model]
 
 
@@ -51,15 +51,15 @@ class Ensemble(Resizable):
     Parameters
     ----------
     members : sequence of Model
-        Of one class and for the same inputs and likelihood.
+        Models of one class, for the same inputs and likelihood.
     weights : sequence of float, optional
-        Positive; divided by their sum. Equal by default.
+        Positive weights, divided by their sum. Equal by default.
 
     Raises
     ------
     DataError
-        For no members, members of several classes or with parameters in common, or weights that are not one positive
-        number for each.
+        If there are no members, if they are of several classes or share parameters, or if the weights are not one
+        positive number for each member.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class Ensemble(Resizable):
         super().__init__()
         kinds = sorted({type(member).__name__ for member in members})
         if len(kinds) != 1:
-            raise DataError(f"an ensemble of {', '.join(kinds) or 'no members'} was asked for; one class is allowed")
+            raise DataError(f"an ensemble of {', '.join(kinds) or 'no members'} was given; one class is allowed")
         weight = torch.tensor(
             [1.0] * len(members) if weights is None else list(weights), dtype=torch.float64, device="cpu"
         )
@@ -86,44 +86,44 @@ class Ensemble(Resizable):
             raise DataError(
                 f"weights={weights} were given for {len(members)} members; one positive number for each is needed"
             )
-        check_apart(members)
+        check_no_shared_parameters(members)
         self.members = nn.ModuleList(members)
         self.register_buffer("log_weight", (weight / weight.sum()).log().to(members[0].device))
 
     @property
     def stochastic(self) -> bool:
-        """Whether the weights of any member are drawn."""
-        return any(member.stochastic for member in self._each())
+        """True if the weights of any member are drawn."""
+        return any(member.stochastic for member in self._list_members())
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Put the members' draws side by side, `n` weight draws of each; divergences are weighted means.
+        """Concatenate the draws of all members, `n` weight draws of each; divergences are weighted means.
 
-        Members are independent networks, whatever is drawn within each: `network` is the number of the member.
+        Members are independent networks: `network` is the index of the member.
         """
-        each = [member.draw(x, n, generator) for member in self._each()]
+        member_draws = [member.draw(x, n, generator) for member in self._list_members()]
         weight = self.log_weight.exp().unbind()  # scalars
         divergence: dict[str, Tensor] = {}
-        for draws, share in zip(each, weight, strict=True):
+        for draws, share in zip(member_draws, weight, strict=True):
             for name, term in draws.divergence.items():
                 divergence[name] = divergence.get(name, 0.0) + share * term
         return Draws(
-            f=torch.cat([draws.f for draws in each]),  # (ΣS, B, K)
-            log_weight=torch.cat([d.log_weight + w for d, w in zip(each, self.log_weight, strict=True)]),
-            structure=_numbers(each),
+            f=torch.cat([draws.f for draws in member_draws]),  # (ΣS, B, K)
+            log_weight=torch.cat([d.log_weight + w for d, w in zip(member_draws, self.log_weight, strict=True)]),
+            structure=_number_structures(member_draws),
             divergence=divergence,
-            tempered=each[0].tempered,
-            sampled=each[0].sampled,
-            network=_networks(each),
+            tempered=member_draws[0].tempered,
+            sampled=member_draws[0].sampled,
+            network=_number_networks(member_draws),
         )
 
     def structure(self) -> Structure:
         """Return the mixture of the members' posteriors over structure."""
-        first, *others = (member.structure() for member in self._each())
-        return first.mixed(others, self.weights)
+        first, *others = (member.structure() for member in self._list_members())
+        return first.mix(others, self.weights)
 
     def blueprint(self) -> dict[str, Any]:
         """Return the members' blueprints, in order; {} for members whose parts are fixed."""
-        return {"members": [m.blueprint() if isinstance(m, Resizable) else {} for m in self._each()]}
+        return {"members": [m.blueprint() if isinstance(m, Resizable) else {} for m in self._list_members()]}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
         """Rebuild every member.
@@ -131,47 +131,48 @@ class Ensemble(Resizable):
         Raises
         ------
         DataError
-            For another number of members: an ensemble cannot build any.
+            If the number of members differs: an ensemble cannot create members.
         """
         if len(blueprint["members"]) != len(self.members):
             raise DataError(
-                f"the blueprint of {len(blueprint['members'])} members was given to an ensemble of "
-                f"{len(self.members)}; build it with as many"
+                f"a blueprint of {len(blueprint['members'])} members was given to an ensemble of "
+                f"{len(self.members)}; the numbers must be equal"
             )
-        for member, own in zip(self._each(), blueprint["members"], strict=True):
+        for member, member_blueprint in zip(self._list_members(), blueprint["members"], strict=True):
             if isinstance(member, Resizable):
-                member.rebuild(own)
+                member.rebuild(member_blueprint)
 
     @property
     def weights(self) -> list[float]:
         """Weight of each member; they sum to 1."""
         return cast(list[float], self.log_weight.double().softmax(0).tolist())
 
-    def _each(self) -> list[Model]:
+    def _list_members(self) -> list[Model]:
         return cast(list[Model], list(self.members))
 
 
-def _networks(each: Sequence[Draws]) -> Tensor | None:
-    """Give the draws of each member its number, (ΣS,); those of a single member keep what they have.
+def _number_networks(member_draws: Sequence[Draws]) -> Tensor | None:
+    """Return the index of the member of each draw, (ΣS,); for a single member its own `network`.
 
-    A member's own draws differ from it less than other members do: were each a network of its own, members would seem
-    to be more than they are.
+    Draws of one member are more alike than draws of different members. If each draw counted as an independent network,
+    Monte Carlo errors would be too small.
     """
-    if len(each) == 1:
-        return each[0].network
-    return torch.cat([torch.full_like(draws.structure, i) for i, draws in enumerate(each)])
+    if len(member_draws) == 1:
+        return member_draws[0].network
+    return torch.cat([torch.full_like(draws.structure, i) for i, draws in enumerate(member_draws)])
 
 
-def _numbers(each: Sequence[Draws]) -> Tensor:
-    """Give the structures of all members' draws their numbers, (ΣS,).
+def _number_structures(member_draws: Sequence[Draws]) -> Tensor:
+    """Return the structure of each draw of all members, (ΣS,).
 
-    A listed structure is the same in every member: members that have it differ in their weights alone. The numbers of
-    a sample mean something to its own member only, so each member gets numbers of its own.
+    A listed structure has the same number in every member. Numbers of sampled structures are valid within one member
+    only, so that those of later members are shifted to be distinct.
     """
-    if not each[0].sampled:
-        return torch.cat([draws.structure for draws in each])
-    numbers, first = [], 0
-    for draws in each:
+    if not member_draws[0].sampled:
+        return torch.cat([draws.structure for draws in member_draws])
+    numbers: list[Tensor] = []
+    first = 0
+    for draws in member_draws:
         _, number = draws.structure.unique(return_inverse=True)
         numbers.append(number + first)
         first += len(draws.structure)

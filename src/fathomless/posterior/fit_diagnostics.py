@@ -1,7 +1,7 @@
-"""Diagnostics of fits: values that are kept with a fit, saved with it, and read by pages and findings.
+"""Diagnostics of fits: values that are saved with a fit and read by pages and findings.
 
-Every kind of inference has a dataclass of its own. Fields are plain values. :meth:`Diagnostics.to_json` writes them as
-one flat mapping, without those that have their default.
+Every kind of inference has its own dataclass. Fields are plain values. :meth:`Diagnostics.to_json` returns them as one
+flat mapping, without those that have their default value.
 """
 
 from collections.abc import Mapping
@@ -23,68 +23,70 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Plain values with names, which become JSON and back.
+    """Base class of dataclasses that convert to JSON and back.
 
-    The metadata of a field may name a record: "of" that of its entries, "flat" that of its value, whose own fields then
-    stand beside those of its owner in JSON.
+    The metadata of a field may name another record class. "of" is the class of its value or entries. "flat" is the
+    class of its value, whose fields are then merged into those of the outer record in JSON.
     """
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as plain JSON."""
-        found: dict[str, Any] = {}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if not _required(one) and value == _default(one):
+        values: dict[str, Any] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            if not _is_required(spec) and value == _get_default(spec):
                 continue
-            if "flat" in one.metadata:
-                found |= value.to_json()
+            if "flat" in spec.metadata:
+                values |= value.to_json()
             else:
-                found[one.name] = _plain(value)
-        return found
+                values[spec.name] = _to_plain(value)
+        return values
 
     @classmethod
     def from_json(cls, meta: Mapping[str, Any]) -> Self:
-        """Undo :meth:`to_json`.
+        """Build a record from the result of :meth:`to_json`.
 
         Raises
         ------
         DataError
-            For missing or unknown names, and for numbers that do not belong together.
+            For missing or unknown names, and for inconsistent values.
         """
-        given, rest = dict[str, Any](), dict(meta)
-        for one in fields(cls):
-            inner: type[Record] | None = one.metadata.get("flat")
+        values = dict[str, Any]()
+        rest = dict(meta)  # names that no field has read yet
+        for spec in fields(cls):
+            inner: type[Record] | None = spec.metadata.get("flat")
             if inner is not None:
                 if inner.names() & set(rest):
-                    given[one.name] = inner.from_json({name: rest.pop(name) for name in inner.names() if name in rest})
-            elif one.name in rest:
-                of: type[Record] | None = one.metadata.get("of")
-                given[one.name] = _restored(rest.pop(one.name), of)
-        missing = {one.name for one in fields(cls) if _required(one)} - set(given)
+                    flat = {name: rest.pop(name) for name in inner.names() if name in rest}
+                    values[spec.name] = inner.from_json(flat)
+            elif spec.name in rest:
+                of: type[Record] | None = spec.metadata.get("of")
+                values[spec.name] = _from_plain(rest.pop(spec.name), of)
+        missing = {spec.name for spec in fields(cls) if _is_required(spec)} - set(values)
         if missing:
             raise DataError(f"its diagnostics lack {', '.join(sorted(missing))}")
         if rest:
-            raise DataError(f"its diagnostics have {', '.join(sorted(rest))}, which are unknown")
-        return cls(**given)
+            raise DataError(f"its diagnostics have unknown names: {', '.join(sorted(rest))}")
+        return cls(**values)
 
     @classmethod
     def names(cls) -> set[str]:
         """Return the names of all fields in JSON."""
-        found = set[str]()
-        for one in fields(cls):
-            inner: type[Record] | None = one.metadata.get("flat")
-            found |= {one.name} if inner is None else inner.names()
-        return found
+        names = set[str]()
+        for spec in fields(cls):
+            inner: type[Record] | None = spec.metadata.get("flat")
+            names |= {spec.name} if inner is None else inner.names()
+        return names
 
 
 @dataclass(frozen=True, kw_only=True)
 class EqualRows(Record):
-    """Equal rows of the table of a fit; see :mod:`fathomless.data.duplicates`.
+    """Duplicate rows of the table of a fit; see :mod:`fathomless.data.duplicates`.
 
     Attributes
     ----------
     rows : int
-        Rows that are equal to another row.
+        Number of rows that are equal to another row.
     kind : {"observations", "copies"}
         Treatment of these rows.
     """
@@ -100,9 +102,9 @@ class Diagnostics(Record):
     Attributes
     ----------
     repeats : EqualRows, optional
-        Equal rows of the table, if there were any.
+        Duplicate rows of the table, if there are any.
     resumed : tuple of mapping
-        Versions under which parts of the fit were done, if a checkpoint named others than those of its end.
+        Versions of the packages in earlier parts of a resumed fit, if they differ from those at its end.
     """
 
     repeats: EqualRows | None = field(default=None, metadata={"of": EqualRows})
@@ -111,7 +113,7 @@ class Diagnostics(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class StructureWeights(Record):
-    """Posterior over L structures, as out-of-fold rows determine it.
+    """Posterior over L structures, estimated from out-of-fold predictions.
 
     The mathematics is in :mod:`fathomless.inference.out_of_fold.stacking`.
 
@@ -120,7 +122,7 @@ class StructureWeights(Record):
     numbers : tuple of L int
         Structures, such as depths.
     weights, errors : tuples of L float
-        Posterior and its standard errors.
+        Posterior probabilities and their standard errors.
     mean, mean_error : float
         Mean structure and its standard error.
     single : tuple of L float
@@ -128,7 +130,7 @@ class StructureWeights(Record):
     poisson : tuple of L float
         Best-fitting Poisson law.
     poisson_rate, poisson_loss : float
-        Its rate, and the loss of the objective F by it, in nats.
+        Rate of this law, and the resulting loss in the objective F, in nats.
     log_density : tuple of L float
         Mean log density of out-of-fold rows under each structure, in nats per row.
     rows, members : int
@@ -149,22 +151,22 @@ class StructureWeights(Record):
     members: int
 
     def __post_init__(self) -> None:
-        """Refuse lists of different lengths."""
+        """Check that all lists have the same length."""
         listed = (self.numbers, self.weights, self.errors, self.single, self.poisson, self.log_density)
-        if not all(isinstance(one, tuple) for one in listed) or len({len(one) for one in listed}) != 1:
+        if not all(isinstance(values, tuple) for values in listed) or len({len(values) for values in listed}) != 1:
             raise DataError("its weights of structures are not lists of equal length")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate(Record):
-    """One of several candidate architectures.
+    """Candidate architecture of a fit.
 
     Attributes
     ----------
     options : mapping
-        Options in which it differs.
+        Options that differ from those of other candidates.
     weight : float
-        Its weight.
+        Weight of the candidate.
     networks : int
         Number of its networks.
     """
@@ -174,24 +176,24 @@ class Candidate(Record):
     networks: int
 
     def __post_init__(self) -> None:
-        """Refuse a number of networks that is none, and options without names."""
+        """Check that there is at least one network, and that options are a mapping."""
         if type(self.networks) is not int or self.networks < 1 or not isinstance(self.options, dict):
-            raise DataError("its kinds of network need options and at least one network each")
+            raise DataError("its candidate architectures need options and at least one network each")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossFitDiagnostics(Diagnostics):
-    """Diagnostics of networks that were trained by gradients.
+    """Diagnostics of a fit by gradient-based training.
 
     Attributes
     ----------
     structure : StructureWeights, optional
-        Posterior over structure, if out-of-fold rows determined it.
-    kinds : tuple of KindOfNetwork
+        Posterior over structure, if it was estimated from out-of-fold predictions.
+    kinds : tuple of Candidate
         Candidate architectures, if there are several.
     narrowing : tuple of T float
-        Scale of the noise of the average of networks relative to that of single ones, for each target; empty if it is
-        the same.
+        Noise scale of the average of networks, relative to that of a single network, for each target; empty if they
+        are equal.
     prior : tuple of float
         Prior probabilities of the sampled structures.
     sampling : mapping of str to mapping
@@ -207,26 +209,26 @@ class CrossFitDiagnostics(Diagnostics):
 
 @dataclass(frozen=True, kw_only=True)
 class ChainDiagnostics(Diagnostics):
-    """Diagnostics of a posterior that was sampled by chains.
+    """Diagnostics of a fit by Markov chain Monte Carlo.
 
     Attributes
     ----------
     apart : float
         Difference of log-likelihoods beyond which chains are in different modes, in nats per row.
     outside : int
-        Held-out rows outside the support of every chain.
+        Number of held-out rows outside the support of every chain.
     chains : tuple of mapping
         A record of each chain.
     diagnostics, diagnostics_of_all : mapping of str to mapping
-        R-hat, effective sample sizes and Monte Carlo errors of the chains that are used, and of all.
+        R-hat, effective sample sizes and Monte Carlo errors of the chains in use, and of all chains.
     traces : mapping
-        Thinned traces for pictures.
+        Thinned traces for figures.
     low, span : tuples of T float
         Support of the columns of a density.
     """
 
     apart: float
-    outside: int = field(default=-1)  # of runs of version 0.1.0, which did not count them
+    outside: int = field(default=-1)  # the default is for runs of version 0.1.0, which did not count them
     chains: tuple[Mapping[str, Any], ...]
     diagnostics: Mapping[str, Mapping[str, Any]]
     diagnostics_of_all: Mapping[str, Mapping[str, Any]]
@@ -235,26 +237,26 @@ class ChainDiagnostics(Diagnostics):
     span: tuple[float, ...] = ()
 
 
-def _required(one: Field[Any]) -> bool:
-    return one.default is MISSING and one.default_factory is MISSING
+def _is_required(spec: Field[Any]) -> bool:
+    return spec.default is MISSING and spec.default_factory is MISSING
 
 
-def _default(one: Field[Any]) -> Any:
-    return one.default if one.default_factory is MISSING else one.default_factory()
+def _get_default(spec: Field[Any]) -> Any:
+    return spec.default if spec.default_factory is MISSING else spec.default_factory()
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Return a value as plain JSON."""
     match value:
         case Record():
             return value.to_json()
         case tuple():
-            return [_plain(one) for one in value]
+            return [_to_plain(entry) for entry in value]
     return value
 
 
-def _restored(value: Any, of: type[Record] | None) -> Any:
-    """Return what :func:`_plain` made plain; lists become tuples."""
+def _from_plain(value: Any, of: type[Record] | None) -> Any:
+    """Invert :func:`_to_plain`; lists become tuples."""
     if isinstance(value, list):
-        return tuple(value if of is None else (of.from_json(one) for one in value))
+        return tuple(value if of is None else (of.from_json(entry) for entry in value))
     return value if of is None or value is None else of.from_json(value)

@@ -1,4 +1,4 @@
-"""Predictive distributions of labels that a row may have or not, any number of them at once."""
+"""Predictive distributions of several binary labels for each row (multilabel classification)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fathomless.posterior.distributions import ClassPredictive, Labels, Predictive, Values, check_alike, doubles
+from fathomless.posterior.distributions import ClassPredictive, Labels, Predictive, Values, check_alike, to_double
 from fathomless.posterior.uncertainty import Spread, Uncertainty
 from fathomless.system.draws import bernoulli
 from fathomless.system.errors import DataError
@@ -40,21 +40,21 @@ class IndicatorPredictive(Predictive):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one set of labels for each row, (N, T)."""
+        """Shape of the labels of all rows, (N, T)."""
         return tuple(self.logit.shape[1:])
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the log odds take."""
+        """Size of the log odds in bytes."""
         return self.logit.nbytes
 
     @cached_property
-    def each(self) -> ClassPredictive:
-        """Every column of every row by itself: N · T rows with the classes 0 and 1."""
+    def as_classes(self) -> ClassPredictive:
+        """Prediction of every column of every row separately: N · T rows with the classes 0 and 1."""
         logit = self.logit.flatten(1)[..., None]  # (S, N · T, 1)
-        log_p, labels = F.logsigmoid(torch.cat([-logit, logit], -1)), np.arange(2)
+        log_p = F.logsigmoid(torch.cat([-logit, logit], -1))
         return ClassPredictive(
-            self.log_weight, self.structure, log_p, labels, sampled=self.sampled, network=self.network
+            self.log_weight, self.structure, log_p, np.arange(2), sampled=self.sampled, network=self.network
         )
 
     @property
@@ -64,8 +64,8 @@ class IndicatorPredictive(Predictive):
 
     @property
     def log_probs(self) -> Tensor:
-        """Log of the averaged probability of 1, shape (N, T); accurate for tiny probabilities."""
-        return self._shaped(self.each.log_probs[:, 1])
+        """Log of the averaged probability of 1, shape (N, T), accurate for small probabilities."""
+        return self._reshape(self.as_classes.log_probs[:, 1])
 
     @property
     def probs(self) -> Tensor:
@@ -77,7 +77,7 @@ class IndicatorPredictive(Predictive):
         return (self.probs > 0.5).long().numpy()
 
     def log_prob(self, y: Values) -> Tensor:
-        """Log mass of each row's labels together, shape (N,), in nats.
+        """Log joint probability of the labels of each row, shape (N,), in nats.
 
         Parameters
         ----------
@@ -87,54 +87,54 @@ class IndicatorPredictive(Predictive):
         Raises
         ------
         DataError
-            If the shape differs or another number is among them.
+            If the shape differs, or if there are other values than 0 and 1.
         """
-        given = doubles(y)
-        if given.shape != self.shape or not bool(((given == 0.0) | (given == 1.0)).all()):
+        labels = to_double(y)
+        if labels.shape != self.shape or not bool(((labels == 0.0) | (labels == 1.0)).all()):
             raise DataError(
-                f"log_prob was given labels of shape {tuple(given.shape)}; allowed are 0 and 1 in the shape "
+                f"log_prob was given labels of shape {tuple(labels.shape)}; allowed are 0 and 1 in the shape "
                 f"{self.shape}"
             )
-        log_p = -F.binary_cross_entropy_with_logits(self.logit, given.expand_as(self.logit), reduction="none").sum(-1)
+        log_p = -F.binary_cross_entropy_with_logits(self.logit, labels.expand_as(self.logit), reduction="none").sum(-1)
         return torch.logsumexp(self.log_weight[:, None] + log_p, 0)
 
     def sample(self, n: int, generator: torch.Generator) -> Labels:
-        """Draw labels, shape (n, N, T): one network for each of the n samples, shared by its rows and columns."""
+        """Draw labels, shape (n, N, T); the rows and columns of a sample share one drawn network."""
         return bernoulli(self.logit[self._networks(n, generator)].sigmoid(), generator).long().numpy()
 
     def columns(self, targets: Sequence[str] = (), levels: Sequence[float] = (0.9,)) -> dict[str, npt.NDArray[Any]]:
-        """Lay the distribution out as columns, one value for each row.
+        """Return summaries of the distribution as columns, one value for each row.
 
-        They are NAME, 0 or 1, and NAME_probability, that of 1, for every target; y0, y1, ... if none were named. Levels
-        are for numbers.
+        The columns are NAME, 0 or 1, and NAME_probability, the probability of 1, for every target. Default names are
+        y0, y1, ... `levels` is for continuous targets and is ignored.
         """
-        named = targets or [f"y{t}" for t in range(self.logit.shape[2])]
+        names = targets or [f"y{t}" for t in range(self.logit.shape[2])]
         columns: dict[str, npt.NDArray[Any]] = {}
-        for t, name in enumerate(named):
+        for t, name in enumerate(names):
             columns |= {name: self.predict()[:, t], f"{name}_probability": self.probs[:, t].detach().numpy()}
         return columns
 
     def entropy(self) -> Tensor:
-        """Entropy of every column by itself in nats, shape (N, T); that of a whole row is not their sum."""
-        return self._shaped(self.each.entropy())
+        """Entropy of every column in nats, shape (N, T); their sum is not the entropy of a row."""
+        return self._reshape(self.as_classes.entropy())
 
     @property
     def mc_error(self) -> Tensor:
         """Standard error of ``probs`` due to the finite number of networks, shape (N, T)."""
-        return self._shaped(self.each.mc_error[:, 1])
+        return self._reshape(self.as_classes.mc_error[:, 1])
 
     def uncertainty(self) -> Uncertainty:
-        """Split the entropy of every column, shape (N, T); see :meth:`ClassPredictive.uncertainty`."""
-        split = self.each.uncertainty()
-        parts = (self._shaped(part) for part in (split.noise, split.weights, split.structure, split.total))
-        spread = None if split.spread is None else Spread(*map(self._shaped, split.spread))
+        """Decompose the entropy of every column, shape (N, T); see :meth:`ClassPredictive.uncertainty`."""
+        split = self.as_classes.uncertainty()
+        parts = (self._reshape(part) for part in (split.noise, split.weights, split.structure, split.total))
+        spread = None if split.spread is None else Spread(*map(self._reshape, split.spread))
         return Uncertainty(*parts, spread=spread)
 
-    def concatenated(self, others: Sequence[Predictive]) -> Self:
+    def concatenate(self, others: Sequence[Predictive]) -> Self:
         """Return one prediction for these rows followed by those of the others."""
         chunks = [self, *(other for other in others if isinstance(other, type(self)))]
         check_alike([self, *others], [chunk.logit.shape[2] for chunk in chunks])
         return replace(self, logit=torch.cat([chunk.logit for chunk in chunks], 1))
 
-    def _shaped(self, values: Tensor) -> Tensor:
+    def _reshape(self, values: Tensor) -> Tensor:
         return values.reshape(self.shape)

@@ -1,8 +1,8 @@
-"""Laws over depth: families of mass functions whose members are finite and whose reach is not.
+"""Laws over depth: families of mass functions with finite but unbounded support.
 
 A family Q = {q(k; η)} over offsets k = 0, 1, 2, … (depth minus least depth) must satisfy
 
-* U1: every member has finite support, known to the host in time linear in its last element;
+* U1: every member has finite support, which the CPU computes in time linear in its last element;
 * U2: every offset is a mode of some member;
 * U3: η ↦ q is continuous in total variation and differentiable almost everywhere, also where the support grows.
 
@@ -47,9 +47,9 @@ __all__ = [
     "depth_terms",
 ]
 
-_MOST = 10_000  # a mean number of layers beyond which no network can be built
+_MOST = 10_000  # largest mean number of layers; larger networks cannot be built
 
-_LEAST_LOG = 1e-12  # −q log q has an infinite but merely logarithmic slope at 0: log q is held at this value there
+_LEAST_LOG = 1e-12  # −q log q has an infinite, logarithmic slope at 0; log q is bounded below at this q
 
 
 class Truncation(ABC):
@@ -68,7 +68,7 @@ class HardTruncation(Truncation):
     """S(u) = clip((u − lower)/(upper − lower), 0, 1).
 
     With ``lower = 0`` the last atom keeps only the part of its mass below ``upper``. With ``lower > 0`` the support
-    becomes an interval: shallow depths that cannot fit the data stop pulling on the shared layers.
+    becomes an interval, and shallow depths that do not fit the data no longer affect the shared layers.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class HardTruncation(Truncation):
 
 @dataclass(frozen=True)
 class SmoothTruncation(Truncation):
-    """S is linear up to ``start`` and eases quadratically into 1 at ``upper``: continuously differentiable."""
+    """S that is linear up to ``start`` and quadratic from there to 1 at ``upper``: continuously differentiable."""
 
     start: float = 0.85
     upper: float = 0.99
@@ -110,12 +110,12 @@ class SmoothTruncation(Truncation):
             )
 
     def __call__(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Return S(u) and S'(u); the two pieces agree at ``start`` in value and slope."""
+        """Return S(u) and S'(u); the two pieces have equal values and slopes at ``start``."""
         ease = self.upper - self.start
         slope = 1.0 / (self.start + 0.5 * ease)
-        left = (self.upper - u).clamp(0.0)  # distance to the end of the ease
-        S = torch.where(u < self.start, slope * u, 1.0 - 0.5 * slope / ease * left**2)
-        return S, torch.where(u < self.start, slope, slope / ease * left)
+        rest = (self.upper - u).clamp(0.0)  # distance to the end of the quadratic piece
+        S = torch.where(u < self.start, slope * u, 1.0 - 0.5 * slope / ease * rest**2)
+        return S, torch.where(u < self.start, slope, slope / ease * rest)
 
 
 class DepthLaw(ABC):
@@ -123,25 +123,25 @@ class DepthLaw(ABC):
 
     @abstractmethod
     def start(self, k: int) -> float | None:
-        """Return the initial raw value of the parameter that arrives with offset `k`, or None if none does."""
+        """Return the initial raw value of the parameter that is added with offset `k`, or None if there is none."""
 
     @abstractmethod
     def support(self, eta: Tensor) -> Sequence[int]:
-        """Return the offsets of positive mass, ascending. Reads η on the host."""
+        """Return the offsets of positive mass in ascending order. Copies η to the CPU."""
 
     @abstractmethod
     def lower_bound(self) -> float | None:
-        """Return the raw value below which no parameter may fall, or None if they are free.
+        """Return the lower bound of the raw parameters, or None if there is none.
 
-        Below it a member would sit on one offset with no slope in any direction, and never leave it again.
+        Below it a member would have one offset and zero slope, and training could not move it any more.
         """
 
     @abstractmethod
     def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the mass of each offset of `support` and its derivative in η, on the device of η.
 
-        `support` may lag behind η, so that the host need not read η at every step. A truncated law gives mass beyond
-        either end to the atom at that end, which keeps q continuous in η; others renormalise.
+        `support` may be older than η, so that the CPU need not read η at every step. A truncated law adds the mass
+        beyond either end to the atom at that end, which keeps q continuous in η. Other laws renormalise.
 
         Returns
         -------
@@ -183,19 +183,19 @@ class TruncatedPoisson(DepthLaw):
         return _inverse_softplus(self.rate) if k == 0 else None
 
     def lower_bound(self) -> float | None:
-        """Where the second atom has all but vanished."""
+        """Raw rate at which the mass of the second atom is about 0.25 %."""
         return _least_rate(self.truncation.upper)
 
     def support(self, eta: Tensor) -> Sequence[int]:
         """Offsets whose mass is positive."""
         _, F_k = _poisson_until(eta, self.truncation.upper)
-        return _between(F_k, self.truncation)
+        return _find_support(F_k, self.truncation)
 
     def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Masses and derivatives, by the formulas above."""
         rate, slope = _softplus(eta)
         p, F_k = _poisson(rate, support[-1] + 1)
-        return _truncated(F_k, (-slope * p)[:, None], self.truncation, support[0])
+        return _truncate(F_k, (-slope * p)[:, None], self.truncation, support[0])
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ class QuantilePoisson(DepthLaw):
               \partial_\lambda q(k) = q(k)\,(k - \mathbb{E} k)/\lambda .
 
     The support grows at :math:`F_a(\lambda) = \delta`, where the new atom appears with mass
-    :math:`p_{a+1}/(\delta + p_{a+1})` at once: the objective jumps there, and no gradient sees the jump. The paper's
-    family is written on 1, 2, … with an unshifted Poisson; here, as in its prior, the offset is Poisson.
+    :math:`p_{a+1}/(\delta + p_{a+1})` at once. The objective jumps there, which is not part of any gradient. The paper
+    has an unshifted Poisson law on 1, 2, …; here, as in its prior, the offset is Poisson.
     """
 
     rate: float = 1.0
@@ -225,7 +225,7 @@ class QuantilePoisson(DepthLaw):
         return _inverse_softplus(self.rate) if k == 0 else None
 
     def lower_bound(self) -> float | None:
-        """Where the second atom has all but vanished."""
+        """Raw rate at which the mass of the second atom is about 0.25 %."""
         return _least_rate(self.quantile)
 
     def support(self, eta: Tensor) -> Sequence[int]:
@@ -245,12 +245,12 @@ class QuantilePoisson(DepthLaw):
 
 @dataclass(frozen=True)
 class StickBreaking(DepthLaw):
-    r"""Lazy stick-breaking: a free hazard for every layer that exists, a default hazard beyond, truncated.
+    r"""Truncated lazy stick-breaking: a free hazard for every layer that exists, and a default hazard beyond.
 
     .. math:: F_k = 1 - \prod_{j \le k} (1 - h_j), \quad h_j = \sigma(\eta_j), \qquad
               \partial F_k / \partial \eta_j = (1 - F_k)\, h_j \;\; (j \le k).
 
-    The shape is free and the reach unbounded: past the layers that exist the default hazard gives a geometric tail.
+    The shape is free and the support unbounded: beyond the existing layers the default hazard gives a geometric tail.
 
     Parameters
     ----------
@@ -267,41 +267,38 @@ class StickBreaking(DepthLaw):
         _check_rate(self.rate)
 
     def start(self, k: int) -> float | None:
-        """Each layer brings its own hazard, at the default value."""
+        """One hazard for each layer, initially the default hazard."""
         return -math.log(self.rate)
 
     def lower_bound(self) -> float | None:
-        """Free: hazards never reach 1."""
+        """None: hazards are always below 1."""
         return None
 
     def support(self, eta: Tensor) -> Sequence[int]:
         """Offsets whose mass is positive; the default hazard continues beyond the parameters that exist."""
         hazard = torch.sigmoid(eta.detach().double().cpu())
-        left = float((1.0 - hazard).prod())
+        remaining = float((1.0 - hazard).prod())
         default = 1.0 / (1.0 + self.rate)
-        beyond = (
-            math.log((1.0 - self.truncation.upper) / left) / math.log1p(-default)
-            if left > 1.0 - self.truncation.upper
-            else 0.0
-        )
-        hazard = torch.cat(
-            [hazard, torch.full((math.ceil(beyond) + 1,), default, dtype=torch.float64, device=hazard.device)]
-        )
+        beyond = 0.0  # number of default hazards after which less than 1 − upper remains
+        if remaining > 1.0 - self.truncation.upper:
+            beyond = math.log((1.0 - self.truncation.upper) / remaining) / math.log1p(-default)
+        tail = torch.full((math.ceil(beyond) + 1,), default, dtype=torch.float64, device=hazard.device)
+        hazard = torch.cat([hazard, tail])
         F_k = 1.0 - (1.0 - hazard).cumprod(0)
-        return _between(F_k, self.truncation)
+        return _find_support(F_k, self.truncation)
 
     def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Masses and derivatives, by the formulas above."""
         size = support[-1] + 1
         hazard = torch.sigmoid(eta.detach().double())
-        left = (1.0 - hazard[:size]).cumprod(0)
-        dF = (left[:, None] * hazard).tril()  # (size, P)
-        return _truncated(1.0 - left, dF, self.truncation, support[0])
+        remaining = (1.0 - hazard[:size]).cumprod(0)
+        dF = (remaining[:, None] * hazard).tril()  # (size, P)
+        return _truncate(1.0 - remaining, dF, self.truncation, support[0])
 
 
 @dataclass(frozen=True)
 class FreeCategorical(DepthLaw):
-    """Free masses on 0, …, size − 1, by softmax: depth uncertainty networks. Bounded."""
+    """Categorical law with free masses on 0, …, size − 1, by softmax (depth uncertainty networks). Bounded."""
 
     size: int
 
@@ -310,11 +307,11 @@ class FreeCategorical(DepthLaw):
             raise DataError(f"a categorical law was given {self.size} depths; at least 1 is needed")
 
     def start(self, k: int) -> float | None:
-        """Each offset brings a logit, 0 at first."""
+        """One logit for each offset, initially 0."""
         return 0.0 if k < self.size else None
 
     def lower_bound(self) -> float | None:
-        """Free."""
+        """None: logits are unbounded."""
         return None
 
     def support(self, eta: Tensor) -> Sequence[int]:
@@ -329,7 +326,7 @@ class FreeCategorical(DepthLaw):
 
 @dataclass(frozen=True)
 class FixedDepth(DepthLaw):
-    """Given masses on given offsets, nothing to learn. One offset: the ordinary network of that depth.
+    """Fixed masses on fixed offsets, without parameters. With one offset: the ordinary network of that depth.
 
     Examples
     --------
@@ -359,15 +356,15 @@ class FixedDepth(DepthLaw):
         return None
 
     def support(self, eta: Tensor) -> Sequence[int]:
-        """Return the given offsets."""
+        """Return the fixed offsets."""
         return self.offsets
 
     def probs_and_grad(self, eta: Tensor, support: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the given masses."""
+        """Return the fixed masses, renormalised on `support`."""
         mass = dict(zip(self.offsets, self.probabilities, strict=True))
-        kept = [mass.get(k, 0.0) for k in support]
-        total = sum(kept)
-        shares = [p / total if total else 1.0 / len(kept) for p in kept]
+        masses = [mass.get(k, 0.0) for k in support]
+        total = sum(masses)
+        shares = [p / total if total else 1.0 / len(masses) for p in masses]
         q = torch.tensor(shares, dtype=torch.float64, device=eta.device)
         return q, q.new_zeros(len(q), len(eta))
 
@@ -410,9 +407,9 @@ class UniformPrior(DepthPrior):
 def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return q, log q and KL(q ‖ prior), differentiable in η by the closed forms of the law.
 
-    For E = Σ q(k) g(k) the gradient that arrives at η is Σ ∂q(k) g(k); for the truncated Poisson this is, by Abel
+    For E = Σ q(k) g(k) the gradient in η is Σ ∂q(k) g(k); for the truncated Poisson this is, by Abel
     summation, (1/δ) Σ p_k (g(k+1) − g(k)): the expected gain of one more layer. In the divergence the "−1" of
-    differentiating q log q cancels, and log q is held at log 1e-12 where q vanishes.
+    differentiating q log q cancels, and log q is at least log 1e-12 where q vanishes.
 
     Parameters
     ----------
@@ -421,7 +418,7 @@ def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: T
     eta : Tensor, shape (P,)
         Raw parameters.
     support : sequence of int
-        Offsets to weigh, see :meth:`DepthLaw.probs_and_grad`.
+        Offsets; see :meth:`DepthLaw.probs_and_grad`.
     log_prior : float64 Tensor, shape (m,)
         Log prior of each offset of the support.
 
@@ -437,7 +434,7 @@ def depth_terms(law: DepthLaw, eta: Tensor, support: Sequence[int], log_prior: T
         log_q = q.clamp(min=_LEAST_LOG).log()
         gap = log_q - log_prior
         tiny = torch.finfo(q.dtype).tiny
-    change = dq @ (eta - eta.detach()).double()  # zero, with the derivative of q
+    change = dq @ (eta - eta.detach()).double()  # has the value zero and the derivative of q
     return q + change, q.log() + change / q.clamp(min=tiny), ((q + change) * gap).sum()
 
 
@@ -451,32 +448,32 @@ def _inverse_softplus(value: float) -> float:
 
 
 def _least_rate(level: float) -> float:
-    """Raw rate at which F_0 is just below `level`: a second atom is left, of mass about 0.25 %."""
+    """Return the raw rate at which F_0 is just below `level`: a second atom remains, of mass about 0.25 %."""
     return _inverse_softplus(-math.log(level) + 0.0025)
 
 
 def _softplus(eta: Tensor) -> tuple[Tensor, Tensor]:
-    """λ and dλ/dη, scalars in float64."""
+    """Return λ and dλ/dη, scalars in float64."""
     raw = eta.detach().double()[0]
     return F.softplus(raw), torch.sigmoid(raw)
 
 
 @lru_cache(maxsize=64)
 def _offsets(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """K and log k! for k = 0, …, size − 1."""
+    """Return k and log k! for k = 0, …, size − 1."""
     k = torch.arange(size, dtype=torch.float64, device=device)
     return k, torch.lgamma(k + 1.0)
 
 
 def _poisson(rate: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Mass and distribution function of Poisson(rate) at 0, …, size − 1; −λ stays inside the exponent."""
+    """Return the mass and distribution function of Poisson(rate) at 0, …, size − 1."""
     k, log_factorial = _offsets(size, rate.device)
-    p = (k * rate.log() - rate - log_factorial).exp()
+    p = (k * rate.log() - rate - log_factorial).exp()  # −λ is inside the exponent, since exp(−λ) alone may underflow
     return p, p.cumsum(0).clamp(max=1.0)
 
 
 def _poisson_until(eta: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Mass and distribution function on the host, far enough that the latter reaches `level`."""
+    """Return the mass and distribution function on the CPU, up to where the latter reaches `level`."""
     rate, _ = _softplus(eta.detach().cpu())
     if not bool(rate.isfinite()) or not 0.0 < rate < 1e7:
         raise DepthError(f"the mean of the depth law is {float(rate)}; it must be positive and below 1e7")
@@ -488,17 +485,17 @@ def _poisson_until(eta: Tensor, level: float) -> tuple[Tensor, Tensor]:
         size *= 2
 
 
-def _between(F_k: Tensor, truncation: Truncation) -> range:
-    """Offsets whose mass the truncation leaves; with ``lower = 0`` the first is 0, even if its mass underflows."""
+def _find_support(F_k: Tensor, truncation: Truncation) -> range:
+    """Return the offsets of positive truncated mass; with ``lower = 0`` from 0, even if its mass underflows."""
     first = int((F_k <= truncation.lower).sum()) if truncation.lower > 0.0 else 0
     return range(first, int((F_k < truncation.upper).sum()) + 1)
 
 
-def _truncated(F_k: Tensor, dF: Tensor, truncation: Truncation, first: int) -> tuple[Tensor, Tensor]:
-    """Difference a truncated distribution function; mass beyond either end goes to the atom at that end."""
+def _truncate(F_k: Tensor, dF: Tensor, truncation: Truncation, first: int) -> tuple[Tensor, Tensor]:
+    """Return masses and derivatives of a truncated law; mass beyond either end is added to the atom at that end."""
     S, slope = truncation(F_k)
-    dS = slope[:, None] * dF
-    S, dS = S[first:].clone(), dS[first:]
+    S = S[first:].clone()
+    dS = (slope[:, None] * dF)[first:]
     S[-1] = 1.0
     dS[-1] = 0.0
     q, dq = S.clone(), dS.clone()

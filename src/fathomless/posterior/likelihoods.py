@@ -1,8 +1,7 @@
-r"""Likelihoods p(y | f): what the outputs of a network say about a target.
+r"""Likelihoods p(y | f): laws of a target given the outputs of a network.
 
-One likelihood serves the training, through :meth:`Likelihood.log_prob`, and the prediction, through
-:meth:`Likelihood.components`. Continuous targets are meant to be standardised: the defaults of the noise are
-fractions of the standard deviation of the target.
+Training uses :meth:`Likelihood.log_prob`, and prediction uses :meth:`Likelihood.components`. Continuous targets should
+be standardised: the defaults of the noise are fractions of the standard deviation of the target.
 """
 
 import copy
@@ -38,7 +37,7 @@ NoiseOption = float | Literal["learned", "input", "stated"]
 Law = tuple[type[Component], tuple[float | Tensor, ...]]  # a component class and its shape parameters
 
 _DF_START = 4.0
-_DF_LOW, _DF_HIGH = 2.05, 200.0  # a variance of 41 scale², and all but Gaussian
+_DF_LOW, _DF_HIGH = 2.05, 200.0  # from a variance of 41 scale² to nearly Gaussian
 
 
 class Likelihood(nn.Module, ABC):
@@ -47,21 +46,21 @@ class Likelihood(nn.Module, ABC):
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Columns K that the network must give."""
+        """Number of network outputs K."""
 
     @property
     @abstractmethod
     def discrete(self) -> bool:
-        """Whether the target is a class; then ``log_prob`` is a log mass, otherwise a log density."""
+        """True if the target is a class; ``log_prob`` is then a log probability, otherwise a log density."""
 
     @abstractmethod
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log density or mass of each row under each draw, in nats, summed over target columns.
+        """Log density or probability of each row under each draw, in nats, summed over target columns.
 
         Parameters
         ----------
         f : Tensor, shape (S, B, K)
-            Outputs of the drawn networks. Gradients flow to it and to the parameters of the likelihood.
+            Outputs of the drawn networks. The result is differentiable in f and in the parameters of the likelihood.
         y : Tensor
             Targets: (B, T) for continuous ones, (B, T) of 0 and 1 for :class:`Bernoulli`, (B,) of int64 for
             :class:`Categorical`.
@@ -69,7 +68,7 @@ class Likelihood(nn.Module, ABC):
         Returns
         -------
         Tensor, shape (S, B), dtype of ``f``
-            The device is never read: values (classes out of range, NaN) are NOT checked.
+            Values are NOT checked for NaN or classes out of range, since this would read the device.
 
         Raises
         ------
@@ -79,40 +78,40 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def components(self, f: Tensor) -> Component | Classes | Indicators:
-        """Law of the target under each draw, in float64 on the CPU, with its gradients, with axes (S, B, ...)."""
+        """Law of the target under each draw with axes (S, B, ...), in float64 on the CPU and differentiable."""
 
 
 class HasWidth(ABC):
-    """A likelihood that can be made less sure of itself."""
+    """A likelihood whose predictive distributions can be widened."""
 
     @abstractmethod
-    def wider(self, factor: float) -> Likelihood:
-        """Return a copy whose learned scale, or temperature of classes, is so many times as large."""
+    def widen(self, factor: float) -> Likelihood:
+        """Return a copy whose learned scale, or temperature of classes, is multiplied by `factor`."""
 
 
 class Noise(nn.Module, ABC):
-    """Splits the outputs of a network into the centre and the log scale of each target column."""
+    """Rule that splits the outputs of a network into the centre and the log scale of each target column."""
 
     @property
     @abstractmethod
     def columns(self) -> int:
-        """Network outputs for each target column."""
+        """Number of network outputs for each target column."""
 
     @abstractmethod
     def split(self, f: Tensor) -> tuple[Tensor, ...]:
-        """Return the centre (S, B, T), a log scale that broadcasts to it, and shape parameters if f states them.
+        """Return the centre (S, B, T), a log scale that broadcasts to it, and shape parameters if f has them.
 
         f has the shape (S, B, T * columns).
         """
 
 
 class FixedNoise(Noise):
-    """A scale that is known.
+    """A known scale.
 
     Parameters
     ----------
     scale : float
-        In the units of the target that the network sees.
+        Scale in the units of the standardised target.
     """
 
     def __init__(self, scale: float) -> None:
@@ -121,7 +120,7 @@ class FixedNoise(Noise):
 
     @property
     def columns(self) -> int:
-        """One: the centre."""
+        """1, the centre."""
         return 1
 
     def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +129,7 @@ class FixedNoise(Noise):
 
 
 class LearnedNoise(Noise):
-    r"""One scale for each target column, learned by gradient.
+    r"""One scale for each target column, trained by gradients.
 
     The parameter :math:`\rho` is the log scale, up to a floor m on the scale:
     :math:`\sigma^2 = m^2 + e^{2 \rho}`, so :math:`\partial \log \sigma / \partial \rho = 1 - m^2 / \sigma^2`,
@@ -139,9 +138,9 @@ class LearnedNoise(Noise):
     Parameters
     ----------
     targets : int
-        Target columns T.
+        Number of target columns T.
     initial : float
-        Scale at the start.
+        Initial scale.
     minimum : float
         The floor m.
     """
@@ -154,7 +153,7 @@ class LearnedNoise(Noise):
 
     @property
     def columns(self) -> int:
-        """One: the centre."""
+        """1, the centre."""
         return 1
 
     def log_scale(self) -> Tensor:
@@ -163,7 +162,7 @@ class LearnedNoise(Noise):
 
     @torch.no_grad()
     def rescale(self, factor: Tensor) -> None:
-        """Multiply the scale of each target column by a factor (T,), down to the floor."""
+        """Multiply the scale of each target column by a factor (T,), but not below the floor."""
         above = (2.0 * (self.log_scale() + factor.to(self.raw).log() - self.log_minimum)).clamp(min=1e-6)
         self.raw.copy_(self.log_minimum + 0.5 * (above + (-torch.expm1(-above)).log()))
 
@@ -180,13 +179,13 @@ class InputNoise(Noise):
     .. math:: \log \sigma = \log m + \tfrac12 \left(x + \sqrt{x^2 + 4}\right), \qquad x = r + c.
 
     This is smooth, above :math:`\log m` and close to r above it; c makes the scale ``initial`` where r = 0.
-    For r far below, the gradient falls as :math:`1 / x^2`, not exponentially as a softplus would: a network
-    that once was too sure can learn better.
+    For small r the gradient decreases as :math:`1 / x^2`, not exponentially as with a softplus. A scale that became
+    too small in training can therefore grow again.
 
     Parameters
     ----------
     targets : int
-        Target columns T.
+        Number of target columns T.
     initial : float
         Scale where the raw output is 0.
     minimum : float
@@ -202,7 +201,7 @@ class InputNoise(Noise):
 
     @property
     def columns(self) -> int:
-        """Two: the centre and the raw log scale."""
+        """2, the centre and the raw log scale."""
         return 2
 
     def split(self, f: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,25 +212,26 @@ class InputNoise(Noise):
 
 
 class StatedNoise(Noise):
-    """A scale that a drawn network states: f = [centres | log scales | shape parameters], taken as they are.
+    """A scale that is part of the outputs of each drawn network: f = [centres | log scales | shape parameters].
 
-    For posteriors over networks whose noise was inferred with them.
+    It is for posteriors over networks and their noise. The outputs are not transformed.
 
     Parameters
     ----------
     targets : int
-        Target columns T.
+        Number of target columns T.
     shapes : int
-        Shape parameters of the law, for each target.
+        Number of shape parameters of the law for each target.
     """
 
     def __init__(self, targets: int, shapes: int = 0) -> None:
         super().__init__()
-        self.targets, self.shapes = targets, shapes
+        self.targets = targets
+        self.shapes = shapes
 
     @property
     def columns(self) -> int:
-        """The centre, the log scale, and the shape parameters."""
+        """Number of outputs for each target: the centre, the log scale, and the shape parameters."""
         return 2 + self.shapes
 
     def split(self, f: Tensor) -> tuple[Tensor, ...]:
@@ -245,18 +245,18 @@ class LocationScale(Likelihood, HasWidth, ABC):
 
     .. math:: \log p = \sum_t \left( \log g(e_t / \sigma_t) - \log \sigma_t \right)
 
-    A leaf names the law; its density is written once, in its component (:mod:`fathomless.posterior.mixtures`).
+    A subclass names the law. Its density is defined in its component (:mod:`fathomless.posterior.mixtures`).
 
     Parameters
     ----------
     targets : int
-        Target columns T.
+        Number of target columns T.
     noise : "learned", "input", "stated" or float
-        Scale: one learned for each column (:class:`LearnedNoise`), one predicted for each input
-        (:class:`InputNoise`; the network gives 2 T columns), one that each drawn network states
-        (:class:`StatedNoise`; 2 T columns too), or known.
+        Scale: learned for each column (:class:`LearnedNoise`), predicted for each input (:class:`InputNoise`, with
+        2 T network outputs), part of the outputs of each drawn network (:class:`StatedNoise`, also with 2 T outputs),
+        or a known number.
     initial_noise : float
-        Scale at the start of training.
+        Initial scale.
     min_noise : float
         Smooth lower bound on a learned or predicted scale.
 
@@ -275,20 +275,20 @@ class LocationScale(Likelihood, HasWidth, ABC):
         min_noise: float = 1e-3,
     ) -> None:
         super().__init__()
-        self.targets = _count("targets", targets, 1)
-        self.noise = _noise(targets, noise, initial_noise, min_noise)
+        self.targets = _check_count("targets", targets, 1)
+        self.noise = _make_noise(targets, noise, initial_noise, min_noise)
 
     @abstractmethod
     def law(self) -> Law:
-        """Return the component class of the noise, and its shape parameters: floats, or tensors (T,) with gradients."""
+        """Return the component class of the noise and its shape parameters: floats, or differentiable tensors (T,)."""
 
     @property
     def outputs(self) -> int:
-        """Columns that the network must give."""
+        """Number of network outputs."""
         return self.targets * self.noise.columns
 
-    def wider(self, factor: float) -> "LocationScale":
-        """Return a copy with so large a learned scale; one that is known or predicted stays as it is."""
+    def widen(self, factor: float) -> "LocationScale":
+        """Return a copy whose learned scale is multiplied by `factor`; other scales are unchanged."""
         copied = copy.deepcopy(self)
         if isinstance(copied.noise, LearnedNoise):
             copied.noise.rescale(torch.full_like(copied.noise.raw, factor))
@@ -301,15 +301,15 @@ class LocationScale(Likelihood, HasWidth, ABC):
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Log density, (S, B)."""
-        noise, targets = self.noise, self.targets  # a module looks up its parts slowly: once is enough
-        _fits(f, targets * noise.columns, y, (targets,))
+        noise, targets = self.noise, self.targets  # looked up once, since attributes of modules are slow
+        _check_shapes(f, targets * noise.columns, y, (targets,))
         loc, log_scale, *stated = noise.split(f)
         law, shape = self.law()
         shape = tuple(stated) or shape
         constant = law.log_constant(*shape)  # before the cast of shape: it is a difference of large numbers
         z = (y.to(f.dtype) - loc) * torch.exp(-log_scale)  # (S, B, T)
-        # Both ends are the same sum. Without shape parameters all columns have one constant, added to (S, B) numbers
-        # rather than (S, B, T). Another order of the additions would change the last bits of every training.
+        # Both branches compute the same sum. Without shape parameters all columns have one constant, which is added to
+        # (S, B) numbers rather than (S, B, T). Another order of additions would change the last bits of all trainings.
         if not shape:
             return targets * constant - (law.energy(z) + log_scale).sum(-1)  # (S, B)
         energy = law.energy(z, *[_cast(parameter, f) for parameter in shape])  # (S, B, T)
@@ -317,7 +317,7 @@ class LocationScale(Likelihood, HasWidth, ABC):
 
     def components(self, f: Tensor) -> Component:
         """Laws of the target with axes (S, B, T)."""
-        _fits(f, self.outputs)
+        _check_shapes(f, self.outputs)
         law, shape = self.law()
         loc, log_scale, *stated = self.noise.split(f)
         return law(loc, log_scale.cpu().double().exp(), *(stated or shape))
@@ -331,7 +331,7 @@ class Gaussian(LocationScale):
     Parameters
     ----------
     targets, noise, initial_noise, min_noise
-        As for :class:`LocationScale`; the scale is the standard deviation.
+        See :class:`LocationScale`; the scale is the standard deviation.
 
     Raises
     ------
@@ -357,7 +357,7 @@ class Laplace(LocationScale):
     Parameters
     ----------
     targets, noise, initial_noise, min_noise
-        As for :class:`LocationScale`, for the scale b; the standard deviation is :math:`\sqrt 2\, b`.
+        See :class:`LocationScale`, with the scale b; the standard deviation is :math:`\sqrt 2\, b`.
 
     Raises
     ------
@@ -371,7 +371,7 @@ class Laplace(LocationScale):
 
 
 class StudentT(LocationScale):
-    r"""Independent Student t laws, robust to outliers.
+    r"""Independent Student's t noise on each target column, robust to outliers.
 
     .. math:: \log p = \sum_t \log \frac{\Gamma(\frac{\nu+1}{2})}{\Gamma(\frac{\nu}{2}) \sqrt{\pi \nu}}
               - \log \sigma_t - \frac{\nu + 1}{2} \log\left(1 + \frac{e_t^2}{\nu \sigma_t^2}\right)
@@ -379,11 +379,11 @@ class StudentT(LocationScale):
     Parameters
     ----------
     targets, noise, initial_noise, min_noise
-        As for :class:`LocationScale`; the variance is :math:`\sigma^2 \nu / (\nu - 2)`.
+        See :class:`LocationScale`; the variance is :math:`\sigma^2 \nu / (\nu - 2)`.
     df : float, "learned" or "stated"
-        Degrees of freedom :math:`\nu > 2`. Learned ones are one for each column, start at 4 and stay between
-        2.05 and 200, since :math:`1 / \nu` is a scaled sigmoid of the parameter. Stated ones come from each drawn
-        network, as its scales must (``noise="stated"``): it gives 3 T columns.
+        Degrees of freedom :math:`\nu > 2`. If learned, there is one value for each column, initially 4 and always
+        between 2.05 and 200, since :math:`1 / \nu` is a scaled sigmoid of the parameter. If stated, they are outputs of
+        each drawn network, which has 3 T outputs; this requires ``noise="stated"``.
 
     Raises
     ------
@@ -407,12 +407,12 @@ class StudentT(LocationScale):
         self.fixed_df = math.nan if isinstance(df, str) else float(df)
         if not (learned or stated) and not 2.0 < self.fixed_df < math.inf:
             raise DataError(
-                f"df was given as {df!r}; allowed are 'learned', 'stated' and finite numbers above 2, where a variance "
-                "exists: use Gaussian in place of infinite degrees of freedom"
+                f"df was given as {df!r}; allowed are 'learned', 'stated' and finite numbers above 2, for which the "
+                "variance exists: use Gaussian in place of infinite degrees of freedom"
             )
         if stated:
             if noise != "stated":
-                raise DataError(f"df='stated' was given with noise={noise!r}; networks state both: set noise='stated'")
+                raise DataError(f"df='stated' was given with noise={noise!r}; it requires noise='stated'")
             self.noise = StatedNoise(self.targets, shapes=1)
         share = (1.0 / _DF_START - 1.0 / _DF_HIGH) / (1.0 / _DF_LOW - 1.0 / _DF_HIGH)
         start = torch.full((targets,), math.log(share / (1.0 - share)), dtype=torch.float32, device="cpu")
@@ -425,7 +425,7 @@ class StudentT(LocationScale):
         return 1.0 / (1.0 / _DF_HIGH + (1.0 / _DF_LOW - 1.0 / _DF_HIGH) * self.raw_df.sigmoid())
 
     def law(self) -> Law:
-        """Student's, with its degrees of freedom: fixed ones as a float, to keep Python's double precision."""
+        """Student's t, with its degrees of freedom; a float if they are fixed, to keep double precision."""
         if isinstance(self.noise, StatedNoise) and self.noise.shapes:
             return mixtures.StudentT, ()
         return mixtures.StudentT, (self.fixed_df if self.raw_df is None else self.df(),)
@@ -439,8 +439,8 @@ class Categorical(Likelihood, HasWidth):
     classes : int
         Number of classes C, at least 2.
     temperature : bool
-        Whether the outputs are divided by a temperature T before the softmax, 1 at first: not for training, but to be
-        fitted to rows that the networks have not seen.
+        If true, outputs are divided by a temperature T before the softmax, initially 1. It is not for training, but is
+        fitted to held-out rows.
 
     Raises
     ------
@@ -457,12 +457,12 @@ class Categorical(Likelihood, HasWidth):
 
     def __init__(self, classes: int, *, temperature: bool = False) -> None:
         super().__init__()
-        self.classes = _count("classes", classes, 2)
+        self.classes = _check_count("classes", classes, 2)
         self.log_temperature = nn.Parameter(torch.zeros((), dtype=torch.float32)) if temperature else None
 
     @property
     def outputs(self) -> int:
-        """Columns that the network must give: the logits of all classes."""
+        """Number of network outputs: the logits of all classes."""
         return self.classes
 
     @property
@@ -471,30 +471,31 @@ class Categorical(Likelihood, HasWidth):
         return True
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log mass, (S, B)."""
-        _fits(f, self.outputs, y, ())
-        return self._tempered(f).log_softmax(-1).gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]  # (S, B)
+        """Log probability, (S, B)."""
+        _check_shapes(f, self.outputs, y, ())
+        return (
+            self._apply_temperature(f).log_softmax(-1).gather(-1, y.expand(f.shape[:-1])[..., None])[..., 0]
+        )  # (S, B)
 
     def components(self, f: Tensor) -> Classes:
         """Class probabilities with axes (S, B, C)."""
-        _fits(f, self.outputs)
-        return Classes(self._tempered(f).cpu().double().log_softmax(-1))
+        _check_shapes(f, self.outputs)
+        return Classes(self._apply_temperature(f).cpu().double().log_softmax(-1))
 
-    def wider(self, factor: float) -> "Categorical":
-        """Return one whose temperature is so many times as large."""
+    def widen(self, factor: float) -> "Categorical":
+        """Return a copy whose temperature is multiplied by `factor`."""
         warmer = Categorical(self.classes, temperature=True)
-        before = (
-            torch.zeros((), dtype=torch.float32, device="cpu")
-            if self.log_temperature is None
-            else self.log_temperature.detach()
-        )
-        warmer.log_temperature = nn.Parameter(before + math.log(factor))
+        if self.log_temperature is None:
+            log_temperature = torch.zeros((), dtype=torch.float32, device="cpu")
+        else:
+            log_temperature = self.log_temperature.detach()
+        warmer.log_temperature = nn.Parameter(log_temperature + math.log(factor))
         return warmer
 
-    def _tempered(self, f: Tensor) -> Tensor:
+    def _apply_temperature(self, f: Tensor) -> Tensor:
         if self.log_temperature is None:
             return f
-        return f * torch.exp(-self.log_temperature).to(f)[..., None]  # one for all rows, or one for each
+        return f * torch.exp(-self.log_temperature).to(f)[..., None]  # a scalar, or one value for each row
 
 
 class Bernoulli(Likelihood):
@@ -503,7 +504,7 @@ class Bernoulli(Likelihood):
     Parameters
     ----------
     targets : int
-        Target columns T.
+        Number of target columns T.
 
     Raises
     ------
@@ -513,11 +514,11 @@ class Bernoulli(Likelihood):
 
     def __init__(self, targets: int = 1) -> None:
         super().__init__()
-        self.targets = _count("targets", targets, 1)
+        self.targets = _check_count("targets", targets, 1)
 
     @property
     def outputs(self) -> int:
-        """Columns that the network must give: one logit for each target column."""
+        """Number of network outputs: one logit for each target column."""
         return self.targets
 
     @property
@@ -526,14 +527,14 @@ class Bernoulli(Likelihood):
         return True
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log mass, (S, B)."""
-        _fits(f, self.outputs, y, (self.targets,))
+        """Log probability, (S, B)."""
+        _check_shapes(f, self.outputs, y, (self.targets,))
         target = y.to(f.dtype).expand_as(f)
         return -F.binary_cross_entropy_with_logits(f, target, reduction="none").sum(-1)  # (S, B)
 
     def components(self, f: Tensor) -> Classes | Indicators:
-        """Of one column probabilities of the classes 0 and 1 with axes (S, B, 2), of several log odds (S, B, T)."""
-        _fits(f, self.outputs)
+        """Class probabilities with axes (S, B, 2) for one column; log odds (S, B, T) for several columns."""
+        _check_shapes(f, self.outputs)
         logit = f.cpu().double()  # (S, B, T)
         if self.targets > 1:
             return Indicators(logit)
@@ -541,16 +542,16 @@ class Bernoulli(Likelihood):
 
 
 def _cast(parameter: float | Tensor, f: Tensor) -> float | Tensor:
-    """Give a tensor the dtype of f; a float takes part in any dtype as it is."""
+    """Return a tensor in the dtype of f; a float is returned unchanged."""
     return parameter.to(f.dtype) if isinstance(parameter, Tensor) else parameter
 
 
-def _fits(f: Tensor, outputs: int, y: Tensor | None = None, columns: tuple[int, ...] = ()) -> None:
-    """Check shapes only: a target that broadcasts by accident would give a wrong number, not an error."""
+def _check_shapes(f: Tensor, outputs: int, y: Tensor | None = None, columns: tuple[int, ...] = ()) -> None:
+    """Check the shapes of outputs and targets, since a wrong target may broadcast without an error."""
     if f.ndim != 3 or f.shape[-1] != outputs:
         raise DataError(
             f"the network gave outputs of shape {tuple(f.shape)}; allowed is (S, B, {outputs}): "
-            "draws, rows and the columns that the likelihood asks for"
+            "draws, rows and the outputs that the likelihood needs"
         )
     if y is not None and tuple(y.shape) != (f.shape[1], *columns):
         raise DataError(
@@ -559,13 +560,13 @@ def _fits(f: Tensor, outputs: int, y: Tensor | None = None, columns: tuple[int, 
         )
 
 
-def _count(name: str, value: int, least: int) -> int:
+def _check_count(name: str, value: int, least: int) -> int:
     if isinstance(value, bool) or int(value) != value or value < least:
         raise DataError(f"{name} was given as {value!r}; allowed are whole numbers from {least}")
     return int(value)
 
 
-def _noise(targets: int, noise: NoiseOption, initial: float, minimum: float) -> Noise:
+def _make_noise(targets: int, noise: NoiseOption, initial: float, minimum: float) -> Noise:
     if not 0.0 < minimum < initial < math.inf:
         raise DataError(
             f"initial_noise was given as {initial} and min_noise as {minimum}; allowed are positive "
@@ -580,6 +581,6 @@ def _noise(targets: int, noise: NoiseOption, initial: float, minimum: float) -> 
     if isinstance(noise, str | bool) or not 0.0 < noise < math.inf:
         raise DataError(
             f"noise was given as {noise!r}; allowed are 'learned', 'input', 'stated' and positive finite "
-            "numbers in the units of the target that the network sees"
+            "numbers in the units of the standardised target"
         )
     return FixedNoise(float(noise))

@@ -1,14 +1,14 @@
 r"""Weighted mixtures of univariate laws, with a distribution function and its inverse.
 
-A prediction over S drawn networks is :math:`p(y) = \sum_s w_s\, p_s(y)`, one mixture for each row and
-column. :class:`Mixture` gives its moments, density, distribution function, quantiles and samples, all in
-float64 on the CPU, with gradients (through a sample to the component that was drawn, not to the weights). The parts are
-:class:`Normal`, :class:`Laplace` and :class:`StudentT`: symmetric location-scale families,
+A prediction over S drawn networks is :math:`p(y) = \sum_s w_s\, p_s(y)`, one mixture for each row and column.
+:class:`Mixture` has its moments, density, distribution function, quantiles and samples, all in float64 on the CPU and
+differentiable. Samples are differentiable in the drawn component, not in the weights. Components are :class:`Normal`,
+:class:`Laplace` and :class:`StudentT`: symmetric location-scale families,
 
 .. math:: p_s(y) = \frac{1}{\sigma_s}\, g\!\left(\frac{y - \mu_s}{\sigma_s}\right), \qquad g(-z) = g(z).
 
-The log density of g is written here (Student's in :mod:`fathomless.posterior.student`) and nowhere else:
-:mod:`fathomless.posterior.likelihoods` trains with it, in any dtype, on any device and with gradients.
+The log density of g is defined here only (that of Student's t in :mod:`fathomless.posterior.student`). Likelihoods for
+training (:mod:`fathomless.posterior.likelihoods`) use it in any dtype, on any device and with gradients.
 """
 
 import math
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fathomless.posterior import student
-from fathomless.posterior.quantile_gradients import with_derivatives
+from fathomless.posterior.quantile_gradients import attach_derivatives
 from fathomless.system.draws import exponential, multinomial, normal, uniform
 from fathomless.system.errors import DataError
 
@@ -49,15 +49,15 @@ _SMALL = 1e-280  # variance below which terms of its sum may have underflowed
 
 @dataclass(frozen=True, eq=False)
 class Component(ABC):
-    r"""A symmetric location-scale family; a leaf gives the law of z = (y - loc) / scale.
+    r"""A symmetric location-scale family; a subclass defines the law of z = (y - loc) / scale.
 
     .. math:: \log g(z) = \log c - E(z)
 
     Neither the energy E nor the constant c depends on loc and scale. Fields after ``scale`` are shape parameters, for
     instance degrees of freedom.
 
-    Parameters are kept in float64 on the CPU, with their gradients, and broadcast against each other. They are not
-    checked here, because a mixture ignores whatever a component of weight zero holds; :attr:`valid` tells.
+    Parameters are converted to float64 on the CPU, with their gradients, and broadcast against each other. They are not
+    checked here, since a mixture ignores components of weight zero; see :attr:`valid`.
 
     Attributes
     ----------
@@ -72,31 +72,31 @@ class Component(ABC):
 
     def __post_init__(self) -> None:
         names = [field.name for field in fields(self)]
-        tensors = (_double(getattr(self, name)) for name in names)
+        tensors = (_to_double(getattr(self, name)) for name in names)
         for name, tensor in zip(names, torch.broadcast_tensors(*tensors), strict=True):
             object.__setattr__(self, name, tensor)
 
     @staticmethod
     @abstractmethod
     def energy(z: Tensor, *shape: Any) -> Tensor:
-        """Minus the log density of z, up to its constant, in nats; differentiable, in any dtype and on any device.
+        """Negative log density of z without its constant, in nats; differentiable, in any dtype and on any device.
 
         Parameters
         ----------
         z : Tensor
-            Standardised values, without a unit.
+            Standardised values.
         *shape : float or Tensor
-            The shape parameters in the order of the fields; tensors broadcast to z and have its dtype.
+            Shape parameters in the order of the fields; tensors broadcast to z and have its dtype.
         """
 
     @staticmethod
     @abstractmethod
     def log_constant(*shape: Any) -> float | Tensor:
-        """Log of the normalising constant, in nats: a float, or a tensor where a shape parameter is one."""
+        """Log of the normalising constant, in nats: a float, or a tensor if a shape parameter is a tensor."""
 
     @abstractmethod
     def standard_cdf(self, z: Tensor) -> Tensor:
-        """Probability below z, accurate relative to itself in the lower tail."""
+        """Probability below z, with a small relative error in the lower tail."""
 
     @abstractmethod
     def standard_icdf(self, p: Tensor) -> Tensor:
@@ -104,11 +104,11 @@ class Component(ABC):
 
     @abstractmethod
     def standard_variance(self) -> Tensor:
-        """Variance of z; not finite where the family has none."""
+        """Variance of z; not finite if it does not exist."""
 
     @abstractmethod
     def standard_sample(self, generator: torch.Generator) -> Tensor:
-        """One independent z for each element of the parameters."""
+        """Draw one independent z for each element of the parameters."""
 
     def standard_log_prob(self, z: Tensor) -> Tensor:
         """Log density log g(z)."""
@@ -116,12 +116,12 @@ class Component(ABC):
 
     @cached_property
     def shape_parameters(self) -> tuple[Tensor, ...]:
-        """Every parameter but loc and scale, which come first."""
+        """All parameters except loc and scale, which are the first two fields."""
         return tuple(getattr(self, field.name) for field in fields(self)[2:])
 
     @property
     def valid(self) -> Tensor:
-        """Whether each element is a proper law with a variance; bool, shape of ``loc``."""
+        """True for each element that is a proper law with a variance; bool, shape of ``loc``."""
         proper = self.loc.isfinite() & self.scale.isfinite() & (self.scale > 0)
         return proper & self.standard_variance().isfinite()
 
@@ -140,11 +140,11 @@ class Component(ABC):
         return self.standard_log_prob(self.standardise(y)) - self.scale.log()
 
     def cdf(self, y: Tensor) -> Tensor:
-        """Probability below y, accurate relative to itself in the lower tail."""
+        """Probability below y, with a small relative error in the lower tail."""
         return self.standard_cdf(self.standardise(y))
 
     def sf(self, y: Tensor) -> Tensor:
-        """Probability above y, accurate relative to itself in the upper tail."""
+        """Probability above y, with a small relative error in the upper tail."""
         return self.standard_cdf(-self.standardise(y))
 
     def icdf(self, p: Tensor) -> Tensor:
@@ -152,15 +152,15 @@ class Component(ABC):
         return self.loc + self.scale * self.standard_icdf(p)
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """One independent draw for each element of the parameters."""
+        """Draw one independent value for each element of the parameters."""
         return self.loc + self.scale * self.standard_sample(generator)
 
     def affine(self, shift: Tensor, scale: Tensor) -> Self:
-        """Law of ``shift + scale * y``: a change of units. ``scale`` must be positive."""
+        """Return the law of ``shift + scale * y``, a change of units. ``scale`` must be positive."""
         return replace(self, loc=shift + scale * self.loc, scale=scale * self.scale)
 
-    def through(self, function: Callable[[Tensor], Tensor]) -> Self:
-        """Apply one function (an index, a gather) to every parameter."""
+    def map_parameters(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """Apply a function, such as indexing, to every parameter."""
         return replace(self, **{field.name: function(getattr(self, field.name)) for field in fields(self)})
 
     def standardise(self, y: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class Normal(Component):
         return torch.ones_like(self.loc)
 
     def standard_sample(self, generator: torch.Generator) -> Tensor:
-        """Independent standard Gaussians."""
+        """Draw independent standard Gaussians."""
         return normal(self.loc, generator)
 
 
@@ -216,7 +216,7 @@ class Laplace(Component):
 
     def standard_cdf(self, z: Tensor) -> Tensor:
         """Probability below z."""
-        tail = 0.5 * torch.exp(torch.where(z < 0, z, -z))  # |z| would have no slope at 0
+        tail = 0.5 * torch.exp(torch.where(z < 0, z, -z))  # -|z| would have derivative 0 at 0
         return torch.where(z < 0, tail, 1.0 - tail)
 
     def standard_icdf(self, p: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ class Laplace(Component):
         return torch.full_like(self.loc, 2.0)
 
     def standard_sample(self, generator: torch.Generator) -> Tensor:
-        """Difference of two independent exponentials."""
+        """Draw differences of two independent exponentials."""
         pair = exponential(self.loc, generator, (2, *self.loc.shape))
         return pair[0] - pair[1]
 
@@ -254,8 +254,8 @@ class StudentT(Component):
     def log_constant(df: float | Tensor) -> float | Tensor:
         """Log of Gamma((df + 1) / 2) / (Gamma(df / 2) sqrt(pi df)).
 
-        A float is taken in Python's double precision. Neighbouring values of lgamma cancel badly in float32: give a
-        tensor in the best precision there is.
+        A float is computed in double precision. A tensor should be in float64, since the difference of values of
+        lgamma has a large relative error in float32.
         """
         return student.log_constant(df)
 
@@ -268,13 +268,13 @@ class StudentT(Component):
         return student.icdf(p, self.df)
 
     def standard_variance(self) -> Tensor:
-        """Variance df / (df - 2), NaN where df is not above 2."""
+        """Variance df / (df - 2); NaN if df is not above 2."""
         return torch.where(self.df > 2, self.df / (self.df - 2.0), math.nan)
 
     def standard_sample(self, generator: torch.Generator) -> Tensor:
-        r"""Independent draws by the polar method.
+        r"""Draw independent values by the polar method.
 
-        With U, V uniform on (0, 1), :math:`\sqrt{\nu (U^{-2/\nu} - 1)} \cos 2 \pi V` follows Student's law
+        With U, V uniform on (0, 1), :math:`\sqrt{\nu (U^{-2/\nu} - 1)} \cos 2 \pi V` follows Student's t law
         for every :math:`\nu > 0`.
 
         References
@@ -300,7 +300,7 @@ class Classes:
     log_probs: Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "log_probs", _double(self.log_probs))
+        object.__setattr__(self, "log_probs", _to_double(self.log_probs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,28 +316,28 @@ class Indicators:
     logit: Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "logit", _double(self.logit))
+        object.__setattr__(self, "logit", _to_double(self.logit))
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
     r"""The laws :math:`p(y) = \sum_s w_s\, p_s(y)`, one for each element of the batch.
 
-    Arguments ``y`` and ``p`` have shape (..., *batch) or broadcast to it without changing the batch; so do
-    the results. Elements of the batch are treated as independent.
+    Arguments ``y`` and ``p`` have the shape (..., *batch) or broadcast to it without changing the batch. Results have
+    this shape. Elements of the batch are independent.
 
     Parameters
     ----------
     log_weight : Tensor, shape (S,)
-        Log weights; normalised here. Minus infinity removes a component, whatever it holds.
+        Log weights, normalised here. Components with the log weight minus infinity are removed.
     component : Component, parameters of shape (S, *batch)
-        The laws that are mixed; the batch is (N, T) in predictions.
+        Laws of the mixture; in predictions the batch is (N, T).
 
     Raises
     ------
     DataError
-        For weights that are NaN or all zero, shapes that differ, and components of positive weight that are
-        not finite, have no positive scale, or have no variance.
+        For weights that are NaN or all zero, for shapes that differ, and for components of positive weight with
+        parameters that are not finite, a scale that is not positive, or no variance.
 
     Examples
     --------
@@ -352,7 +352,7 @@ class Mixture:
     component: Component
 
     def __post_init__(self) -> None:
-        log_weight = _double(self.log_weight)
+        log_weight = _to_double(self.log_weight)
         draws = len(self.component.loc) if self.component.loc.ndim else 0
         if log_weight.shape != (draws,) or not draws:
             raise DataError(
@@ -366,7 +366,7 @@ class Mixture:
                 "finite sum: give at least one finite log weight, and neither NaN nor plus infinity"
             )
         keep = log_weight > -math.inf
-        component = self.component.through(lambda t: t[keep])
+        component = self.component.map_parameters(lambda t: t[keep])
         if not component.valid.all():
             raise DataError(
                 f"{int((~component.valid).sum())} of {component.valid.numel()} components are not "
@@ -378,8 +378,8 @@ class Mixture:
 
     @cached_property
     def weight(self) -> Tensor:
-        """Weights of the components that are kept, shape (S,)."""
-        with torch.enable_grad():  # kept, also where it is first asked for without gradients
+        """Weights of the components, without those removed, shape (S,)."""
+        with torch.enable_grad():  # the result is cached, and a later caller may need gradients
             return torch.softmax(self.log_weight, 0)
 
     @cached_property
@@ -400,7 +400,7 @@ class Mixture:
     def variance(self) -> Tensor:
         """Variance by the law of total variance, shape (*batch), in squared units of y.
 
-        It is 0 where it is below the smallest float; :attr:`std` is right there.
+        It is 0 if it is below the smallest float; :attr:`std` is correct in this case too.
         """
         spread = (self.component.mean - self.mean).square()
         return self._average(self.component.variance + spread)
@@ -409,32 +409,32 @@ class Mixture:
     def std(self) -> Tensor:
         """Standard deviation, shape (*batch)."""
         variance = self.variance
-        away = (self.component.mean - self.mean).abs()
-        unit = safe_unit(variance, torch.maximum(self.component.scale, away).amax(0))
+        distance = (self.component.mean - self.mean).abs()
+        unit = safe_unit(variance, torch.maximum(self.component.scale, distance).amax(0))
         if (unit == 1.0).all():
             return variance.sqrt()
         return unit * self.affine(-self.mean / unit, 1.0 / unit).variance.sqrt()
 
     def log_prob(self, y: Values) -> Tensor:
         """Log density at y, shape (..., *batch)."""
-        axis, y = self._draw_axis, self._at(y)  # (..., 1, *batch)
-        log_weight = self._aligned(self.log_weight)  # (S, 1, ...)
-        return torch.logsumexp(log_weight + self.component.log_prob(y), axis)
+        y = self._broadcast(y)  # (..., 1, *batch)
+        log_weight = self._align(self.log_weight)  # (S, 1, ...)
+        return torch.logsumexp(log_weight + self.component.log_prob(y), self._draw_axis)
 
     def cdf(self, y: Values) -> Tensor:
-        """Probability below y, shape (..., *batch); accurate relative to itself in the lower tail."""
-        return self._average(self.component.cdf(self._at(y))).clamp_max(1.0)
+        """Probability below y, shape (..., *batch), with a small relative error in the lower tail."""
+        return self._average(self.component.cdf(self._broadcast(y))).clamp_max(1.0)
 
     def sf(self, y: Values) -> Tensor:
-        """Probability above y, shape (..., *batch); accurate relative to itself in the upper tail."""
-        return self._average(self.component.sf(self._at(y))).clamp_max(1.0)
+        """Probability above y, shape (..., *batch), with a small relative error in the upper tail."""
+        return self._average(self.component.sf(self._broadcast(y))).clamp_max(1.0)
 
     def icdf(self, p: Values) -> Tensor:
         r"""Quantile: the y with F(y) = p, shape (..., *batch).
 
-        The mixture's quantile lies between the smallest and the largest quantile of its components. Inside
-        this bracket Newton's method solves log F(y) = log p (for p > 1/2: log(1 - F(y)) = log(1 - p)), and
-        a bisection replaces every step that leaves the bracket or is not half of the one before.
+        The quantile of a mixture is between the smallest and the largest quantile of its components. Inside this
+        bracket Newton's method solves log F(y) = log p (for p > 1/2: log(1 - F(y)) = log(1 - p)). A bisection
+        replaces every step that leaves the bracket or is not less than half of the previous step.
 
         Parameters
         ----------
@@ -444,67 +444,67 @@ class Mixture:
         Raises
         ------
         DataError
-            If a probability lies outside [0, 1] or is NaN.
+            If a probability is outside [0, 1] or NaN.
 
         Notes
         -----
-        Exact to rounding in p. Where the density is almost zero between modes, y itself is as
-        ill-conditioned as 1 / density says. Its first and second derivatives are those of the equation F(y) = p. Those
-        in centres and scales are right also where the density underflows. The others are quotients by the density. A
-        density below 1e-304 counts as 1e-304 there, since the quotient would overflow.
+        The result is exact to rounding in p. If the density is almost zero between modes, the error of y is larger by
+        the factor 1 / density. First and second derivatives follow from the equation F(y) = p. Derivatives in centres
+        and scales are correct even if the density underflows. The others are quotients by the density, which is
+        bounded below at 1e-304 so that they do not overflow.
         """
-        asked = self._at(p)  # (..., 1, *batch)
-        if not ((asked >= 0) & (asked <= 1)).all():
+        prob = self._broadcast(p)  # (..., 1, *batch)
+        if not ((prob >= 0) & (prob <= 1)).all():
             raise DataError(
-                f"icdf was given probabilities between {asked.min().item()} and {asked.max().item()}; "
-                "allowed are 0 to 1"
+                f"icdf was given probabilities between {prob.min().item()} and {prob.max().item()}; allowed are 0 to 1"
             )
-        inside = (asked > 0) & (asked < 1)
-        y = self._quantile(torch.where(inside, asked, 0.5)).unsqueeze(self._draw_axis)
-        y = torch.where(inside, y, torch.where(asked > 0, math.inf, -math.inf))
+        inside = (prob > 0) & (prob < 1)
+        y = self._quantile(torch.where(inside, prob, 0.5)).unsqueeze(self._draw_axis)
+        y = torch.where(inside, y, torch.where(prob > 0, math.inf, -math.inf))
         return y.squeeze(self._draw_axis)
 
     def isf(self, q: Values) -> Tensor:
-        """Value above which the probability is q, shape (..., *batch): minus the quantile of -y, exact for tiny q."""
+        """Upper quantile: the y exceeded with probability q, shape (..., *batch), accurate for small q."""
+        # minus the quantile of -y, since 1 - q would round
         return -Mixture(self.log_weight, replace(self.component, loc=-self.component.loc)).icdf(q)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Draw n times, independently for each element of the batch; shape (n, *batch)."""
         count = n * self.batch_shape.numel()
-        index = multinomial(self.weight, count, generator)
-        index = index.view(n, *self.batch_shape)
-        return self.component.through(lambda t: t.gather(0, index)).sample(generator)
+        index = multinomial(self.weight, count, generator).view(n, *self.batch_shape)
+        return self.component.map_parameters(lambda t: t.gather(0, index)).sample(generator)
 
     def affine(self, shift: Values, scale: Values) -> "Mixture":
-        """Law of ``shift + scale * y``; both broadcast to the batch and ``scale`` is positive.
+        """Return the law of ``shift + scale * y``; both broadcast to the batch and ``scale`` is positive.
 
         Raises
         ------
         DataError
             If ``scale`` is not positive and finite, or ``shift`` not finite.
         """
-        return Mixture(self.log_weight, self.component.affine(_double(shift), _double(scale)))
+        return Mixture(self.log_weight, self.component.affine(_to_double(shift), _to_double(scale)))
 
     @property
     def _draw_axis(self) -> int:
         return -len(self.batch_shape) - 1
 
-    def _aligned(self, weight: Tensor) -> Tensor:
+    def _align(self, weight: Tensor) -> Tensor:
         return weight.view(-1, *[1] * len(self.batch_shape))  # (S, 1, ...)
 
     def _average(self, values: Tensor) -> Tensor:
         """Weighted sum over draws: (..., S, *batch) to (..., *batch)."""
-        weight = self._aligned(self.weight)
+        weight = self._align(self.weight)
         weighted = weight * values
-        if self._underflow:  # a weight below the smallest float silences even a value that overflows
+        if self._underflow:  # 0 * inf would be NaN
             weighted = torch.where(weight > 0, weighted, 0.0)
         return weighted.sum(self._draw_axis)
 
-    def _at(self, y: Values) -> Tensor:
-        """Broadcast an argument to the batch and open the axis of draws: (..., 1, *batch)."""
-        y, batch = _double(y), self.batch_shape
+    def _broadcast(self, y: Values) -> Tensor:
+        """Broadcast an argument to the batch and insert the axis of draws: (..., 1, *batch)."""
+        y = _to_double(y)
+        batch = self.batch_shape
         try:
-            shape = np.broadcast_shapes(y.shape, batch)  # torch's loads a system of computer algebra first
+            shape = np.broadcast_shapes(y.shape, batch)  # torch.broadcast_shapes would import SymPy
         except ValueError:
             shape = ()
         if shape[len(shape) - len(batch) :] != batch:
@@ -518,21 +518,22 @@ class Mixture:
         """Solve F(y) = p; from (..., 1, *batch) to (..., *batch)."""
         y = self._solve(p)
         parts = [getattr(self.component, part.name) for part in fields(self.component)]
-        if not torch.is_grad_enabled() or not any(given.requires_grad for given in (p, self.log_weight, *parts)):
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in (p, self.log_weight, *parts)):
             return y
-        return with_derivatives(y, p, self.log_weight, type(self.component), parts)
+        return attach_derivatives(y, p, self.log_weight, type(self.component), parts)
 
     @torch.no_grad()
     def _solve(self, p: Tensor) -> Tensor:
-        """Safeguarded Newton for 0 < p < 1, from (..., 1, *batch) to (..., *batch)."""
+        """Solve F(y) = p for 0 < p < 1 by a safeguarded Newton method, from (..., 1, *batch) to (..., *batch)."""
         axis = self._draw_axis
         quantiles = self.component.icdf(p)  # (..., S, *batch)
         low, high = quantiles.amin(axis), quantiles.amax(axis)  # (..., *batch)
         y = torch.minimum(torch.maximum(self._average(quantiles), low), high)
-        sign = torch.where(p <= 0.5, 1.0, -1.0)  # which tail is followed
+        # solve for the smaller tail and in logarithms, so that small probabilities keep their relative precision
+        sign = torch.where(p <= 0.5, 1.0, -1.0)  # 1 for the lower tail, -1 for the upper
         side = sign.squeeze(axis)
         target = torch.log(torch.where(p <= 0.5, p, 1.0 - p)).squeeze(axis)
-        rounding = 4e-15 * (1.0 - target)  # a logarithm near the target is not known any better
+        rounding = 4e-15 * (1.0 - target)  # error of the logarithm near the target
         last = high - low
         active = torch.ones_like(y, dtype=torch.bool)
         for _ in range(_ITERATIONS):
@@ -540,9 +541,11 @@ class Mixture:
             tail = self._average(self.component.standard_cdf(sign * z))
             density = self._average(self.component.standard_log_prob(z).exp() / self.component.scale)
             excess = side * (tail.log() - target)  # increases with y
-            low, high = torch.where(excess < 0, y, low), torch.where(excess < 0, high, y)
-            newton = y - excess * tail / density
+            low = torch.where(excess < 0, y, low)
+            high = torch.where(excess < 0, high, y)
+            newton = y - excess * tail / density  # the derivative of the log of the tail is density / tail
             active &= (excess.abs() > rounding) & (newton != y) & (high > low)
+            # bisect if Newton leaves the bracket or converges slower than bisection would
             safe = (newton > low) & (newton < high) & ((newton - y).abs() < 0.5 * last)
             proposal = torch.where(safe, newton, low + 0.5 * (high - low))
             last = (proposal - y).abs()
@@ -554,9 +557,9 @@ class Mixture:
 
 
 def safe_unit(variance: Tensor, size: Tensor) -> Tensor:
-    """Return a unit for each element in which squares neither underflow nor overflow: 1 where they do not.
+    """Return a unit for each element in which squares neither underflow nor overflow; 1 if no change is needed.
 
-    Others are powers of two next to `size`, a length, so that a change of units keeps every bit.
+    Other units are powers of two near the length `size`, so that a change of units is exact.
     """
     exponent = torch.frexp(size.detach()).exponent.clamp(-1000, 1000)
     fits = (variance > _SMALL) & variance.isfinite()
@@ -564,7 +567,7 @@ def safe_unit(variance: Tensor, size: Tensor) -> Tensor:
 
 
 def concatenate_rows(components: Sequence[C]) -> C:
-    """Join components of one family along the axis after the draws: S stays, N adds up.
+    """Concatenate components of one family along the axis of rows, from (S, N_i, ...) to (S, ΣN_i, ...).
 
     Raises
     ------
@@ -576,13 +579,13 @@ def concatenate_rows(components: Sequence[C]) -> C:
     if len(alike) > 1:
         raise DataError(
             f"{len(components)} components were given that differ in family, draws or columns; allowed are "
-            "chunks of rows of one prediction: make every chunk with the same draws and the same likelihood"
+            "chunks of rows of one prediction: use the same draws and the same likelihood for every chunk"
         )
     names = [field.name for field in fields(first)]
     return replace(first, **{name: torch.cat([getattr(c, name) for c in components], 1) for name in names})
 
 
-def _double(values: Values) -> Tensor:
+def _to_double(values: Values) -> Tensor:
     if isinstance(values, Tensor):
         return values.cpu().to(torch.float64)
     return torch.as_tensor(values, dtype=torch.float64, device="cpu")

@@ -1,8 +1,8 @@
-"""What a family of networks is to the rest of the library: a weighted set of networks.
+"""Interface of all families of networks: a weighted set of drawn networks.
 
-Every family answers one question in one way. :class:`Draws` is the answer; the evidence bound, the predictive
-distribution and the split of uncertainty follow from it without knowing the family. What only some families can do is
-in :mod:`fathomless.posterior.capabilities`.
+Every model returns :class:`Draws`. The evidence lower bound, the predictive distribution and the decomposition of
+uncertainty are computed from them, independent of the family. Optional capabilities of some families are in
+:mod:`fathomless.posterior.capabilities`.
 """
 
 from abc import ABC, abstractmethod
@@ -31,21 +31,21 @@ class Draws:
     log_weight : Tensor, shape (S,)
         Log posterior weight of each draw; ``logsumexp`` over draws is 0.
     structure : Tensor of int64, shape (S,)
-        Which structure each draw belongs to: draws with equal entries differ in their weights alone. A family that
-        draws structures too draws several weights for each, so that both parts of the uncertainty can be told apart.
+        Structure of each draw; draws with equal entries differ in their weights only. A family that draws structures
+        draws several sets of weights for each, so that both parts of the uncertainty can be separated.
     divergence : mapping of str to scalar Tensor
-        Named Kullback-Leibler terms in nats, for the whole data set (not divided by anything).
+        Named Kullback-Leibler terms in nats, for the whole data set (not per row).
     tempered : frozenset of str
-        The terms that a temperature multiplies: those of the weights.
+        Terms that are multiplied by a temperature: those of the weights.
     sampled : bool
-        Whether the structures are a sample, drawn as the weights are; their numbers then mean something within these
-        draws alone. Else they are listed with their exact weights, and a number is the same structure in every model
+        True if the structures are a sample, as the weights are; their numbers are then valid within these draws only.
+        Otherwise structures are listed with their exact weights, and a number means the same structure in every model
         of the family.
     network : Tensor of int64, shape (S,), optional
-        Which network each draw is of. Draws of different numbers are independent: other members of an ensemble, or
-        other joint draws of all layers. Draws of one number share weights across structures, or are several draws by
-        one member. So structures and networks are crossed, not nested, which the split of the uncertainty and the
-        Monte Carlo error of a prediction must know. None: nothing but `structure` ties draws together.
+        Independent network of each draw, such as a member of an ensemble or a joint draw of all layers. Draws with one
+        number share weights across structures, or are several draws by one member. Structures and networks are then
+        crossed, not nested, which affects the decomposition of uncertainty and the Monte Carlo error of a prediction.
+        None if draws depend on each other only through `structure`.
     """
 
     f: Tensor
@@ -57,25 +57,25 @@ class Draws:
     network: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Compare shapes, which reads nothing from the device."""
-        one_each = {"log_weight": self.log_weight, "structure": self.structure}
+        """Check the shapes, without reading the device."""
+        per_draw = {"log_weight": self.log_weight, "structure": self.structure}
         if self.network is not None:
-            one_each["network"] = self.network
-        if self.f.dim() < 3 or any(t.shape != self.f.shape[:1] for t in one_each.values()):
-            found = ", ".join(f"{name} {tuple(t.shape)}" for name, t in {"f": self.f, **one_each}.items())
+            per_draw["network"] = self.network
+        if self.f.dim() < 3 or any(t.shape != self.f.shape[:1] for t in per_draw.values()):
+            shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in {"f": self.f, **per_draw}.items())
             raise DataError(
-                f"Draws were given {found}; allowed are f (S, B, ...), the outputs of S networks for B rows, and one "
-                "entry of shape (S,) for each of them; f[None] makes one network's outputs (1, B, K)"
+                f"Draws were given {shapes}; allowed are f (S, B, ...), the outputs of S networks for B rows, and "
+                "tensors of shape (S,) for the others; for one network use f[None], of shape (1, B, K)"
             )
 
 
 class Model(nn.Module, ABC):
-    """A family of networks: draw from it, look at its structure."""
+    """Base class of the models of all families: a posterior over structure and weights of networks."""
 
     @property
     @abstractmethod
     def stochastic(self) -> bool:
-        """Whether weights are drawn; if not, :meth:`draw` returns one row for each structure, whatever n is."""
+        """True if weights are drawn. Otherwise :meth:`draw` returns one draw for each structure, for every n."""
 
     @abstractmethod
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
@@ -86,24 +86,24 @@ class Model(nn.Module, ABC):
         x : Tensor, shape (B, ...)
             Inputs.
         n : int
-            Number of weight draws. Sums that a family can carry out exactly (over depths, say) are exact.
+            Number of weight draws. Finite sums over structures, such as depths, are computed exactly.
         generator : torch.Generator, optional
-            Source of randomness; needed by families that sample.
+            Random number generator, for families that sample.
         """
 
     @abstractmethod
     def structure(self) -> Structure:
-        """Return the posterior over structure as a plain value. Reads the device once."""
+        """Return the posterior over structure. Reads the device once."""
 
     @final  # type: ignore[misc]
     def forward(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Call :meth:`draw`; ``fathomless.posterior.predictive.predictive`` turns the result into a distribution."""
+        """Call :meth:`draw`; ``fathomless.posterior.predictive.predictive`` converts the result to a distribution."""
         return self.draw(x, n, generator)
 
     @final
     @property
     def dtype(self) -> torch.dtype:
-        """Floating-point type of the weights: the narrowest there is, since a law over structure may be in double."""
+        """Floating-point type of the weights: the smallest type, since a law over structure may be in float64."""
         parameters = [p for p in self.parameters() if p.is_floating_point()]
         return min(parameters or self.buffers(), key=lambda t: t.dtype.itemsize).dtype
 

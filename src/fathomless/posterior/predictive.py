@@ -1,13 +1,12 @@
-r"""The predictive distribution: a weighted set of networks, seen through a likelihood.
+r"""Predictive distributions of a weighted set of networks with a likelihood.
 
 .. math:: p(y \mid x) = \sum_s w_s\, p(y \mid f_s(x))
 
-Probabilities are averaged, never logits, and the variance includes the noise of the observations. The law
-of total variance (for classes: the chain rule of mutual information) splits the uncertainty into what no
-network can predict, what the weights leave open, and what the structure leaves open.
+Probabilities are averaged, not logits, and the variance includes the observation noise. The law of total variance (for
+classes: the chain rule of mutual information) decomposes the uncertainty into parts of noise, weights and structure.
 
-Everything but samples and labels is differentiable, in the inputs and in the parameters of network and likelihood, as
-far as the network is; a prediction that nobody differentiates is made under ``torch.no_grad()``.
+Results other than samples and labels are differentiable in the inputs and in the parameters of network and likelihood,
+if the network is. Use ``torch.no_grad()`` if no gradients are needed.
 """
 
 import math
@@ -24,7 +23,7 @@ from fathomless.posterior.distributions import (
     Labels,
     Predictive,
     Values,
-    doubles,
+    to_double,
 )
 from fathomless.posterior.indicators import IndicatorPredictive
 from fathomless.posterior.likelihoods import Likelihood
@@ -44,20 +43,20 @@ def predictive(
     labels: Sequence[object] | Labels | None = None,
     squeeze: bool = False,
 ) -> ContinuousPredictive | ClassPredictive | IndicatorPredictive:
-    """See drawn networks through a likelihood: their predictive distribution.
+    """Compute the predictive distribution of drawn networks with a likelihood.
 
     Parameters
     ----------
     draws : Draws
         Networks evaluated on N rows. Draws of weight zero are dropped.
     likelihood : Likelihood
-        The one that the networks were trained with.
+        Likelihood that the networks were trained with.
     shift, scale : array_like, shape () or (T,), optional
-        Change of units ``shift + scale * y`` from the standardised target; continuous targets only.
+        Change of units ``shift + scale * y`` from the standardised target, for continuous targets.
     labels : sequence of length C, optional
-        Names of the classes; classes only.
+        Names of the classes, for classification.
     squeeze : bool
-        Drop the axis of targets, for one continuous target that was given without it.
+        Drop the axis of targets, for a single continuous target.
 
     Returns
     -------
@@ -66,13 +65,13 @@ def predictive(
     Raises
     ------
     DataError
-        If an option does not belong to the likelihood or has the wrong length, or its components are of another kind.
+        If an option does not fit the likelihood or has the wrong length, or if its components have an unknown type.
     DivergenceError
-        If a network of positive weight gave a value that is not finite.
+        If a network of positive weight has an output that is not finite.
 
     Notes
     -----
-    Gradients flow from moments, densities, probabilities and quantiles to the outputs of the draws and their weights.
+    Moments, densities, probabilities and quantiles are differentiable in the outputs of the draws and their weights.
 
     Examples
     --------
@@ -85,13 +84,13 @@ def predictive(
     >>> p.mean, p.variance
     (tensor([10.], dtype=torch.float64), tensor([8.], dtype=torch.float64))
     """
-    f, log_weight, structure, network = _weighted(draws)
+    f, log_weight, structure, network = _select_draws(draws)
     layout: dict[str, Any] = {"sampled": draws.sampled, "network": network}
     match likelihood.components(f):
         case Classes(log_p):
             if shift is not None or scale is not None or squeeze:
-                raise DataError("shift, scale or squeeze was given for classes; allowed are labels: leave them out")
-            return ClassPredictive(log_weight, structure, log_p, _labels(labels, log_p.shape[-1]), **layout)
+                raise DataError("shift, scale or squeeze was given for classes; allowed is labels: leave them out")
+            return ClassPredictive(log_weight, structure, log_p, _check_labels(labels, log_p.shape[-1]), **layout)
         case Indicators(logit):
             if shift is not None or scale is not None or squeeze or labels is not None:
                 raise DataError("shift, scale, squeeze or labels were given for columns of 0 and 1: leave them out")
@@ -102,8 +101,9 @@ def predictive(
             targets = component.loc.shape[-1]
             if squeeze and targets != 1:
                 raise DataError(f"squeeze was given for {targets} targets; allowed is 1: leave it out")
-            units = _units("shift", shift, 0.0, targets), _units("scale", scale, 1.0, targets)
-            return ContinuousPredictive(log_weight, structure, component.affine(*units), squeeze, **layout)
+            shifts = _check_units("shift", shift, 0.0, targets)
+            scales = _check_units("scale", scale, 1.0, targets)
+            return ContinuousPredictive(log_weight, structure, component.affine(shifts, scales), squeeze, **layout)
         case other:
             raise DataError(
                 f"components of {type(likelihood).__name__} returned {type(other).__name__}; allowed are Classes, "
@@ -112,30 +112,31 @@ def predictive(
 
 
 def concatenate(chunks: Sequence[Predictive]) -> Predictive:
-    """Join predictions for chunks of rows into one, in the order given.
+    """Concatenate predictions for chunks of rows, in their order.
 
     Raises
     ------
     DataError
-        If there is no chunk, or if they do not come from the same draws of the same model: draw every chunk
-        with a generator that starts at the same seed.
+        If there is no chunk, or if chunks are not from the same draws of the same model. Use a generator with the same
+        seed for every chunk.
     """
     if not chunks:
-        raise DataError("no predictions were given to concatenate; allowed is one or more")
-    return chunks[0].concatenated(chunks[1:])
+        raise DataError("no predictions were given to concatenate; give one or more")
+    return chunks[0].concatenate(chunks[1:])
 
 
-def _weighted(draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _select_draws(draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return outputs, normalised log weights, structures and networks of the draws of positive weight."""
-    log_weight = doubles(draws.log_weight)
-    kept = log_weight != -math.inf  # a NaN stays, and is refused below
-    log_weight, structure = log_weight[kept], draws.structure.detach().cpu()[kept]
+    log_weight = to_double(draws.log_weight)
+    kept = log_weight != -math.inf  # NaN is kept here and raises an error below
+    log_weight = log_weight[kept]
+    structure = draws.structure.detach().cpu()[kept]
     f = draws.f[kept.to(draws.f.device)]  # (S, N, K)
     total = torch.logsumexp(log_weight, 0)
     broken = (~f.isfinite()).flatten(1).any(1)
     if broken.any() or not total.isfinite():
         raise DivergenceError(
-            f"{int(broken.sum())} of {len(f)} drawn networks gave values that are not finite, and "
+            f"{int(broken.sum())} of {len(f)} drawn networks have outputs that are not finite, and "
             f"their weights sum to exp({total.item():.4g}); allowed are finite outputs and a positive "
             "sum: check the inputs for extreme values, or train again with a smaller learning rate"
         )
@@ -143,25 +144,25 @@ def _weighted(draws: Draws) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     return f, log_weight - total, structure, network
 
 
-def _labels(labels: Sequence[object] | Labels | None, classes: int) -> Labels:
+def _check_labels(labels: Sequence[object] | Labels | None, classes: int) -> Labels:
     if labels is None:
         return np.arange(classes)
     names = labels if isinstance(labels, np.ndarray) else np.asarray(list(labels))
     if names.shape != (classes,) or len(set(names.tolist())) < classes:
         raise DataError(
-            f"{len(names)} labels were given, {len(set(names.tolist()))} of them different; allowed "
+            f"{len(names)} labels were given, {len(set(names.tolist()))} of them distinct; allowed "
             f"is one for each of the {classes} classes"
         )
     return names
 
 
-def _units(name: str, values: Values | None, default: float, targets: int) -> Tensor:
-    given = doubles(default if values is None else values)
-    if given.shape not in ((), (targets,)) or not given.isfinite().all():
+def _check_units(name: str, values: Values | None, default: float, targets: int) -> Tensor:
+    units = to_double(default if values is None else values)
+    if units.shape not in ((), (targets,)) or not units.isfinite().all():
         raise DataError(
-            f"{name} was given with shape {tuple(given.shape)}; allowed are a finite number or one "
+            f"{name} was given with shape {tuple(units.shape)}; allowed are a finite number or one "
             f"for each of the {targets} targets"
         )
-    if name == "scale" and not (given > 0).all():
-        raise DataError(f"scale was given as {given.tolist()}; allowed are positive numbers")
-    return given
+    if name == "scale" and not (units > 0).all():
+        raise DataError(f"scale was given as {units.tolist()}; allowed are positive numbers")
+    return units

@@ -1,7 +1,7 @@
-"""A posterior over structure as a plain value: one class for each form that it can have.
+"""Posteriors over structure as plain values, one class for each form.
 
-Whoever shows a posterior asks for the form it knows (:class:`ListedPosterior`, :class:`InclusionPosterior`,
-:class:`GraphPosterior`, :class:`LatentPosterior`), and shows its `summary` else.
+Forms are :class:`ListedPosterior`, :class:`InclusionPosterior`, :class:`GraphPosterior` and :class:`LatentPosterior`.
+Every posterior has a one-line `summary`, which is shown for forms that a page or a plot does not know.
 """
 
 import re
@@ -20,7 +20,7 @@ __all__ = [
     "ListedPosterior",
     "Structure",
     "credible_interval",
-    "depth_structure",
+    "make_depth_posterior",
     "with_errors",
 ]
 
@@ -32,11 +32,11 @@ class Structure(ABC):
     Attributes
     ----------
     kind : str
-        What is inferred, for instance ``"depth"``.
+        Name of the structure, for instance ``"depth"``.
     summary : str
-        One line for a person.
+        Description in one line.
     statistics : mapping of str to float
-        Named scalars that a training history follows, for instance the mean depth.
+        Named scalars for the training history, for instance the mean depth.
     """
 
     kind: str
@@ -44,15 +44,15 @@ class Structure(ABC):
     statistics: Mapping[str, float] = field(default_factory=dict)
 
     @abstractmethod
-    def mixed(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
-        """Return the mixture of this posterior and others of its form, as an ensemble has it.
+    def mix(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
+        """Return the mixture of this posterior and others of its form, for an ensemble.
 
         Parameters
         ----------
         others : sequence of M − 1 posteriors
-            Of the other members.
+            Posteriors of the other members.
         shares : sequence of M floats
-            Weight of each member, this one first; they sum to 1.
+            Weights of the members, this one first; they sum to 1.
         """
 
 
@@ -63,48 +63,49 @@ class ListedPosterior(Structure):
     Attributes
     ----------
     names : tuple of str
-        One name for each structure in the support.
+        Names of the structures in the support.
     probabilities : tuple of float
-        Posterior probability of each, in the same order; they sum to 1.
+        Posterior probabilities in the same order; they sum to 1.
     errors : tuple of float
-        Standard error of each probability, if it was estimated from held-out rows; else empty.
+        Standard errors of the probabilities if they were estimated from held-out rows; otherwise empty.
     """
 
     names: tuple[str, ...]
     probabilities: tuple[float, ...]
     errors: tuple[float, ...] = ()
 
-    def mixed(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
-        """Average by name; a structure that a member has not counts as 0."""
-        each, mass = [self, *others], dict[str, float]()
-        for one, share in zip(each, shares, strict=True):
-            for name, p in zip(one.names, one.probabilities, strict=True):
+    def mix(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
+        """Average the probabilities by name; a structure outside the support of a member has probability 0 there."""
+        members = [self, *others]
+        mass: dict[str, float] = {}
+        for member, share in zip(members, shares, strict=True):
+            for name, p in zip(member.names, member.probabilities, strict=True):
                 mass[name] = mass.get(name, 0.0) + share * p
-        mass = {name: mass[name] for name in sorted(mass, key=_natural)}
-        likely = max(mass, key=lambda name: mass[name])
-        likeliest = (
-            f"most likely {self.kind} {likely} ({100.0 * mass[likely]:.0f} %)" if len(mass) > 1 else self.summary
-        )
+        mass = {name: mass[name] for name in sorted(mass, key=_natural_key)}
+        mode = max(mass, key=lambda name: mass[name])
+        summary = self.summary
+        if len(mass) > 1:
+            summary = f"most likely {self.kind} {mode} ({100.0 * mass[mode]:.0f} %)"
         return replace(
             self,
             names=tuple(mass),
             probabilities=tuple(mass.values()),
             errors=(),
-            statistics=_averages(each, shares),
-            summary=f"{_members(each)}, {likeliest}",
+            statistics=_average_statistics(members, shares),
+            summary=f"{_describe_members(members)}, {summary}",
         )
 
 
 @dataclass(frozen=True)
 class InclusionRow:
-    """What is included in one layer.
+    """Summary of the inclusion variables of one layer.
 
     Attributes
     ----------
     layer : str
-        Name.
+        Name of the layer.
     weights, kept : int
-        Weights with inclusion variables, and those with α > ½. Biases do not count.
+        Number of weights with inclusion variables, and of those with α > ½. Biases are not counted.
     expected : float
         Mean α.
     undecided : float
@@ -125,19 +126,19 @@ class InclusionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class InclusionPosterior(Structure):
-    """A posterior over which weights are in a network: too many structures to list, so a table of layers.
+    """A posterior over the weights that are included in a network, summarised for each layer.
 
     Attributes
     ----------
     rows : tuple of InclusionRow
-        A row for each layer with inclusion variables; none where all weights are included by choice.
+        A row for each layer with inclusion variables; empty if all weights are always included.
     """
 
     rows: tuple[InclusionRow, ...] = ()
 
-    def mixed(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
-        """Put the weights of all members together, layer by layer; shares of weights are averages by share."""
-        each = [self, *others]
+    def mix(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
+        """Add up the numbers of weights of all members for each layer, and average their shares."""
+        members = [self, *others]
         rows = [
             InclusionRow(
                 layer=of_layer[0].layer,
@@ -146,112 +147,115 @@ class InclusionPosterior(Structure):
                 expected=sum(share * row.expected for row, share in zip(of_layer, shares, strict=True)),
                 undecided=sum(share * row.undecided for row, share in zip(of_layer, shares, strict=True)),
             )
-            for of_layer in zip(*(one.rows for one in each), strict=True)
+            for of_layer in zip(*(member.rows for member in members), strict=True)
         ]
-        summary = f"{_members(each)}, {self.summary}"
-        return replace(self, rows=tuple(rows), statistics=_averages(each, shares), summary=summary)
+        summary = f"{_describe_members(members)}, {self.summary}"
+        return replace(self, rows=tuple(rows), statistics=_average_statistics(members, shares), summary=summary)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPosterior(Structure):
-    """A posterior over directed graphs, by quantities that do not depend on how units are labelled.
+    """A posterior over directed graphs, summarised by quantities that do not depend on the labels of units.
 
     Attributes
     ----------
     counts : mapping of str to mapping of int to float
-        Quantity, for instance ``"units"``, ``"layers"`` and ``"edges"`` -> number -> posterior probability.
+        Posterior probability of each number, for every quantity, such as ``"units"``, ``"layers"`` and ``"edges"``.
     """
 
     counts: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
-    def mixed(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
+    def mix(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
         """Average the probability of every number."""
-        each, counts = [self, *others], dict[str, dict[int, float]]()
-        for one, share in zip(each, shares, strict=True):
-            for quantity, law in one.counts.items():
+        members = [self, *others]
+        counts: dict[str, dict[int, float]] = {}
+        for member, share in zip(members, shares, strict=True):
+            for quantity, law in member.counts.items():
                 mass = counts.setdefault(quantity, {})
                 for number, p in law.items():
                     mass[number] = mass.get(number, 0.0) + share * p
         ascending = {quantity: dict(sorted(mass.items())) for quantity, mass in counts.items()}
-        summary = f"{_members(each)}, {self.summary}"
-        return replace(self, counts=ascending, statistics=_averages(each, shares), summary=summary)
+        summary = f"{_describe_members(members)}, {self.summary}"
+        return replace(self, counts=ascending, statistics=_average_statistics(members, shares), summary=summary)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LatentPosterior(Structure):
-    """A posterior over points of a latent space that are decoded into networks: a mixture of M normal laws.
+    """A posterior over points of a latent space that are decoded into networks: a mixture of M Gaussians.
 
     Attributes
     ----------
     weights : tuple of M floats
-        Of the laws; they sum to 1.
+        Weights of the components; they sum to 1.
     means, scales : tuple of M tuples of floats
-        Centre and standard deviations of each law, a number for each latent dimension.
+        Means and standard deviations of the components, one number for each latent dimension.
     """
 
     weights: tuple[float, ...]
     means: tuple[tuple[float, ...], ...]
     scales: tuple[tuple[float, ...], ...]
 
-    def mixed(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
-        """Put the laws of all members side by side."""
-        each = [self, *others]
+    def mix(self, others: Sequence[Self], shares: Sequence[float]) -> Self:
+        """Concatenate the components of all members, with weights multiplied by the shares."""
+        members = [self, *others]
         return replace(
             self,
-            weights=tuple(share * w for one, share in zip(each, shares, strict=True) for w in one.weights),
-            means=tuple(mean for one in each for mean in one.means),
-            scales=tuple(scale for one in each for scale in one.scales),
-            statistics=_averages(each, shares),
-            summary=f"{_members(each)}, {self.summary}",
+            weights=tuple(share * w for member, share in zip(members, shares, strict=True) for w in member.weights),
+            means=tuple(mean for member in members for mean in member.means),
+            scales=tuple(scale for member in members for scale in member.scales),
+            statistics=_average_statistics(members, shares),
+            summary=f"{_describe_members(members)}, {self.summary}",
         )
 
 
-def with_errors(posterior: ListedPosterior, found: StructureWeights) -> ListedPosterior:
-    """Return a posterior with the standard errors that rows have given it.
+def with_errors(posterior: ListedPosterior, weights: StructureWeights) -> ListedPosterior:
+    """Return a copy of a posterior with standard errors estimated from held-out rows.
 
     Parameters
     ----------
     posterior : ListedPosterior
-        Over numbers, such as depths.
-    found : StructureWeights
-        Weights of these numbers with their errors.
+        Posterior over numbers, such as depths.
+    weights : StructureWeights
+        Weights of these numbers with their standard errors.
     """
-    errors = {str(number): error for number, error in zip(found.numbers, found.errors, strict=True)}
-    likely = max(zip(posterior.probabilities, posterior.names, strict=True))[1]
-    networks = f"{found.members} networks" if found.members > 1 else "one network"
+    errors = {str(number): error for number, error in zip(weights.numbers, weights.errors, strict=True)}
+    mode = max(zip(posterior.probabilities, posterior.names, strict=True))[1]
+    networks = f"{weights.members} networks" if weights.members > 1 else "one network"
     return replace(
         posterior,
         errors=tuple(errors.get(name, 0.0) for name in posterior.names),
-        summary=f"mean {posterior.kind} {found.mean:.2f} ± {found.mean_error:.2f}, largest weight on "
-        f"{likely}; from {found.rows:,} rows that {networks} did not see",
+        summary=f"mean {posterior.kind} {weights.mean:.2f} ± {weights.mean_error:.2f}, largest weight on "
+        f"{mode}; from {weights.rows:,} held-out rows of {networks}",
     )
 
 
-def depth_structure(posterior: Mapping[int, float]) -> ListedPosterior:
-    """Return a posterior over depth, depth -> probability, with a summary."""
+def make_depth_posterior(posterior: Mapping[int, float]) -> ListedPosterior:
+    """Return a posterior over depth, with statistics and a summary, from the probability of each depth."""
     mean = sum(depth * p for depth, p in posterior.items())
     mode = max(posterior, key=lambda depth: posterior[depth])
     low, high = credible_interval(posterior, 0.9)
+    summary = f"depth {mode}, fixed"
+    if len(posterior) > 1:
+        summary = f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}"
     return ListedPosterior(
         kind="depth",
         names=tuple(map(str, posterior)),
         probabilities=tuple(posterior.values()),
         statistics={"mean_depth": mean, "deepest": float(max(posterior))},
-        summary=f"mean depth {mean:.2f}, most likely {mode}, 90 % between {low} and {high}"
-        if len(posterior) > 1
-        else f"depth {mode}, fixed",
+        summary=summary,
     )
 
 
 def credible_interval(posterior: Mapping[int, float], level: float) -> tuple[int, int]:
-    """Return the central interval that holds at least `level` of a posterior over numbers, such as depths.
+    """Return the central interval with a probability of at least `level` under a posterior over numbers.
 
     Examples
     --------
     >>> credible_interval({1: 0.02, 2: 0.5, 3: 0.45, 4: 0.03}, 0.9)
     (2, 3)
     """
-    tail, below = 0.5 * (1.0 - level), 0.0
+    tail = 0.5 * (1.0 - level)
+    below = 0.0  # probability below the value
     low = high = min(posterior)
     for value in sorted(posterior):
         low = value if below <= tail else low
@@ -262,19 +266,19 @@ def credible_interval(posterior: Mapping[int, float], level: float) -> tuple[int
     return low, high
 
 
-def _averages(each: Sequence[Structure], shares: Sequence[float]) -> dict[str, float]:
-    """Average the statistics of the members by share."""
+def _average_statistics(members: Sequence[Structure], shares: Sequence[float]) -> dict[str, float]:
+    """Return the weighted averages of the statistics of the members."""
     statistics: dict[str, float] = {}
-    for one, share in zip(each, shares, strict=True):
-        for name, value in one.statistics.items():
+    for member, share in zip(members, shares, strict=True):
+        for name, value in member.statistics.items():
             statistics[name] = statistics.get(name, 0.0) + share * value
     return statistics
 
 
-def _members(each: Sequence[Structure]) -> str:
-    return f"{len(each)} member{'s' if len(each) > 1 else ''}"
+def _describe_members(members: Sequence[Structure]) -> str:
+    return f"{len(members)} member{'s' if len(members) > 1 else ''}"
 
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Sort "2" before "10"."""
+def _natural_key(name: str) -> list[tuple[bool, int, str]]:
+    """Return a key that sorts "2" before "10"."""
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name) if part]

@@ -1,7 +1,8 @@
 r"""Student's t law with :math:`\nu` degrees of freedom: density, distribution function and quantile of z.
 
-SciPy computes both functions. Its quantile ``stdtrit`` is wrong for probabilities below about 1e-100 (off by a factor,
-or infinite on the wrong side), so that there it is taken from the inverse of the incomplete beta function and refined.
+SciPy computes the distribution function and the quantile. Its quantile ``stdtrit`` is wrong for probabilities below
+about 1e-100 (by a factor, or with an infinite value of the wrong sign). For small probabilities the quantile is
+therefore computed from the inverse of the incomplete beta function and refined by Newton's method.
 """
 
 import math
@@ -12,26 +13,26 @@ from torch import Tensor
 
 __all__ = ["cdf", "cdf_slope", "energy", "icdf", "log_constant"]
 
-_FAR = 1e-40  # probability below which another way is taken; both are exact to 1e-12 there
-_LEAST = 1e-300  # probability from which the refinement starts for smaller ones, which are not represented as exactly
-_STEPS = 12
-_DIFFERENCE = 1e-4  # step of the central difference in the degrees of freedom, relative to them
+_FAR = 1e-40  # largest probability of the second method; both methods are exact to 1e-12 there
+_LEAST = 1e-300  # start of the refinement for smaller probabilities, which may be subnormal numbers
+_STEPS = 12  # largest number of Newton steps
+_DIFFERENCE = 1e-4  # relative step of the central difference in the degrees of freedom
 
 
 def energy(z: Tensor, df: float | Tensor) -> Tensor:
-    """Return (df + 1) / 2 log(1 + z² / df): minus the log density of z, up to its constant, in nats."""
+    """Return (df + 1) / 2 log(1 + z² / df), the negative log density of z without its constant, in nats."""
     return 0.5 * (df + 1.0) * torch.log1p(z.square() / df)
 
 
 def log_constant(df: float | Tensor) -> float | Tensor:
-    """Return the log of Gamma((df + 1) / 2) / (Gamma(df / 2) sqrt(pi df)): of a float in double precision."""
-    of: Any = math if isinstance(df, float) else torch
-    constant: float | Tensor = of.lgamma(0.5 * (df + 1.0)) - of.lgamma(0.5 * df) - 0.5 * of.log(df * math.pi)
+    """Return log(Gamma((df + 1) / 2) / (Gamma(df / 2) sqrt(pi df))); for a float in double precision."""
+    lib: Any = math if isinstance(df, float) else torch
+    constant: float | Tensor = lib.lgamma(0.5 * (df + 1.0)) - lib.lgamma(0.5 * df) - 0.5 * lib.log(df * math.pi)
     return constant
 
 
 def cdf(z: Tensor, df: Tensor) -> Tensor:
-    """Return the probability below z, accurate relative to itself in the lower tail; differentiable in both."""
+    """Return the probability below z, with a small relative error in the lower tail; differentiable in z and df."""
     p: Tensor = _CDF.apply(z, df)
     return p
 
@@ -39,7 +40,7 @@ def cdf(z: Tensor, df: Tensor) -> Tensor:
 def cdf_slope(z: Tensor, df: Tensor) -> Tensor:
     """Return the derivative of the probability below z in the degrees of freedom, by a central difference.
 
-    It is taken in the lower tail, where probabilities are exact relative to themselves: the law is symmetric.
+    By symmetry it is computed in the lower tail, where the relative error of probabilities is small.
     """
     step = _DIFFERENCE * df
     low = torch.where(z < 0.0, z, -z)
@@ -49,8 +50,8 @@ def cdf_slope(z: Tensor, df: Tensor) -> Tensor:
 
 @torch.no_grad()
 def icdf(p: Tensor, df: Tensor) -> Tensor:
-    """Return the quantile of z, minus and plus infinity at 0 and 1; without gradients."""
-    from scipy import special  # here, since few need it
+    """Return the quantile of z without gradients; minus and plus infinity at 0 and 1."""
+    from scipy import special  # imported on first use, since it is slow and rarely needed
 
     p, df = torch.broadcast_tensors(p, df)
     z = torch.as_tensor(special.stdtrit(df.numpy(), p.numpy()), device="cpu")
@@ -61,15 +62,16 @@ def icdf(p: Tensor, df: Tensor) -> Tensor:
 
 
 def _far_icdf(p: Tensor, df: Tensor) -> Tensor:
-    """Return quantiles of tiny probabilities: Newton's method solves log F(-t) = log p for log t.
+    """Return quantiles of very small probabilities: solve log F(-t) = log p for log t by Newton's method.
 
-    In these coordinates F is concave, and a straight line if its tail is a power.
+    In these coordinates F is concave, and linear for a tail that is a power of t, so that a few steps suffice.
     """
     from scipy import special
 
     x = torch.as_tensor(special.betaincinv(0.5 * df.numpy(), 0.5, 2.0 * p.clamp_min(_LEAST).numpy()), device="cpu")
     log_t = 0.5 * (df.log() + torch.log1p(-x) - x.log())  # x = df / (df + t²)
-    constant, target = torch.as_tensor(log_constant(df), device="cpu"), p.log()
+    constant = torch.as_tensor(log_constant(df), device="cpu")
+    target = p.log()
     for _ in range(_STEPS):
         t = log_t.exp()
         log_tail = torch.as_tensor(special.stdtr(df.numpy(), -t.numpy()), device="cpu").log()
@@ -87,7 +89,7 @@ class _CDF(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, df: Tensor) -> Tensor:
-        from scipy import special  # here, since few need it
+        from scipy import special  # imported on first use, since it is slow and rarely needed
 
         return torch.as_tensor(special.stdtr(df.detach().numpy(), z.detach().numpy()), device="cpu")
 
@@ -98,5 +100,6 @@ class _CDF(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         z, df = ctx.saved_tensors
-        of_z = grad * (log_constant(df) - energy(z, df)).exp()
-        return of_z, grad * cdf_slope(z, df) if ctx.needs_input_grad[1] else None
+        grad_z = grad * (log_constant(df) - energy(z, df)).exp()
+        grad_df = grad * cdf_slope(z, df) if ctx.needs_input_grad[1] else None
+        return grad_z, grad_df

@@ -14,7 +14,7 @@ from fathomless.families.baselines.estimator import (
     SWAGNetworkRegressor,
 )
 from fathomless.families.registry import load
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 
 
 def table(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
@@ -25,7 +25,7 @@ def table(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
 
 def as_trained(fitted: Any) -> None:
     """Leave out what was drawn."""
-    for model in members_of(fitted.model_):
+    for model in list_members(fitted.model_):
         assert isinstance(model, DrawnNetworks)
         model.take(model.apart[:0])
 

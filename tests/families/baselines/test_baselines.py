@@ -314,7 +314,7 @@ def test_ensembles_that_are_none_are_refused() -> None:
     one, other = finite_network(NET, 1), finite_network(NET, 1)
     with pytest.raises(DataError, match="no members"):
         Ensemble([])
-    with pytest.raises(DataError, match="Ensemble, UnboundedDepth was asked for"):
+    with pytest.raises(DataError, match="Ensemble, UnboundedDepth was given"):
         Ensemble([one, Ensemble([one])])
     for weights in ([1.0], [1.0, 0.0], [1.0, math.nan]):
         with pytest.raises(DataError, match="one positive number for each"):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
 from fathomless.families.baselines.trajectories import constant_rate, iterates, subspace_draws, swag_draws
-from fathomless.nn.flat import flattened
+from fathomless.nn.flat import flatten
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DivergenceError
 
@@ -66,7 +66,7 @@ def test_iterates_have_the_stationary_law_of_a_linear_model(weighed: bool) -> No
 def test_the_rate_is_the_best_one_and_stays_stable() -> None:
     network, likelihood, rows, features = linear()
     hessians, right = curvature(rows, features)
-    theta = flattened(network).detach()
+    theta = flatten(network).detach()
     slopes = hessians @ theta - right
     spread = slopes.T.cov(correction=0).trace()
     greatest = torch.linalg.eigvalsh(hessians.mean(0)).max()

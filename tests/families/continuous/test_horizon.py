@@ -154,7 +154,7 @@ def test_listed_horizons_have_their_prior() -> None:
     model = build(TruncatedPoisson(2.0))
     prior = PoissonPrior(HORIZONS - 1.0)
     expected = prior.log_prob(torch.arange(6, dtype=DOUBLE)).tolist()
-    assert model.listed(6) == pytest.approx({1 + k: p for k, p in enumerate(expected)})
+    assert model.list_structures(6) == pytest.approx({1 + k: p for k, p in enumerate(expected)})
 
 
 @torch.no_grad()

@@ -199,7 +199,7 @@ def test_hidden_states_that_overflow_end_the_training() -> None:
     with torch.no_grad():
         draws = overflowing().eval().draw(rows.x, 3, torch.Generator())
     assert not draws.f.isfinite().any()
-    with pytest.raises(DivergenceError, match="3 of 3 drawn networks gave values that are not finite"):
+    with pytest.raises(DivergenceError, match="3 of 3 drawn networks have outputs that are not finite"):
         predictive(draws, Gaussian(1))
 
 

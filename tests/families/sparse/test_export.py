@@ -81,7 +81,7 @@ def perceptron(*widths, activation=nn.ReLU):
 def test_weights_that_are_not_included_are_exactly_zero():
     model = sparse(perceptron(5, 4, 2), 0.5, 0).set_prediction("median")
     for _, layer in model.sparse_layers():
-        for weight in (layer.mean_weights()[0], layer.weight.drawn(layer.weight.mean, "median", None)):
+        for weight in (layer.mean_weights()[0], layer.weight.draw(layer.weight.mean, "median", None)):
             assert torch.equal(weight == 0.0, layer.weight.logit <= 0.0)
 
 

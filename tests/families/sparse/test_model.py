@@ -256,12 +256,12 @@ def test_the_summary_of_the_weights_has_the_moments_of_drawn_weights(name: str, 
     own, n = layer(name, multiplier=FLOW), 20_000
     assert own.multiplier is not None
     z, _ = own.multiplier(generator)
-    mean = own.weight.mean * own.act.along(z)
+    mean = own.weight.mean * own.act.align(z)
     m, v, _ = own.weight.moments(mean)
     e = own.multiplier.combine
-    drawn = torch.stack([own.act.matrix(own.weight.drawn(mean, "average", generator)) @ e for _ in range(n)]).double()
-    variance = own.act.matrix(v) @ e.square()
-    assert bool(((drawn.mean(0) - own.act.matrix(m) @ e).abs() < 5.0 * (variance / n).sqrt()).all())
+    drawn = torch.stack([own.act.to_matrix(own.weight.draw(mean, "average", generator)) @ e for _ in range(n)]).double()
+    variance = own.act.to_matrix(v) @ e.square()
+    assert bool(((drawn.mean(0) - own.act.to_matrix(m) @ e).abs() < 5.0 * (variance / n).sqrt()).all())
     fourth = ((drawn - drawn.mean(0)) ** 4).mean(0) - variance**2
     assert bool(((drawn.var(0) - variance).abs() < 5.0 * (fourth / n).sqrt() + 1e-6).all())
 
@@ -309,7 +309,7 @@ def test_a_single_layer_and_a_conversion_without_layers() -> None:
 
 def test_a_part_called_by_itself_or_twice_is_refused() -> None:
     own = network(3, 2)
-    with pytest.raises(DataError, match="called by itself"):
+    with pytest.raises(DataError, match="called outside the network"):
         own.module(torch.zeros(1, 3))
 
     class Twice(nn.Module):
@@ -333,7 +333,7 @@ def test_weights_in_two_places_are_refused(whole: bool) -> None:
         second = first
     second.weight = first.weight
     module = nn.Sequential(first, act, second, act, nn.Linear(3, 2))
-    with pytest.raises(DataError, match=r"the same weights are found as 0.weight and 2.weight; .*layer of its own"):
+    with pytest.raises(DataError, match=r"the weights 0.weight and 2.weight are shared; .*use separate layers"):
         bayesian(module)
     own = bayesian(module, lambda name, part: SpikeSlab(part) if name == "4" else None)
     assert own(torch.zeros(4, 3))[0].shape == (4, 2)
@@ -433,7 +433,7 @@ def test_what_a_sparse_network_refuses() -> None:
     with pytest.raises(DataError, match="predict_by='mean' was given"):
         SparseNetwork(network(2, 1), predict_by="mean")
     natural = Training(structure_optimizer="natural", epochs=1)
-    with pytest.raises(DataError, match=r"of a SparseNetwork, which has no Fisher information .*; use .*='adam'"):
+    with pytest.raises(DataError, match=r"for a SparseNetwork, which has no Fisher information .*; use .*='adam'"):
         fit(SparseNetwork(network(5, 1)), Gaussian(1), regression(2, 5, 60, 0), training=natural)
     with pytest.raises(DataError, match="built alike"):
         SparseNetwork(network(2, 1)).merge([SparseNetwork(network(3, 1))])

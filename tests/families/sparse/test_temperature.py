@@ -94,7 +94,7 @@ def test_what_is_no_temperature_is_refused(given: Any, message: str) -> None:
 def test_candidates_side_by_side_are_those_that_are_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for the noise of the draws, which comes from one stream for all: here it is the same for every row."""
     monkeypatch.setattr(
-        "fathomless.nn.sparse_layer._noisy",
+        "fathomless.nn.sparse_layer._add_noise",
         lambda mean, variance, noise: mean + 0.5 * variance.clamp_min(1e-12).sqrt() + 0.0 * noise,
     )
 

@@ -9,12 +9,12 @@ from torch.func import vmap
 
 from fathomless.families.baselines.laplace import linearised
 from fathomless.nn.architectures import Architecture
-from fathomless.nn.flat import FlatNetworks, flattened, unflattened
+from fathomless.nn.flat import FlatNetworks, flatten, unflatten
 from fathomless.nn.layers import WeightPrior, prior_scales
-from fathomless.nn.stateless import called
+from fathomless.nn.stateless import call_with
 from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
-from fathomless.posterior.structure import ListedPosterior, depth_structure
+from fathomless.posterior.structure import ListedPosterior, make_depth_posterior
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in
 
@@ -113,15 +113,15 @@ class DrawnNetworks(Resizable):
             return linearised(self.network, x, self.apart, self.doubted)
         if torch.is_grad_enabled():  # the products of FlatNetworks take no part in it
             each = torch.cat([p.reshape(-1) for p in self.network.parameters()]) + self.apart
-            found: Tensor = vmap(lambda own: called(self.network, own, x))(unflattened(self.network, each))
+            found: Tensor = vmap(lambda own: call_with(self.network, own, x))(unflatten(self.network, each))
             return found
         flat = FlatNetworks(self.network, len(self.apart))
-        flat.weights.copy_(flattened(self.network) + self.apart)
+        flat.weights.copy_(flatten(self.network) + self.apart)
         return torch.cat([flat(part) for part in x.split(_CHUNK)], 1)
 
     def structure(self) -> ListedPosterior:
         """Return the one depth."""
-        return depth_structure({self.depth: 1.0})
+        return make_depth_posterior({self.depth: 1.0})
 
     def prior_scale(self) -> Tensor:
         """Return s of every weight, (P,)."""

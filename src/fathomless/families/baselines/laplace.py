@@ -32,8 +32,8 @@ from torch.func import vjp, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.out_of_fold.heads import greatest_evidence, per_square
-from fathomless.nn.flat import flattened, refuse
-from fathomless.nn.stateless import called
+from fathomless.nn.flat import check_flattenable, flatten
+from fathomless.nn.stateless import call_with
 from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationScale
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
@@ -109,7 +109,7 @@ def laplace_posterior(
             f"Laplace's approximation was asked for with {type(likelihood).__name__} as likelihood; a noise with a "
             "scale, or classes, are allowed"
         )
-    refuse(network)
+    check_flattenable(network)
     count, size = len(rows) * doubted(likelihood), len(scale)
     wide = count < size
     if min(count, size) > _LARGEST or (wide and count * size > _NUMBERS):
@@ -139,7 +139,7 @@ def laplace_posterior(
         square, basis = torch.linalg.eigh(gram)
         point &= gram.diagonal() == 0.0
     square = square.clamp(min=0.0)
-    mode = flattened(network).double() / scale
+    mode = flatten(network).double() / scale
     fit = mode[~point].square().sum()  # weights that move only outputs without a posterior say nothing of α
 
     def evidence(log_alpha: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ def jacobian(network: nn.Module, x: Tensor) -> Tensor:
     own = dict(network.named_parameters())
 
     def f(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
-        output: Tensor = called(network, parameters, row[None])[0]
+        output: Tensor = call_with(network, parameters, row[None])[0]
         return output
 
     basis = torch.eye(network(x[:1]).shape[1], dtype=x.dtype, device=x.device)  # given, where jacrev writes its own

@@ -16,8 +16,8 @@ from fathomless.families.baselines.laplace import doubted, laplace_posterior
 from fathomless.families.baselines.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import calibrate
-from fathomless.nn.flat import flattened
-from fathomless.posterior.ensemble import members_of
+from fathomless.nn.flat import flatten
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
@@ -48,7 +48,7 @@ class DrawNetworks:
         """Draw the networks."""
         if not isinstance(table.train, Rows):
             raise DataError("a posterior around what is trained was asked for of a stream; it needs all rows at once")
-        for k, model in enumerate(members_of(fitted.model)):
+        for k, model in enumerate(list_members(fitted.model)):
             seed = fold_in(table.seed, "drawn", k)
             self.posterior(cast(DrawnNetworks, model), fitted.likelihood, table.train, seed)
         valid = table.valid
@@ -105,7 +105,7 @@ class AlongTrajectory:
         )
         generator = torch.Generator().manual_seed(fold_in(seed, "draws"))
         apart, stretch = self.draws(model, held, rows, points, generator)
-        model.take(apart - flattened(network), stretch=stretch)
+        model.take(apart - flatten(network), stretch=stretch)
 
 
 @dataclass(frozen=True)

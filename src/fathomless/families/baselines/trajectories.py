@@ -36,8 +36,8 @@ from torch.func import grad, vmap
 
 from fathomless.data.rows import Rows
 from fathomless.inference.mcmc.elliptical import elliptical_slice
-from fathomless.nn.flat import FlatNetworks, flattened, refuse, unflattened
-from fathomless.nn.stateless import called
+from fathomless.nn.flat import FlatNetworks, check_flattenable, flatten, unflatten
+from fathomless.nn.stateless import call_with
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.draws import normal, permutation, uniform
 from fathomless.system.errors import DivergenceError
@@ -57,7 +57,7 @@ def _objective(network: nn.Module, likelihood: Likelihood, scale: Tensor, count:
     """Return the mean of ℓ over rows as a function of weights (P,), inputs, targets, and how often each row counts."""
 
     def mean(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        log_p = likelihood.log_prob(called(network, unflattened(network, theta), x)[None], y)[0]
+        log_p = likelihood.log_prob(call_with(network, unflatten(network, theta), x)[None], y)[0]
         value: Tensor = 0.5 * (theta / scale).square().sum() / count - (weight * log_p).sum() / weight.sum()
         return value
 
@@ -90,7 +90,7 @@ def constant_rate(
     """
     generator = torch.Generator().manual_seed(seed)
     some = rows.take(permutation(len(rows), generator, rows.x.device)[:_ROWS])
-    mean, theta, weight = _objective(network, likelihood, scale, rows.count), flattened(network), _weight(some)
+    mean, theta, weight = _objective(network, likelihood, scale, rows.count), flatten(network), _weight(some)
 
     def of_row(x: Tensor, y: Tensor) -> Tensor:
         found: Tensor = grad(mean)(theta, x[None], y[None], torch.ones_like(theta[:1]))
@@ -145,7 +145,7 @@ def iterates(
         If the weights are not finite any more.
     """
     generator = torch.Generator().manual_seed(seed)
-    mean, theta = _objective(network, likelihood, scale, rows.count), flattened(network)
+    mean, theta = _objective(network, likelihood, scale, rows.count), flatten(network)
     slope, even = grad(mean), torch.ones_like(rows.x[:batch, 0])
     until = _weight(rows).double().cumsum(0)
     found = []
@@ -187,7 +187,7 @@ def subspace_draws(
     generator: torch.Generator,
 ) -> Tensor:
     """Draw weights (n, P) from the posterior in the plane of the first principal components of iterates (T, P)."""
-    refuse(network)
+    check_flattenable(network)
     mean = points.mean(0)
     axes = torch.linalg.svd(points - mean, full_matrices=False)[2][:dimensions]  # (D, P)
     scaled = axes / scale

@@ -14,7 +14,7 @@ from torch import Tensor
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Transition, coarser
-from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.likelihoods import Bernoulli, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
@@ -189,7 +189,7 @@ def counts(model: Model, steps: Sequence[int]) -> tuple[int, ...]:
     """
     if not steps or min(steps) < 1:
         raise DataError(f"steps={tuple(steps)} was given; whole numbers >= 1 are allowed, for instance (5, 10, 20, 40)")
-    first = members_of(model)[0]
+    first = list_members(model)[0]
     assert isinstance(first, ContinuousDepth)
     multiple = first.horizons if first.random_horizon else 1
     return tuple(sorted({multiple * max(1, round(count / multiple)) for count in steps}))

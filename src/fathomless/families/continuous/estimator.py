@@ -24,7 +24,7 @@ from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.networks import ContinuousDiagnostics, ContinuousNetworks
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.objective import log_predictive
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.model import Draws
 from fathomless.posterior.structure import ListedPosterior, with_errors
 from fathomless.system.rng import fold_in
@@ -51,7 +51,7 @@ class EffectiveDepth:
     def __call__(self, fitted: Fitted, table: Prepared) -> Fitted:
         """Measure the effective depth on rows of the training."""
         x = table.train.first.x[:_ROWS]
-        draws = max(1, self.draws // len(members_of(fitted.model)))
+        draws = max(1, self.draws // len(list_members(fitted.model)))
         layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(table.seed, "depth"))
         return replace(fitted, diagnostics=ContinuousDiagnostics(**vars(fitted.diagnostics), effective_depth=layers))
 
@@ -81,7 +81,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     def _networks(self) -> list[ContinuousDepth]:
         """Return the fitted network, or those of an ensemble."""
         require_fitted(self)
-        return cast(list[ContinuousDepth], members_of(self.model_))
+        return cast(list[ContinuousDepth], list_members(self.model_))
 
     def _describe(self) -> None:
         first, *_ = networks = self._networks()

@@ -292,7 +292,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             self._support = tuple(blueprint["support"])
         self.times = tuple(blueprint["times"]) if "times" in blueprint else None
 
-    def listed(self, count: int) -> dict[int, float]:
+    def list_structures(self, count: int) -> dict[int, float]:
         """Return k -> log prior of the `count` shortest horizons kδ; of a fixed one 0 -> 0."""
         if not self.random_horizon:
             return {0: 0.0}

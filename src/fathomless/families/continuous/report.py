@@ -19,7 +19,7 @@ from fathomless.families.continuous.estimator import ContinuousDepthClassifier, 
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.solve import follow, parted
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.system.draws import normal
 from fathomless.system.rng import as_generator
@@ -95,7 +95,7 @@ def _objective(estimator: Estimator, first: ContinuousDepth) -> str:
 
 
 def _networks(estimator: Estimator) -> list[ContinuousDepth]:
-    return [member for member in members_of(estimator.model_) if isinstance(member, ContinuousDepth)]
+    return [member for member in list_members(estimator.model_) if isinstance(member, ContinuousDepth)]
 
 
 # ------------------------------------------------------------------------------------------------- the paths

@@ -25,7 +25,7 @@ from fathomless.families.depth.law_fit import fitting
 from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
 from fathomless.families.depth.sampled import SampledDepth, States
 from fathomless.inference.out_of_fold.search import FIRST, Law
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
 from fathomless.posterior.laws import (
     DepthLaw,
@@ -74,7 +74,7 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
         self.kinds_ = [kind.to_json() for kind in told.kinds]
         self.sampling_ = {int(number): dict(record) for number, record in told.sampling.items()}
         one_law = found is not None and not self.kinds_
-        first = members_of(self.model_)[0] if one_law else self.model_
+        first = list_members(self.model_)[0] if one_law else self.model_
         self.structure_ = cast(ListedPosterior, first.structure())
         if found is not None:
             self.structure_ = with_errors(self.structure_, found)

@@ -31,9 +31,9 @@ from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.search import LogDensities, prior_of
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
-from fathomless.nn.flat import FlatNetworks, flattened
-from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, lacks
-from fathomless.posterior.ensemble import members_of
+from fathomless.nn.flat import FlatNetworks, flatten
+from fathomless.posterior.capabilities import HasLogJoint, ListedStructure, missing_capability
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics, StructureWeights
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
@@ -122,10 +122,10 @@ class Hamiltonian:
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)
-        members = members_of(fitted.model)
+        members = list_members(fitted.model)
         first = members[0]
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
-            raise lacks(first, HasLogJoint, "weights='hmc'", "use weights='map'")
+            raise missing_capability(first, HasLogJoint, "weights='hmc'", "use weights='map'")
         posterior = cast(ListedPosterior, first.structure())
         masses = _heaviest(dict(zip(map(int, posterior.names), posterior.probabilities, strict=True)))
         found = {}
@@ -183,7 +183,7 @@ class Hamiltonian:
         y = rows.y.to(x.dtype) if rows.y.is_floating_point() else rows.y
         observed = observation(likelihood, y, rows.weight)
         sampler = NetworkSampler(networks[0], x, observed, leapfrogs=self.options.leapfrogs, adapting=plan.first)
-        starts = [flattened(network) for network in networks]
+        starts = [flatten(network) for network in networks]
 
         def fingerprint() -> str:
             own = {**session.lasting, "seed": table.seed}
@@ -217,7 +217,7 @@ class Hamiltonian:
             likelihood = problem.task.likelihood(table.target)
             model = problem.networks._build_model(table.inputs, likelihood, table.seed, self._moving()).to(table.device)
         if not isinstance(model, HasLogJoint):
-            raise lacks(model, HasLogJoint, "weights='hmc'", "use weights='map'")
+            raise missing_capability(model, HasLogJoint, "weights='hmc'", "use weights='map'")
         largest = max(map(int, cast(ListedPosterior, model.structure()).names))
         networks = FlatNetworks(model.network(largest), own.chains)
         x = rows.x.to(self._moving())

@@ -39,8 +39,8 @@ from fathomless.families.depth.parts import (
 from fathomless.nn.architectures import make_identity
 from fathomless.nn.bayesian import sparse_layers, with_weights
 from fathomless.nn.layers import BayesianLayer, WeightPrior
-from fathomless.nn.sparse_layer import nested_draws
-from fathomless.nn.stacked import alike_linear, stack, unstack
+from fathomless.nn.sparse_layer import draw_nested
+from fathomless.nn.stacked import select_stackable, stack, unstack
 from fathomless.posterior.capabilities import (
     Growing,
     HasLogJoint,
@@ -61,7 +61,7 @@ from fathomless.posterior.laws import (
     depth_terms,
 )
 from fathomless.posterior.model import Draws, Model
-from fathomless.posterior.structure import ListedPosterior, depth_structure
+from fathomless.posterior.structure import ListedPosterior, make_depth_posterior
 from fathomless.system.errors import ConvergenceWarning, DataError, DepthError
 from fathomless.system.rng import building, fold_in
 
@@ -186,7 +186,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
         sparse = [] if self.training else self._sparse_layers
         alone = n > 1 and self._drawn_heads_alone and not self.training
         hidden = self._hidden(x) if alone else None  # once for all draws of the heads
-        passes, sets, sampled = nested_draws(lambda: self._evaluate(x, generator, hidden), n, sparse, generator)
+        passes, sets, sampled = draw_nested(lambda: self._evaluate(x, generator, hidden), n, sparse, generator)
         f = torch.cat([f for f, _ in passes]) if n > 1 else passes[0][0]  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
             f = f.float()
@@ -211,7 +211,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
 
     def structure(self) -> ListedPosterior:
         """Return the posterior over depth."""
-        return depth_structure(self.depth_posterior())
+        return make_depth_posterior(self.depth_posterior())
 
     def grow(self, limit: int | None = None) -> int:
         """Follow the support of q: create layers, put layers outside it to rest, wake layers that return.
@@ -308,7 +308,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
         )
         return whole
 
-    def listed(self, count: int) -> dict[int, float]:
+    def list_structures(self, count: int) -> dict[int, float]:
         """Return depth -> log prior of the `count` shallowest depths, as far as `max_depth` and the prior allow."""
         if self.max_depth is not None:
             count = min(count, self.max_depth - self.min_depth + 1)
@@ -566,7 +566,7 @@ class UnboundedDepth(Growing, NaturalGradient, ListedStructure, LinearHeads, Joi
         unfreeze(self, self._frozen)
         self._frozen = freeze([("layers", self.layers), ("heads", self.heads)], [part for _, part in self._parts])
         self._layers_in_use, self._heads_in_use, self._depths_in_use = layers, heads, depths
-        self._linear_heads = alike_linear([head for _, head in heads])
+        self._linear_heads = select_stackable([head for _, head in heads])
         self._bayesian = [name for name, part in self._parts if isinstance(part, BayesianLayer)]
         self._drawn_heads_alone = all(name.startswith("heads.") for name in self._bayesian)
         self._sparse_layers = [layer for _, part in self._parts for _, layer in sparse_layers(part)]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fathomless.nn.flat import FlatNetworks
 from fathomless.posterior.capabilities import Resizable
 from fathomless.posterior.model import Draws
-from fathomless.posterior.structure import ListedPosterior, depth_structure
+from fathomless.posterior.structure import ListedPosterior, make_depth_posterior
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building
 
@@ -108,7 +108,7 @@ class SampledDepth(Resizable):
 
     def structure(self) -> ListedPosterior:
         """Return the weights of the depths."""
-        return depth_structure(self.depth_posterior())
+        return make_depth_posterior(self.depth_posterior())
 
     def depth_posterior(self) -> dict[int, float]:
         """Return the weight of every depth."""

@@ -22,9 +22,9 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fathomless.nn.flat import flattened, refuse, unflattened
+from fathomless.nn.flat import check_flattenable, flatten, unflatten
 from fathomless.nn.layers import WeightPrior, prior_scales
-from fathomless.nn.stateless import called
+from fathomless.nn.stateless import call_with
 from fathomless.system import checks
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
@@ -188,8 +188,8 @@ class FlatModule:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        refuse(module)
-        self.module, self.start = module.eval(), flattened(module)
+        check_flattenable(module)
+        self.module, self.start = module.eval(), flatten(module)
 
     @property
     def size(self) -> int:
@@ -211,7 +211,7 @@ class FlatModule:
         """Evaluate networks; shapes as of :class:`FlatNetwork`."""
         rows = x if x.ndim == 3 else [x] * len(w)
         return torch.stack(
-            [called(self.module, unflattened(self.module, own), part) for own, part in zip(w, rows, strict=True)]
+            [call_with(self.module, unflatten(self.module, own), part) for own, part in zip(w, rows, strict=True)]
         )
 
     def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -22,7 +22,7 @@ from fathomless.families.manifold.sampling import sample_latent, stands_still
 from fathomless.families.manifold.stages import Begin, StagedRun, run_stages
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
-from fathomless.nn.flat import flattened
+from fathomless.nn.flat import flatten
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system import memory
 from fathomless.system.errors import DataError
@@ -136,7 +136,7 @@ class ManifoldStages:
         found = []
         for k in range(math.ceil(self.recipe.candidates / self.recipe.snapshots)):
             with building(fold_in(table.seed, "network", k)):
-                found.append(flattened(self.architecture(table.inputs, outputs)))
+                found.append(flatten(self.architecture(table.inputs, outputs)))
         return torch.stack(found)
 
     def _run(self, plan: Mapping[str, Begin], table: Prepared, session: Session) -> StagedRun:

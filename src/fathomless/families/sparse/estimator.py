@@ -24,7 +24,7 @@ from fathomless.families.sparse.temperature import AtChosenTemperature, Choice
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.training import adam_travel
 from fathomless.nn.spike_slab import SlabStart
-from fathomless.posterior.ensemble import Ensemble, members_of
+from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 
@@ -50,7 +50,7 @@ class Unconverged:
     def _texts(self, fitted: Fitted) -> Iterator[str]:
         if self.posterior in ("slab", "mnf"):
             return
-        members = cast(list[SparseNetwork], members_of(fitted.model))
+        members = cast(list[SparseNetwork], list_members(fitted.model))
         empty = [row.layer for member in members for row in inclusion_table(member) if row.kept == 0]
         if empty:
             told = fitted.diagnostics
@@ -121,7 +121,7 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
 
     def _members(self) -> list[SparseNetwork]:
         """Return the fitted network, or those of an ensemble of restarts."""
-        return cast(list[SparseNetwork], members_of(self.model_))
+        return cast(list[SparseNetwork], list_members(self.model_))
 
     def _describe(self) -> None:
         self.structure_ = self.model_.structure()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fathomless.nn.bayesian import sparse_layers
 from fathomless.nn.layers import BayesianLayer
-from fathomless.nn.sparse_layer import SpikeSlab, nested_draws
+from fathomless.nn.sparse_layer import SpikeSlab, draw_nested
 from fathomless.posterior.capabilities import HasStructureLaw, Mergeable
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.structure import InclusionPosterior, InclusionRow
@@ -78,7 +78,7 @@ class SparseNetwork(HasStructureLaw, Mergeable):
         """
         n = n if self.stochastic or self.training else 1
         layers = [] if self.training else [layer for _, layer in self.sparse_layers()]
-        passes, structures, sampled = nested_draws(lambda: self.network(x, generator), n, layers, generator)
+        passes, structures, sampled = draw_nested(lambda: self.network(x, generator), n, layers, generator)
         f = torch.stack([output for output, _ in passes])  # (S, B, K)
         if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
             f = f.float()

@@ -11,7 +11,7 @@ from torch import nn
 from fathomless.estimators.networks import Networks
 from fathomless.families.sparse.model import InputSkip, SparseNetwork
 from fathomless.families.sparse.options import SparseOptions, temperatures
-from fathomless.nn.architectures import activation
+from fathomless.nn.architectures import make_activation
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
@@ -86,14 +86,14 @@ class SparseNetworks(SparseOptions, Networks):
         if callable(self.architecture):
             found: nn.Module = checks.check_returned("architecture", self.architecture(inputs, outputs), nn.Module)
             return found
-        between, widths = activation(self.activation), [self.width] * self.depth
+        between, widths = make_activation(self.activation), [self.width] * self.depth
         match self.architecture:
             case "skip":
                 network: nn.Module = InputSkip(inputs, widths, outputs, between)
             case "mlp":
                 sizes = [inputs, *widths, outputs]
                 linear = [nn.Linear(a, b) for a, b in pairwise(sizes)]
-                parts = [part for layer in linear for part in (layer, activation(self.activation))]
+                parts = [part for layer in linear for part in (layer, make_activation(self.activation))]
                 network = nn.Sequential(*parts[:-1])
             case _:
                 raise DataError(

@@ -10,7 +10,7 @@ from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.paths import active_paths
 from fathomless.families.sparse.temperature import Candidate
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.ensemble import list_members
 from fathomless.system.errors import DataError
 
 __all__ = ["page"]
@@ -21,7 +21,7 @@ _EDGES = 400  # weights that a picture of a network can show
 def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSection:
     """Return how many weights of each layer are included, which columns are used, and the paths between."""
     model = estimator.model_
-    member = cast(SparseNetwork, members_of(model)[0])
+    member = cast(SparseNetwork, list_members(model)[0])
     rows = [
         (
             row.layer,

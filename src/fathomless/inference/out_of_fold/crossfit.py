@@ -22,8 +22,8 @@ from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.capabilities import JointlyTrainable, lacks
-from fathomless.posterior.ensemble import Ensemble, check_apart
+from fathomless.posterior.capabilities import JointlyTrainable, missing_capability
+from fathomless.posterior.ensemble import Ensemble, check_no_shared_parameters
 from fathomless.posterior.likelihoods import HasWidth, Likelihood
 from fathomless.posterior.mixtures import Classes, Component, concatenate_rows
 from fathomless.posterior.model import Model
@@ -82,10 +82,10 @@ class StackedLikelihood(Likelihood, HasWidth):
             return Classes(torch.cat(classes, 1))
         return concatenate_rows([one for one in each if isinstance(one, Component)])
 
-    def wider(self, factor: float) -> "StackedLikelihood":
+    def widen(self, factor: float) -> "StackedLikelihood":
         """Return a copy whose members are all wider, if they can be."""
         each = [self.member(i) for i in range(self.count)]
-        return StackedLikelihood([one.wider(factor) if isinstance(one, HasWidth) else one for one in each])
+        return StackedLikelihood([one.widen(factor) if isinstance(one, HasWidth) else one for one in each])
 
     @torch.no_grad()
     def member(self, i: int) -> Likelihood:
@@ -309,10 +309,10 @@ def _as_one(
 ) -> tuple[Fitted, OutOfFold]:
     """Fit networks side by side."""
     models = [model for model, _ in starts]
-    check_apart(models)
+    check_no_shared_parameters(models)
     first = models[0]
     if not isinstance(first, JointlyTrainable):
-        raise lacks(first, JointlyTrainable, f"training {len(models)} networks as one", "set cv=1")
+        raise missing_capability(first, JointlyTrainable, f"training {len(models)} networks as one", "set cv=1")
     each = sum(p.numel() * p.element_size() for p in first.parameters())
     memory.require(
         6.0 * len(models) * each,  # as they are, and together: weights, gradients, two moments and the best state

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from fathomless.data.rows import Rows, Stream
 from fathomless.inference.runs.distributed import ranks
 from fathomless.nn.gaussian_head import GaussianHead
-from fathomless.posterior.capabilities import LinearHeads, lacks
-from fathomless.posterior.ensemble import members_of
+from fathomless.posterior.capabilities import LinearHeads, missing_capability
+from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.likelihoods import Categorical, Laplace, Likelihood, LocationScale, StudentT
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import ListedPosterior
@@ -273,7 +273,7 @@ def with_posterior(model: Model, likelihood: Likelihood, rows: Rows | Stream, ki
 
 def as_points(model: Model) -> None:
     """Give a network, or all of an ensemble, the means of its normal heads in place of them."""
-    for one in members_of(model):
+    for one in list_members(model):
         if isinstance(one, LinearHeads) and any(isinstance(part, GaussianHead) for part in one.modules()):
             heads = one.heads_in_use()
             one.replace_heads({k: head.mean_map() for k, head in heads.items() if isinstance(head, GaussianHead)})
@@ -299,7 +299,7 @@ def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> 
         and for "conjugate" a likelihood under which the posterior has no mean in closed form.
     """
     if not isinstance(model, LinearHeads):
-        raise lacks(model, LinearHeads, f"last_layer={kind!r}", "set last_layer='point'")
+        raise missing_capability(model, LinearHeads, f"last_layer={kind!r}", "set last_layer='point'")
     found = model.heads_in_use()
     linear = {number: head for number, head in found.items() if type(head) is nn.Linear and head.bias is not None}
     if len(linear) < len(found):

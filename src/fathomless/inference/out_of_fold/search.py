@@ -146,7 +146,7 @@ def _widened(
 
     best, factor = total(each), _WIDER
     while factor <= _WIDEST:
-        law = likelihood.wider(factor)
+        law = likelihood.widen(factor)
         wider = [_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in parts]
         if (found := total(wider)) <= best:
             break
@@ -313,7 +313,7 @@ class StructureSearch:
         deepest = size - 1
         self.edge, error = stacking.marginal_gain(found.log_density, log_prior, found.weight, 2 * deepest // 3 + 1)
         if self.edge > max(self.worth, 2.0 * error) and size >= self.widest:
-            reach = len(model.listed(math.ceil(1.5 * deepest) + 1))
+            reach = len(model.list_structures(math.ceil(1.5 * deepest) + 1))
             if reach > size and self._lengthen():
                 _ask_for_memory(model, reach / size)
                 self.grown, self.widest, self.low = self.grown + 1, reach, None
@@ -388,13 +388,13 @@ class StructureSearch:
         return True
 
     def _even(self, model: ListedStructure, count: int, *, only: bool = False) -> int:
-        numbers = model.listed(count)
+        numbers = model.list_structures(count)
         return model.weigh({number: 1.0 / len(numbers) for number in numbers}, only=only)
 
 
 def prior_of(model: ListedStructure, numbers: Sequence[int]) -> Tensor:
     """Return the log prior of some structures, (L,)."""
-    listed = model.listed(numbers[-1] + 1)
+    listed = model.list_structures(numbers[-1] + 1)
     return torch.tensor([listed[number] for number in numbers], dtype=torch.float64, device="cpu")
 
 

@@ -15,7 +15,7 @@ from fathomless.inference.out_of_fold.search import LogDensities, StructureSearc
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.driver import ResumableRun
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.capabilities import HasStructureLaw, blueprint_of, rebuild
+from fathomless.posterior.capabilities import HasStructureLaw, get_blueprint, rebuild
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, Diagnostics
 from fathomless.posterior.likelihoods import Categorical, Likelihood
 from fathomless.posterior.model import Model
@@ -54,7 +54,7 @@ class Best:
         if not math.isfinite(score) or (self.score is not None and score <= self.score):
             self.since += 1
             return
-        self.score, self.epoch, self.since, self.blueprint = score, epoch, 0, blueprint_of(model)
+        self.score, self.epoch, self.since, self.blueprint = score, epoch, 0, get_blueprint(model)
         self.state = {
             f"{prefix}/{name}": value.clone()
             for prefix, module in (("model", model), ("likelihood", likelihood))
@@ -237,7 +237,7 @@ class Run(ResumableRun):
             "epoch": self.epoch,
             "step": self.step,
             "history": self.history,
-            "layout": blueprint_of(self.model),
+            "layout": get_blueprint(self.model),
             "best": self.best.to_json(),
             **({} if self.search is None else {"looks": self.search.to_json(), "stop": self.stop}),
         }

@@ -36,7 +36,7 @@ from fathomless.inference.variational.objective import elbo, log_predictive
 from fathomless.inference.variational.padded import PaddedRows, refuse_buffers, refuse_shapes, refuse_unlike
 from fathomless.inference.variational.svi import calibrate
 from fathomless.inference.variational.training import Training, schedule
-from fathomless.posterior.capabilities import Growing, Mergeable, blueprint_of, lacks, rebuild
+from fathomless.posterior.capabilities import Growing, Mergeable, get_blueprint, missing_capability, rebuild
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.posterior.structure import Structure
@@ -147,7 +147,9 @@ class BatchedRuns(ResumableRun):
             member.model.train()
         first = live[0].model
         if not isinstance(first, Mergeable):
-            raise lacks(first, Mergeable, "a training side by side", "fit its networks one by one (n_restarts=1)")
+            raise missing_capability(
+                first, Mergeable, "a training side by side", "fit its networks one by one (n_restarts=1)"
+            )
         self.pair = _Pair(first.merge([member.model for member in live[1:]]), live[0].likelihood).train()
         refuse_buffers(self.pair)
         parts = [member.parts() for member in live]
@@ -212,12 +214,12 @@ class BatchedRuns(ResumableRun):
             return
         for k, i in enumerate(self.active):
             model = self.members[i].model
-            before = blueprint_of(model)
+            before = get_blueprint(model)
             for name, p in structure_parameters(model).items():  # scalars
                 p.fill_(values[f"model.{name}"][k])
             if isinstance(model, Growing):
                 model.grow()
-            changed = changed or blueprint_of(model) != before
+            changed = changed or get_blueprint(model) != before
             for name, p in structure_parameters(model).items():  # a law may hold its parameters above a lower bound
                 if f"model.{name}" in values:
                     self.state["value"][f"model.{name}"][k] = p
@@ -238,7 +240,7 @@ class BatchedRuns(ResumableRun):
         """Return the rest of the state as plain JSON."""
         members = [
             {
-                "layout": blueprint_of(m.model),
+                "layout": get_blueprint(m.model),
                 "history": m.history,
                 "epoch": m.epoch,
                 "stop": m.stop,

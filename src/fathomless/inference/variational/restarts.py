@@ -13,7 +13,7 @@ from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.batched import BatchedRuns, fit_batched
 from fathomless.inference.variational.svi import calibrate
 from fathomless.inference.variational.training import Training
-from fathomless.posterior.ensemble import Ensemble, check_apart
+from fathomless.posterior.ensemble import Ensemble, check_no_shared_parameters
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
 from fathomless.system import checks
@@ -62,7 +62,7 @@ def restarted(
     checks.choice("combine", combine, ("best", "average"))
     if not isinstance(train, Rows):
         raise DataError(f"n_restarts={len(starts)} was given with data that are read in parts; set it to 1")
-    check_apart([model for model, _ in starts])
+    check_no_shared_parameters([model for model, _ in starts])
     every = fit_batched(
         [model for model, _ in starts],
         [likelihood for _, likelihood in starts],

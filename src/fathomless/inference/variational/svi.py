@@ -36,8 +36,8 @@ from fathomless.posterior.capabilities import (
     HasStructureLaw,
     ListedStructure,
     NaturalGradient,
-    blueprint_of,
-    lacks,
+    get_blueprint,
+    missing_capability,
 )
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Draws, Model
@@ -183,15 +183,19 @@ def _refuse(run: Run, train: Data, valid: Rows | StackedRows | None) -> None:
     """Refuse options that the family has not what is needed for, and laws that would be moved as weights are."""
     t, model = run.training, run.model
     if run.search is not None and not isinstance(model, ListedStructure):
-        raise lacks(model, ListedStructure, "a posterior over structure from held-out rows", "use the evidence bound")
+        raise missing_capability(
+            model, ListedStructure, "a posterior over structure from held-out rows", "use the evidence bound"
+        )
     if run.search is not None and (valid is None or not len(valid)):
         raise DataError("a posterior over structure from held-out rows was asked for, and no rows are held out")
     if isinstance(train, StackedRows) and run.ranks.count > 1:
         raise DataError(f"{len(train.index)} networks side by side were asked of {run.ranks.count} processes; use one")
     if t.structure_optimizer == "natural" and not isinstance(model, NaturalGradient):
-        raise lacks(model, NaturalGradient, "structure_optimizer='natural'", "use structure_optimizer='adam'")
+        raise missing_capability(
+            model, NaturalGradient, "structure_optimizer='natural'", "use structure_optimizer='adam'"
+        )
     if t.precondition and not isinstance(model, Growing):
-        raise lacks(model, Growing, "precondition=True", "leave it out")
+        raise missing_capability(model, Growing, "precondition=True", "leave it out")
     if not isinstance(model, HasStructureLaw):
         inside = [name for name, part in model.named_modules() if isinstance(part, HasStructureLaw)]
         if inside:
@@ -363,7 +367,7 @@ def _compare(run: Run, *data: Data, whole: bool = True, plain: Any = None) -> No
         return
     compared = ("model/", "likelihood/", "generator/")
     tensors = {name: value for name, value in run.tensors().items() if whole and name.startswith(compared)}
-    known = [blueprint_of(run.model), plain]
+    known = [get_blueprint(run.model), plain]
     for i, rows in enumerate(data):
         some = rows.first.take(slice(0, 256))
         tensors |= {f"{i}/x": some.x, f"{i}/y": some.y}
@@ -519,7 +523,7 @@ def _look(run: Run, valid: Rows | StackedRows) -> dict[str, float]:
     if run.best.score is not None:
         search.pace(value, run.best.score, found.count, run.epoch)
     row = {"validation_log_likelihood": value}
-    if len(model.listed(2)) > 1:
+    if len(model.list_structures(2)) > 1:
         row[f"mean_{model.structure().kind}"] = math.fsum(number * mass for number, mass in search.q.items())
     moved = search.due(run.epoch)
     if moved and run.epoch == search.explored:

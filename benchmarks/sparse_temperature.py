@@ -31,7 +31,7 @@ from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES
 from fathomless.families.sparse.temperature import compared
 from fathomless.inference.out_of_fold.crossfit import predict_held_out
-from fathomless.inference.out_of_fold.noise import density
+from fathomless.inference.out_of_fold.noise import mixture_log_density
 from fathomless.system.errors import ConvergenceWarning
 from tables import halves
 
@@ -120,7 +120,7 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
             likelihood = noise(seen[i], fits[i].likelihood)
             for what, networks in (("kept", fits), ("all rows", whole)):
                 with torch.no_grad():
-                    value = density(
+                    value = mixture_log_density(
                         predict_held_out(networks[i].model, test, seed, own.weight_draws), likelihood
                     ).mean()
                 found[f"{share:.0%} held out, {rule}, {what}"] = TEMPERATURES[i], float(value) - unit

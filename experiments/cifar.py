@@ -325,7 +325,7 @@ def train(
         training=chosen.training,
         seed=fold_in(seed, "training"),
         callbacks=callbacks,
-        resume=None if keeper is None else keeper.found(),
+        resume=None if keeper is None else keeper.load(),
     )
 
 

@@ -21,7 +21,7 @@ from fathomless.data.datasets import spiral
 from fathomless.data.rows import Rows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.runs.run import Fitted
-from fathomless.inference.variational.batched import BatchedRuns, densities, fit_batched
+from fathomless.inference.variational.batched import BatchedRuns, fit_batched, log_densities
 from fathomless.inference.variational.padded import PaddedRows
 from fathomless.inference.variational.training import Training
 from fathomless.nn.architectures import MLP
@@ -204,7 +204,7 @@ class _Watch:
             return
         right = []
         for stack in (self.valid, self.test):
-            density = densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the class that is right
+            density = log_densities(runs, stack.take(runs.active, slice(None)))  # (F, N), of the class that is right
             density = density.reshape(-1, self.number, density.shape[1]).logsumexp(1) - math.log(self.number)
             right += [(density > math.log(0.5)).double().mean(1).tolist(), density.double().mean(1).tolist()]
         for i, *scores in zip(runs.active[:: self.number], *right, strict=True):

@@ -21,7 +21,7 @@ from fathomless.app.page.report import Page, _next_steps, render
 from fathomless.estimators.evaluation import evaluate
 from fathomless.estimators.findings import Finding
 from fathomless.nn.architectures import MLP
-from fathomless.plots.page import measured, number
+from fathomless.plots.page import format_with_error, number
 from fathomless.system.errors import ConvergenceWarning
 from html_tree import Tree
 
@@ -277,7 +277,7 @@ def test_a_number_is_written_to_its_digits(value, digits):
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
 def test_a_value_and_its_error_end_at_the_same_digit(value, error):
-    shown, spread = measured(value, error)
+    shown, spread = format_with_error(value, error)
     if error <= 1e-9 * abs(value):  # what rounding leaves of 0
         assert (shown, spread) == (number(value), "")
     elif "×" not in shown + spread and max(abs(value), error) >= 1e-3:
@@ -305,7 +305,7 @@ def test_scores_stand_beside_those_of_a_constant_prediction(any_page, any_html):
         for evaluation in any_page.evaluations:
             for score in (evaluation.scores.get(name), evaluation.baseline.get(name)):
                 if score is not None and score.error:
-                    shown = "".join(measured(scale * score.value, scale * score.error))
+                    shown = "".join(format_with_error(scale * score.value, scale * score.error))
                     assert any(row.startswith(start) and shown in row for row in rows)
 
 

@@ -25,7 +25,7 @@ from fathomless.estimators.options import (
 )
 from fathomless.estimators.values import Restarts
 from fathomless.families import registry
-from fathomless.inference.out_of_fold.heads import as_points
+from fathomless.inference.out_of_fold.heads import replace_heads_by_means
 from fathomless.inference.runs.run import structure_parameters
 from fathomless.inference.variational.batched import fit_batched
 from fathomless.inference.variational.svi import fit
@@ -61,7 +61,7 @@ def refused(case: Case, training: Training, capability: type) -> None:
 def test_stackable_models_are_trained_side_by_side_and_others_refused(case: Case) -> None:
     """Of what is trained side by side every member has a finite history of its own."""
     model, likelihood = parts(case)
-    as_points(model)  # heads are trained before they have a posterior
+    replace_heads_by_means(model)  # heads are trained before they have a posterior
     models, likelihoods = ([copy.deepcopy(part) for _ in range(2)] for part in (model, likelihood))
     before = state(*models, *likelihoods)
     if isinstance(model, Mergeable):

@@ -107,7 +107,7 @@ def test_a_training_by_batches_resumes_to_the_same_bytes(make: Callable[[], Any]
     torch.manual_seed(0)
     whole = fitted(make(), list(loader(20)), callbacks=[keep])
     torch.manual_seed(1)
-    resumed = fitted(make(), list(loader(20)), resume=Checkpoint(tmp_path / "1").found())
+    resumed = fitted(make(), list(loader(20)), resume=Checkpoint(tmp_path / "1").load())
     assert state(resumed) == state(whole)
     assert json.dumps(resumed.history) == json.dumps(whole.history)
 
@@ -143,7 +143,7 @@ def test_held_out_batches_are_held_out_rows() -> None:
 
 def test_what_does_not_follow_from_the_seed_is_told() -> None:
     stream = random.Random(0)
-    with pytest.warns(DataWarning, match=r"DataLoader began with different batches.*not end in the same bytes"):
+    with pytest.warns(DataWarning, match=r"DataLoader began with different batches.*not be bit-identical"):
         fitted(DataLoader(Augmented(stream.random), batch_size=25), training=Training(epochs=1))
 
 

@@ -12,7 +12,7 @@ from fathomless import Folds, Restarts, UnboundedDepthClassifier, UnboundedDepth
 from fathomless.data import streams
 from fathomless.families.depth import deploy
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.inference.out_of_fold.heads import as_points, doubt_about_heads
+from fathomless.inference.out_of_fold.heads import head_variance, replace_heads_by_means
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.likelihoods import LearnedNoise, LocationScale
@@ -75,7 +75,7 @@ def test_head_variance_is_not_counted_twice(members: int) -> None:
     point, doubtful = (regressor(**options, last_layer=head).fit(X, y) for head in ("point", "laplace"))
     x = torch.as_tensor(point._predictors(point.schema_, X), dtype=point.model_.dtype)
     unseen = [point.held_out_] if doubtful.fold_ is None else [doubtful.fold_[0] == k for k in range(members)]
-    each = [doubt_about_heads(m, x[rows]).mean().item() for m, rows in zip(networks(doubtful), unseen, strict=True)]
+    each = [head_variance(m, x[rows]).mean().item() for m, rows in zip(networks(doubtful), unseen, strict=True)]
     noise, before = (of_one_network(fitted) ** 2 for fitted in (doubtful, point))
     doubt = float(np.mean(each))
     assert doubt > 0.1 * before  # else this says nothing
@@ -87,7 +87,7 @@ def test_means_are_those_of_the_trained_heads() -> None:
     X, y = problem(100)
     fitted = regressor(weight_draws=256).fit(X, y)
     points = copy.deepcopy(fitted)
-    as_points(points.model_)
+    replace_heads_by_means(points.model_)
     mean, std = fitted.predict(X, return_std=True)
     plain, narrow = points.predict(X, return_std=True)
     np.testing.assert_allclose(mean, plain, atol=5.0 * float(std.max()) / 16.0)
@@ -198,7 +198,7 @@ def test_exports_have_the_means() -> None:
     fitted = regressor(cv=1, precision="float64").fit(X, y)
     (model,) = networks(fitted)
     points = copy.deepcopy(model)
-    as_points(points)
+    replace_heads_by_means(points)
     x = torch.as_tensor(fitted._predictors(fitted.schema_, X))
     for depth, f in zip(model.depth_posterior(), points.draw(x).f, strict=True):
         assert torch.allclose(deploy.point_depth(model, depth)(x), f)

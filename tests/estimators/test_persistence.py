@@ -145,7 +145,7 @@ def test_a_warm_start_does_not_take_the_checkpoint_of_the_fit_before_for_its_own
     X, y = problem()
     plain = regressor(warm_start=True).fit(X, y)
     kept = regressor(warm_start=True, checkpoint=tmp_path / "c").fit(X, y)
-    with pytest.raises(DataError, match="belongs to a fit of other data or other options"):
+    with pytest.raises(DataError, match="belongs to a fit with other data or other options"):
         kept.fit(X, y)
     kept.set_params(checkpoint=tmp_path / "d").fit(X, y)
     np.testing.assert_array_equal(kept.predict(X), plain.fit(X, y).predict(X))
@@ -157,7 +157,7 @@ def test_a_checkpoint_of_another_fit_is_refused(change: str, tmp_path: Path) -> 
     regressor(checkpoint=tmp_path).fit(X, y)
     seed = np.random.RandomState(1) if change == "seed" else 0
     other = regressor(checkpoint=tmp_path, width=9 if change == "options" else 8, random_state=seed)
-    with pytest.raises(DataError, match="belongs to a fit of other data or other options; give another folder"):
+    with pytest.raises(DataError, match="belongs to a fit with other data or other options; give another folder"):
         other.fit(X + (change == "data"), y)
 
 

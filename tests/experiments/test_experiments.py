@@ -343,7 +343,7 @@ def test_an_interrupted_part_goes_on_from_its_checkpoint(
         return train(*given, stop_at=1)
 
     def followed(*given: Any) -> Any:
-        epochs.append(given[-1].found()[1]["epoch"])
+        epochs.append(given[-1].load()[1]["epoch"])
         return train(*given)
 
     monkeypatch.setattr(cifar, "train", interrupted)

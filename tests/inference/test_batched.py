@@ -22,7 +22,7 @@ from fathomless.estimators.variational import fit_together
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.registry import load
 from fathomless.inference.runs.callbacks import Checkpoint
-from fathomless.inference.variational.batched import BatchedRuns, densities, fit_batched
+from fathomless.inference.variational.batched import BatchedRuns, fit_batched, log_densities
 from fathomless.inference.variational.objective import log_predictive
 from fathomless.inference.variational.padded import PaddedRows
 from fathomless.inference.variational.svi import fit
@@ -182,7 +182,7 @@ def test_a_killed_set_of_trainings_goes_on_to_the_same_bytes(tmp_path: Path) -> 
         with contextlib.suppress(PausedError):
             fit_batched(start(), [Categorical(2)] * F, train, valid, training=training, callbacks=[halt, keeper])
         again = start()
-        start_at = keeper.found()
+        start_at = keeper.load()
         runs = state_of(fit_batched, again, [Categorical(2)] * F, train, valid, training=training, resume=start_at)
         assert runs.history == unbroken.history
         assert [m.history for m in runs.members] == [m.history for m in unbroken.members]
@@ -212,7 +212,7 @@ def test_densities_are_those_of_the_members() -> None:
     models = [network(i) for i in range(F)]
 
     def look(runs: BatchedRuns) -> None:
-        found.append(densities(runs, PaddedRows.of("test", train, F).take(runs.active, slice(None))))
+        found.append(log_densities(runs, PaddedRows.of("test", train, F).take(runs.active, slice(None))))
 
     fit_batched(models, [Categorical(2)] * F, train, training=replace(SHORT, epochs=2), callbacks=[look])
     for model, own, seen in zip(models, train, found[-1], strict=True):
@@ -231,13 +231,13 @@ def test_drawn_weights_go_side_by_side() -> None:
     [
         ({"models": [network(0), network(1, min_depth=0)]}, "differ in more than seeds"),
         ({"models": [network(0), network(1, StickBreaking(1.0))]}, "differ in more than seeds"),
-        ({"train": [rows(0), rows(1, n=50)]}, "equally many"),
+        ({"train": [rows(0), rows(1, n=50)]}, "sets of equal size"),
         ({"train": [rows(0)]}, "2 models and 1 sets"),
-        ({"train": [rows(0), rows(1, weighted=True)]}, "weights for all"),
+        ({"train": [rows(0), rows(1, weighted=True)]}, "sample weights in all"),
         ({"likelihoods": [Categorical(2)]}, "1 likelihoods"),
         ({"likelihoods": [Categorical(2), Categorical(3)]}, "likelihoods differ"),
         ({"seeds": [1]}, "1 seeds"),
-        ({"training": [SHORT, replace(SHORT, epochs=3)]}, "differ in more than"),
+        ({"training": [SHORT, replace(SHORT, epochs=3)]}, "differ in options other than"),
         ({"training": replace(SHORT, optimizer="sgd")}, "optimizer='sgd'"),
         ({"training": replace(SHORT, structure_optimizer="natural")}, "structure_optimizer"),
         ({"training": replace(SHORT, max_growth=1)}, "max_growth"),
@@ -361,7 +361,7 @@ def test_estimators_that_are_fitted_together_are_those_that_are_fitted_alone() -
 def test_tables_that_differ_in_size_are_not_fitted_together() -> None:
     X, y = load_diabetes(return_X_y=True)
     models = [quick(UnboundedDepthRegressor) for _ in range(2)]
-    with pytest.raises(DataError, match="equally many"):
+    with pytest.raises(DataError, match="sets of equal size"):
         fit_together(models, [(X, y), (X[:300], y[:300])])
     with pytest.raises(DataError, match="2 estimators and 1 tables"):
         fit_together(models, [(X, y)])

@@ -137,7 +137,7 @@ def test_a_paused_fit_leaves_the_estimator_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(PausedError):
         estimator.fit(X, Y)
     assert vars(estimator) == before
-    assert not Checkpoint(tmp_path).found()
+    assert not Checkpoint(tmp_path).load()
 
 
 # ----------------------------------------------------------------------------------------------- history

@@ -57,7 +57,7 @@ def test_a_plan_keeps_evenly_spaced_states_after_the_burn_in() -> None:
     plan = Plan(sweeps=100, burn_in=0.4, states=20)
     assert plan.kept == tuple(range(43, 101, 3))
     assert Plan(sweeps=10, burn_in=0.0, states=10).kept == tuple(range(1, 11))
-    with pytest.raises(DataError, match=r"states=61 was given, and of sweeps=100 60 are left after burn_in=0\.4"):
+    with pytest.raises(DataError, match=r"states=61 was given, but sweeps=100 with burn_in=0\.4 leave 60 sweeps"):
         Plan(sweeps=100, burn_in=0.4, states=61)
     with pytest.raises(DataError, match=r"burn_in=1\.0 was given; 0 <= burn_in < 1"):
         Plan(burn_in=1.0)
@@ -77,7 +77,7 @@ def test_resume_is_bit_equal(tmp_path: Path, jobs: int, blocks: int) -> None:
 
     with pytest.raises(PausedError, match=f"paused after sweep {blocks * 6} of 240"):
         run_chains(Walk(), plan, seed=3, callbacks=[pause, keeper])
-    resumed = run_chains(Walk(), plan, seed=3, resume=keeper.found(), callbacks=[History(tmp_path)])
+    resumed = run_chains(Walk(), plan, seed=3, resume=keeper.load(), callbacks=[History(tmp_path)])
     assert told(resumed) == told(whole)
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 40
     for one, other in zip(resumed.chains, whole.chains, strict=True):
@@ -94,7 +94,7 @@ def test_the_order_of_tensors_in_a_checkpoint_does_not_matter(tmp_path: Path) ->
 
     with pytest.raises(PausedError):
         run_chains(Walk(), plan, seed=3, callbacks=[pause, keeper])
-    found = keeper.found()
+    found = keeper.load()
     assert found is not None
     tensors, meta = found
     whole = run_chains(Walk(), plan, seed=3)
@@ -111,13 +111,15 @@ def test_chains_that_have_ended_go_on_as_one_long_run(tmp_path: Path, sweeps: in
     keeper = Checkpoint(tmp_path / "check")
     run_chains(Walk(), Plan(chains=3, sweeps=240, states=30), seed=3, callbacks=[keeper])
     longer = Plan(chains=3, sweeps=sweeps, states=20)
-    whole, more = run_chains(Walk(), longer, seed=3), run_chains(Walk(), longer, seed=3, resume=keeper.found())
+    whole, more = run_chains(Walk(), longer, seed=3), run_chains(Walk(), longer, seed=3, resume=keeper.load())
     for one, other in zip(more.chains, whole.chains, strict=True):
         assert one.traces == other.traces
         assert len(one.kept) == 20
         assert all(np.array_equal(a[name], b[name]) for a, b in zip(one.kept, other.kept, strict=True) for name in a)
-    with pytest.raises(DataError, match=r"sweeps=300 was given to go on with 240 of 240; .* sweeps=479 is the next"):
-        run_chains(Walk(), Plan(chains=3, sweeps=300, states=30), seed=3, resume=keeper.found())
+    with pytest.raises(
+        DataError, match=r"sweeps=300 was given to extend a run with 240 of 240 sweeps done; .* sweeps=479 is the next"
+    ):
+        run_chains(Walk(), Plan(chains=3, sweeps=300, states=30), seed=3, resume=keeper.load())
 
 
 def test_a_chain_does_not_know_of_the_others() -> None:
@@ -152,7 +154,7 @@ def test_a_chain_that_fails_stops_and_the_others_go_on() -> None:
 def test_states_follow_the_sweeps_unless_they_are_given(sweeps, burn_in, states):
     assert Plan.of(2, sweeps, burn_in, "auto", usual=250).states == states
     assert Plan.of(2, sweeps, burn_in, 1, usual=250).states == 1
-    with pytest.raises(DataError, match="at most as many states"):
+    with pytest.raises(DataError, match="at most that many states"):
         Plan.of(2, sweeps, burn_in, sweeps + 1, usual=250)
     with pytest.raises(DataError, match="states"):
         Plan.of(2, sweeps, burn_in, "many", usual=250)

@@ -16,7 +16,7 @@ from fathomless.data.stacked_rows import StackedRows
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import StackedLikelihood, crossfit, fold_indices, predict_held_out
-from fathomless.inference.out_of_fold.search import StructureSearch, prior_of, score_structures
+from fathomless.inference.out_of_fold.search import StructureSearch, log_prior_of, score_structures
 from fathomless.inference.runs.callbacks import Checkpoint
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
@@ -209,13 +209,13 @@ def test_law_is_fitted_once_for_all_members() -> None:
     """It is the refit of the densities of all rows, each under the member that has not seen it."""
     rows = table()
     found, seen = fitted(rows)
-    assert found.found is not None
-    assert len(found.found.rows) == N
+    assert found.log_densities is not None
+    assert len(found.log_densities.rows) == N
     assert isinstance(found.model, Ensemble)
     first = found.model.members[0]
     assert isinstance(first, UnboundedDepth)
     law = list(first.depth_posterior().values())
-    q = stacking.refit(found.found.log_density, prior_of(first, found.found.numbers))
+    q = stacking.refit(found.log_densities.log_density, log_prior_of(first, found.log_densities.numbers))
     assert torch.allclose(torch.tensor(law, dtype=torch.float64), q / q.sum(), atol=1e-6)
     assert seen.f.shape[1] == N
 
@@ -237,14 +237,14 @@ def test_held_rows_of_several_partitions_are_mixed() -> None:
         assert torch.allclose(found.log_density[:, column], mean.detach(), atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:the posterior over structure ends")
+@pytest.mark.filterwarnings("ignore:the posterior over structure is cut off")
 @pytest.mark.parametrize("pause", [4, 12, 16])
 def test_resume_is_bit_equal(tmp_path: Path, pause: int) -> None:
     """In the exploring, across a growth, and in the focus."""
     rows, folds = table(60), folds_of(table(60))
 
     def run(callbacks: list[Any], resume: Any = None) -> Fitted:
-        search = StructureSearch(TRAINING.epochs, first=3, worth=-100.0 if pause > 10 else 1e9)
+        search = StructureSearch(TRAINING.epochs, first=3, min_gain=-100.0 if pause > 10 else 1e9)
         return crossfit(
             starts(K), rows, *fold_indices(folds), training=TRAINING, search=search, callbacks=callbacks, resume=resume
         )[0]
@@ -257,7 +257,7 @@ def test_resume_is_bit_equal(tmp_path: Path, pause: int) -> None:
 
     with pytest.raises(PausedError):
         run([stop, keeper])
-    again = run([], keeper.found())
+    again = run([], keeper.load())
     assert whole.history == again.history
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name])
@@ -318,7 +318,7 @@ def test_failed_member_is_left_out() -> None:
     with torch.no_grad():
         next(broken[2][0].parameters()).fill_(math.nan)
     settings: dict[str, Any] = {"training": TRAINING}
-    with pytest.warns(ConvergenceWarning, match="of 4 networks number 2 diverged"):
+    with pytest.warns(ConvergenceWarning, match="diverged for network 2 of 4"):
         found, seen = crossfit(
             broken, rows, inside, outside, search=StructureSearch(TRAINING.epochs, first=4), **settings
         )
@@ -326,8 +326,8 @@ def test_failed_member_is_left_out() -> None:
     others = [starts(4)[i] for i in keep]
     parts = [inside[i] for i in keep], [outside[i] for i in keep]
     whole, rest = crossfit(others, rows, *parts, search=StructureSearch(TRAINING.epochs, first=4), **settings)
-    assert found.lost == (2,)
-    assert whole.lost == ()
+    assert found.diverged == (2,)
+    assert whole.diverged == ()
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, found.model.state_dict()[name]), name
     assert torch.equal(seen.rows, rest.rows)
@@ -337,7 +337,7 @@ def test_failed_member_is_left_out() -> None:
 def test_memory_is_asked_for_all_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_SMALL", 0)
     monkeypatch.setattr(memory, "available", lambda: 1 << 14)
-    with pytest.raises(DataError, match=r"3 networks of .* side by side needs .*; [012] fit: set members"):
+    with pytest.raises(DataError, match=r"joint training of 3 networks of .* needs .*; [012] fit: set members"):
         fitted(table())
 
 

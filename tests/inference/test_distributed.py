@@ -31,7 +31,7 @@ from fathomless.families.depth.estimator import UnboundedDepthRegressor
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.callbacks import Checkpoint, History
-from fathomless.inference.runs.distributed import Ranks, checksum, ranks, started
+from fathomless.inference.runs.distributed import Ranks, checksum, ranks, start_group
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational import svi
 from fathomless.inference.variational.training import Training
@@ -90,7 +90,7 @@ def train(path: dict[str, Any], **options: Any) -> Run:
     valid = data(41, weighted, numbers)
     rows = data(n, weighted, numbers)
     if "looks" in path:
-        options["looks"] = StructureSearch(training.epochs, first=path["looks"])
+        options["search"] = StructureSearch(training.epochs, first=path["looks"])
     run: Run = state_of(svi.fit, net, likelihood, rows, valid, training=training, seed=9, **options)
     return run
 
@@ -119,7 +119,7 @@ def go_on(home: Path) -> None:
     keeper = Checkpoint(home / "checkpoint", seconds=0.0)
     epochs: list[int] = []
     run = train(
-        PATHS["drawn"], callbacks=[lambda r: epochs.append(r.epoch), History(home), keeper], resume=keeper.found()
+        PATHS["drawn"], callbacks=[lambda r: epochs.append(r.epoch), History(home), keeper], resume=keeper.load()
     )
     assert epochs == [6, 8]
     keep(run, home / "killed")
@@ -219,7 +219,7 @@ def be_rank(
     os.dup2(told, 1)
     os.dup2(told, 2)
     torch.set_num_threads(1)
-    with contextlib.nullcontext() if alone else started():
+    with contextlib.nullcontext() if alone else start_group():
         job(*arguments)
 
 
@@ -296,9 +296,9 @@ def test_the_gradient_of_the_ranks_together_is_that_of_the_whole_batch() -> None
     def gradients(group: Ranks) -> list[Tensor]:
         run = Run(model(weights="meanfield"), Categorical(2), Training(draws=2), seed=1)
         run.ranks = group
-        run.optimizer = torch.optim.SGD(run.named().values(), lr=0.0)  # stays where it is
+        run.optimizer = torch.optim.SGD(run.named_parameters().values(), lr=0.0)  # stays where it is
         svi._step(run, batch, size, count=120.0)
-        return [p.grad for p in run.named().values() if p.grad is not None]
+        return [p.grad for p in run.named_parameters().values() if p.grad is not None]
 
     class Share(Ranks):
         """A rank whose sums are made by this test."""
@@ -334,7 +334,7 @@ def test_a_run_that_lost_a_process_goes_on_to_the_same_bytes(paths: Path, tmp_pa
 
 def test_what_differs_between_processes_is_told_on_all_of_them(paths: Path) -> None:
     for name, words in {
-        "weights": "RankError: after step 0, rank 1 of 2 held another network",
+        "weights": "RankError: after step 0, rank 1 of 2 had another network",
         "data": "RankError: after step 0, rank 1 of 2",
         "options": "RankError: after step 0, rank 1 of 2",
         "callbacks": "RankError: after step 0, rank 1 of 2",
@@ -361,10 +361,10 @@ def test_one_rank_s_wish_counts_for_all_and_estimators_agree(paths: Path) -> Non
 
 
 def test_without_torchrun_there_is_one_rank() -> None:
-    with started() as group:
+    with start_group() as group:
         assert group == ranks() == Ranks()
         assert group.agree(True, False) == (True, False)
-        assert group.first("anything")
+        assert group.is_first("anything")
         group.compare(0, {})
         group.refuse_statistics(nn.BatchNorm1d(2))
 

@@ -125,7 +125,7 @@ def test_a_pause_takes_effect_once_all_callbacks_and_the_display_are_done() -> N
     *events, error = counted(Count(), asking(2, "pause"), nothing)
     assert events == [("start", 4, 0), *of(1), *of(2), "close"]
     assert isinstance(error, PausedError)
-    assert str(error).startswith("the fit was paused after epoch 2 of 4; with a checkpoint, the same call goes on")
+    assert str(error).startswith("the fit was paused after epoch 2 of 4; with a checkpoint, the same call continues")
     *_, error = counted(Count(), asking(2, "pause"), unit="sweep")
     assert "paused after sweep 2 of 4" in str(error)
 
@@ -318,7 +318,7 @@ def test_a_checkpoint_is_the_last_callback_and_belongs_to_its_fingerprint(tmp_pa
     run = Count(3)
     checkpoint(run)
     assert open_checkpoint([], tmp_path, 7.0, lambda: "a")[1] == ({}, run.meta())
-    with pytest.raises(DataError, match="belongs to a fit of other data or other options"):
+    with pytest.raises(DataError, match="belongs to a fit with other data or other options"):
         open_checkpoint([], tmp_path, 7.0, lambda: "b")
     assert io.holds(tmp_path)
     assert open_checkpoint([], tmp_path, 7.0, lambda: "a", replace=True)[1] == ({}, run.meta())

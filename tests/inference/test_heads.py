@@ -15,12 +15,12 @@ from fathomless.data.rows import Rows, Stream
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold.heads import (
     Statistics,
-    as_points,
     check_heads,
-    doubt_about_heads,
     head_posterior,
     head_statistics,
-    with_posterior,
+    head_variance,
+    replace_heads_by_means,
+    set_head_posterior,
 )
 from fathomless.inference.runs.distributed import Ranks
 from fathomless.nn.architectures import MLP
@@ -240,9 +240,9 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     for kind in ("laplace", "bayes"):
         models = [copy.deepcopy(model) for _ in range(2)]
         for one, data in zip(models, (rows, shuffled), strict=True):
-            with_posterior(one, Gaussian(noise=0.3), data, kind)
+            set_head_posterior(one, Gaussian(noise=0.3), data, kind)
         x = table(7, seed=5).x
-        assert torch.allclose(doubt_about_heads(models[0], x), doubt_about_heads(models[1], x), rtol=1e-9)
+        assert torch.allclose(head_variance(models[0], x), head_variance(models[1], x), rtol=1e-9)
 
 
 # ------------------------------------------------------------------------------------------------------ heads
@@ -251,9 +251,9 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
 @torch.no_grad()
 def test_draws_of_heads_have_their_mean_and_variance() -> None:
     rows, model, x = table(60), network(), table(5, seed=9).x
-    with_posterior(model, Gaussian(noise=0.3), rows, "bayes")
+    set_head_posterior(model, Gaussian(noise=0.3), rows, "bayes")
     points = copy.deepcopy(model)
-    as_points(points)
+    replace_heads_by_means(points)
     n = 4000
     draws = model.draw(x, n, torch.Generator().manual_seed(0))
     assert draws.f.shape == (3 * n, 5, 1)
@@ -273,7 +273,7 @@ def test_draws_of_heads_have_their_mean_and_variance() -> None:
 def test_draws_of_classes_mix_outputs() -> None:
     rows, model, x = table(60), network(outputs=3), table(4, seed=9).x
     rows = dataclasses.replace(rows, y=torch.arange(60) % 3)
-    with_posterior(model, Categorical(3), rows, "laplace")
+    set_head_posterior(model, Categorical(3), rows, "laplace")
     draws, n = model.draw(x, 4000, torch.Generator().manual_seed(0)), 4000
     for number, features in model.features(x).items():
         own, head = draws.f[draws.structure == number], model.heads_in_use()[number]
@@ -283,7 +283,7 @@ def test_draws_of_classes_mix_outputs() -> None:
 
 def test_the_divergence_of_a_head_is_that_of_normal_laws() -> None:
     rows, model = table(60), network(depths=(1,))
-    with_posterior(model, Gaussian(noise=0.3), rows, "bayes")
+    set_head_posterior(model, Gaussian(noise=0.3), rows, "bayes")
     (head,) = model.heads_in_use().values()
     assert isinstance(head, GaussianHead)
     mean = torch.cat([head.weight[0], head.bias])
@@ -297,18 +297,18 @@ def test_the_divergence_of_a_head_is_that_of_normal_laws() -> None:
 def test_points_are_the_mean_and_nothing_is_shared() -> None:
     rows, model, x = table(60), network(), table(5, seed=9).x
     before = model.draw(x).f
-    with_posterior(model, Gaussian(noise=0.3), rows, "laplace")
+    set_head_posterior(model, Gaussian(noise=0.3), rows, "laplace")
     assert model.stochastic
     points = copy.deepcopy(model)
-    as_points(points)
+    replace_heads_by_means(points)
     assert not points.stochastic
     assert torch.equal(points.draw(x).f, before)  # the trained heads are the means
-    as_points(points)  # nothing is left to be done
+    replace_heads_by_means(points)  # nothing is left to be done
 
 
 def test_networks_with_drawn_heads_are_rebuilt_restricted_and_joined() -> None:
     rows, model, x = table(60), network(), table(5, seed=9).x
-    with_posterior(model, Gaussian(noise=0.3), rows, "bayes")
+    set_head_posterior(model, Gaussian(noise=0.3), rows, "bayes")
     again = network()
     again.rebuild(model.blueprint())
     again.load_state_dict(model.state_dict())

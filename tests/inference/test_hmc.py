@@ -12,7 +12,7 @@ from fathomless.inference.mcmc.chains import Chains, Plan, run_chains
 from fathomless.inference.mcmc.diagnostics import mcse_mean
 from fathomless.inference.mcmc.hmc import StepSize, leapfrog
 from fathomless.inference.mcmc.joint import joint_distribution_test
-from fathomless.inference.mcmc.psis import leave_one_out, smoothed
+from fathomless.inference.mcmc.psis import leave_one_out, smooth
 from fathomless.inference.mcmc.scales import Groups, Noise, ScaledNoise, observation
 from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
 from fathomless.nn.flat import FlatNetworks, flatten
@@ -52,8 +52,8 @@ def test_steps_adapt_to_the_wanted_acceptance() -> None:
     """Where acceptance falls with the step as exp(-step), the held step is -log of what is wanted."""
     size = StepSize.start(5.0)
     for _ in range(3000):
-        size = size.seen(math.exp(-size.step), 0.7)
-    assert size.held().step == pytest.approx(-math.log(0.7), rel=0.02)
+        size = size.update(math.exp(-size.step), 0.7)
+    assert size.freeze().step == pytest.approx(-math.log(0.7), rel=0.02)
 
 
 # -------------------------------------------------------------------------------------------------- exact steps
@@ -309,7 +309,7 @@ def test_trajectories_that_go_astray_are_rejected_and_counted() -> None:
 def test_psis_matches_reference(draws: int, scale: float) -> None:
     arviz = pytest.importorskip("arviz", reason="ArviZ is the reference")
     ratio = scale * np.random.default_rng(0).normal(size=draws)
-    weight, shape = smoothed(ratio, 0.6)
+    weight, shape = smooth(ratio, 0.6)
     expected, k = arviz.psislw(ratio.copy(), 0.6)
     np.testing.assert_allclose(weight, expected, atol=1e-10)
     assert shape == pytest.approx(float(k), rel=1e-9)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
-from fathomless.inference.out_of_fold.noise import average_noise_factor, choose_noise, disagreement
+from fathomless.inference.out_of_fold.noise import average_noise_factor, choose_noise, estimate_disagreement
 from fathomless.posterior.likelihoods import Gaussian, LearnedNoise, StudentT
 
 
@@ -34,7 +34,7 @@ def networks(
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_disagreement_is_told_from_following_rows(spread: float, follow: float, repeats: int) -> None:
     f, y, unseen = networks(1.0, spread, follow, repeats=repeats)
-    V, S = disagreement(f, y, unseen)
+    V, S = estimate_disagreement(f, y, unseen)
     # a mean of 20,000 squares has a relative error of 0.01, and V is a difference of such
     assert float(S) == pytest.approx(1.0 + spread, rel=0.05)
     assert float(V) == pytest.approx(spread, abs=0.05 * (1.0 + spread))
@@ -43,7 +43,7 @@ def test_disagreement_is_told_from_following_rows(spread: float, follow: float, 
 def test_networks_that_interpolate_noise_do_not_disagree() -> None:
     """Where all that have seen a row return it, a plain mean of squares would take all noise for disagreement."""
     f, y, unseen = networks(1.0, 0.0, 1.0)
-    V, _ = disagreement(f, y, unseen)
+    V, _ = estimate_disagreement(f, y, unseen)
     assert float(((f[:, :, 0].mean(0) - 0.0).square()).mean()) > 0.7
     assert float(V) < 0.02
 
@@ -51,16 +51,16 @@ def test_networks_that_interpolate_noise_do_not_disagree() -> None:
 def test_weights_are_repetitions_and_targets_apart() -> None:
     f, y, unseen = networks(1.0, 0.3, 0.2, n=500)
     times = torch.arange(500) % 3
-    V, S = disagreement(f, y, unseen, times.double())
+    V, S = estimate_disagreement(f, y, unseen, times.double())
     again = torch.arange(500).repeat_interleave(times)
-    V2, S2 = disagreement(f[:, again], y[again], unseen[:, again])
+    V2, S2 = estimate_disagreement(f[:, again], y[again], unseen[:, again])
     torch.testing.assert_close((V, S), (V2, S2))
-    both, _ = disagreement(torch.cat([f, 2.0 * f], 2), torch.cat([y, 2.0 * y], 1), unseen)
+    both, _ = estimate_disagreement(torch.cat([f, 2.0 * f], 2), torch.cat([y, 2.0 * y], 1), unseen)
     torch.testing.assert_close(both, torch.stack([V_of(f, y, unseen), 4.0 * V_of(f, y, unseen)]))
 
 
 def V_of(f: Tensor, y: Tensor, unseen: Tensor) -> Tensor:
-    return disagreement(f, y, unseen)[0][0]
+    return estimate_disagreement(f, y, unseen)[0][0]
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.2, 0.4])

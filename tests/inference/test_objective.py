@@ -62,10 +62,10 @@ def test_weights_of_another_type_count_as_those_of_the_network_do(dtype):
 @pytest.mark.parametrize(
     ("weight", "told"),
     [
-        ([1.0, -2.0, 1.0], r"weight has -2 among its numbers; finite numbers >= 0 are allowed"),
-        ([1.0, torch.nan, 1.0], "weight has nan among"),
-        ([1.0, torch.inf, 1.0], "weight has inf among"),
-        ([0.0, 0.0, 0.0], "every weight is zero; at least one row must count"),
+        ([1.0, -2.0, 1.0], r"weight has the value -2; finite numbers >= 0 are allowed"),
+        ([1.0, torch.nan, 1.0], "weight has the value nan"),
+        ([1.0, torch.inf, 1.0], "weight has the value inf"),
+        ([0.0, 0.0, 0.0], "all sample weights are zero; at least one must be positive"),
     ],
     ids=["negative", "nan", "infinite", "zero"],
 )

@@ -13,7 +13,7 @@ from fathomless.data.rows import Rows
 from fathomless.families.depth.law_fit import fitting
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, prior_of, score_structures
+from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, log_prior_of, score_structures
 from fathomless.inference.runs.run import Fitted, Run
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
@@ -97,7 +97,7 @@ def test_growth_stops() -> None:
     search = StructureSearch(120, first=5)
     trained("noise", search)
     assert search.grown == 0
-    assert search.edge < 2.0
+    assert search.tail_gain < 2.0
 
 
 def test_growth_stops_on_classes_that_every_depth_separates() -> None:
@@ -134,7 +134,7 @@ class Listed:
     def parameters(self) -> list[torch.Tensor]:
         return []
 
-    def found(self, n: int = 400) -> LogDensities:
+    def log_densities(self, n: int = 400) -> LogDensities:
         numbers = tuple(self.weighed[-1])
         noise = torch.randn(n, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         each = [0.3 * min(k, self.end) - self.beyond * max(k - self.end, 0) for k in numbers]
@@ -148,9 +148,9 @@ def walk(end: int, planned: int = 50, beyond: float = 0.0) -> tuple[StructureSea
     epoch = 0
     while not search.focusing:
         epoch += 1
-        found = model.found()
+        found = model.log_densities()
         search.score(model, found)  # type: ignore[arg-type]
-        search.move(model, found, epoch)  # type: ignore[arg-type]
+        search.advance_phase(model, found, epoch)  # type: ignore[arg-type]
     return search, model
 
 
@@ -159,12 +159,12 @@ def test_growth_goes_on_while_the_edge_is_worth_it() -> None:
     search, model = walk(6)
     assert search.grown == 1
     assert max(model.weighed[-2]) == 9
-    assert search.edge < 2.0
+    assert search.tail_gain < 2.0
     assert search.explored == 30 + 10
 
 
 def test_growth_without_end_is_told() -> None:
-    with pytest.warns(ConvergenceWarning, match="still worth"):
+    with pytest.warns(ConvergenceWarning, match="is cut off"):
         search, _ = walk(10**6, planned=10)
     assert search.epochs <= 2 * 10
     assert search.grown >= 3
@@ -173,15 +173,15 @@ def test_growth_without_end_is_told() -> None:
 def test_exploring_ends_where_scores_have_fallen_for_long() -> None:
     """A tenth of the planned epochs, each lower by 0.01 nats a row and 2 nats in all; a pause starts anew."""
     search = StructureSearch(100)
-    fallen = {epoch: search.overfits(-1.0 - 0.02 * (epoch > 5), -1.0, 400.0, epoch) for epoch in range(1, 31)}
+    fallen = {epoch: search.is_overfitting(-1.0 - 0.02 * (epoch > 5), -1.0, 400.0, epoch) for epoch in range(1, 31)}
     assert min(epoch for epoch, over in fallen.items() if over) == 16
     search = StructureSearch(100)
     for epoch in range(1, 61):  # a plateau, and scores of few rows
-        assert not search.overfits(-1.009, -1.0, 400.0, epoch)
-        assert not search.overfits(-1.09, -1.0, 20.0, epoch)
-        assert not search.overfits(-1.02 if epoch % 9 else -1.0, -1.0, 400.0, epoch)
+        assert not search.is_overfitting(-1.009, -1.0, 400.0, epoch)
+        assert not search.is_overfitting(-1.09, -1.0, 20.0, epoch)
+        assert not search.is_overfitting(-1.02 if epoch % 9 else -1.0, -1.0, 400.0, epoch)
     search.focusing = True
-    assert not any(search.overfits(-2.0, -1.0, 400.0, epoch) for epoch in range(61, 99))
+    assert not any(search.is_overfitting(-2.0, -1.0, 400.0, epoch) for epoch in range(61, 99))
 
 
 def test_exploring_lasts_while_learning_has_only_begun() -> None:
@@ -191,7 +191,7 @@ def test_exploring_lasts_while_learning_has_only_begun() -> None:
         search, best = StructureSearch(100, lengthen=True), -math.inf
         for epoch, score in enumerate(scores, 1):
             best = max(best, score)
-            search.pace(score, best, count, epoch)
+            search.adjust_length(score, best, count, epoch)
             if epoch == search.explored:
                 break
         return search.explored
@@ -239,20 +239,20 @@ def test_the_focus_starts_from_the_best_state() -> None:
 def test_growth_that_brought_nothing_is_not_tried_again() -> None:
     search, model = StructureSearch(50), Listed(20)
     search.begin(model)  # type: ignore[arg-type]
-    before = model.found()
-    assert search.move(model, before, 10)  # type: ignore[arg-type]
+    before = model.log_densities()
+    assert search.advance_phase(model, before, 10)  # type: ignore[arg-type]
     assert search.widest == 10
     search.explored = 15
     search.score(model, before)  # type: ignore[arg-type]
-    search.move(model, before, 15)  # type: ignore[arg-type]
-    assert search.edge > 2.0
+    search.advance_phase(model, before, 15)  # type: ignore[arg-type]
+    assert search.tail_gain > 2.0
     assert search.focusing
 
 
 def of_seven(model: Any) -> torch.Tensor:
     """Return the densities of the first support again."""
     model.weighed.append(dict.fromkeys(range(7), 1.0 / 7.0))
-    found = model.found().log_density
+    found = model.log_densities().log_density
     model.weighed.pop()
     return found
 
@@ -272,8 +272,8 @@ def test_the_focus_follows_the_poisson_law_and_rests_the_rest() -> None:
 
 def test_depth_at_rest_is_not_weighed() -> None:
     found, model = trained("linear")
-    assert found.found is not None
-    assert set(found.found.numbers) == set(model.depth_posterior())
+    assert found.log_densities is not None
+    assert set(found.log_densities.numbers) == set(model.depth_posterior())
 
 
 def test_epoch_is_chosen_by_the_refitted_mixture() -> None:
@@ -288,16 +288,16 @@ def test_epoch_is_chosen_by_the_refitted_mixture() -> None:
     assert found.score == max(seen)[0]
     likelihood = found.likelihood
     kept = score_structures(model, likelihood, valid, 1, 0)
-    q = stacking.refit(kept.log_density, prior_of(model, kept.numbers))
+    q = stacking.refit(kept.log_density, log_prior_of(model, kept.numbers))
     assert kept.score(q) == pytest.approx(max(seen)[0], abs=2e-2)  # but for the depths that were dropped
 
 
-@pytest.mark.filterwarnings("ignore:the posterior over structure ends at 2")
+@pytest.mark.filterwarnings("ignore:the posterior over structure is cut off at 2")
 def test_a_fixed_list_that_ends_is_kept_inside() -> None:
     search = StructureSearch(40, first=9)
     found, model = trained("product", search, epochs=40, model=network(0.01, max_depth=2))
     assert max(model.depth_posterior()) <= 2
-    assert found.found is not None
+    assert found.log_densities is not None
 
 
 def test_widened_densities_are_those_of_the_noise_that_suits_the_rows() -> None:

@@ -81,7 +81,7 @@ def bytes_of(fitted: Fitted) -> dict[str, bytes]:
 
 def kept(folder: Path) -> dict[str, bytes]:
     """Return the bytes of all that a checkpoint holds."""
-    tensors, meta = Checkpoint(folder).found() or ({}, {})
+    tensors, meta = Checkpoint(folder).load() or ({}, {})
     return {**{name: value.numpy().tobytes() for name, value in tensors.items()}, "meta": json.dumps(meta).encode()}
 
 
@@ -117,7 +117,7 @@ def test_a_run_resumed_from_any_checkpoint_ends_in_the_same_bytes(
     count = next(folders)
     for i in range(count):
         again = tmp_path / f"again-{i}"
-        resumed = run((Checkpoint(again, seconds=0.0),), resume=Checkpoint(tmp_path / str(i)).found())
+        resumed = run((Checkpoint(again, seconds=0.0),), resume=Checkpoint(tmp_path / str(i)).load())
         assert bytes_of(resumed) == bytes_of(whole)
         assert resumed.history == whole.history
         if i < count - 1:  # the last one was at the end already
@@ -126,15 +126,15 @@ def test_a_run_resumed_from_any_checkpoint_ends_in_the_same_bytes(
 
 def test_checkpoints_of_another_run_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     keeper = Checkpoint(tmp_path, seconds=0.0, extra={"data": "a"})
-    assert keeper.found() is None
+    assert keeper.load() is None
     fit(model(), Categorical(2), rows(), training=Training(epochs=1), callbacks=(keeper,))
-    assert keeper.found() is not None
+    assert keeper.load() is not None
     with pytest.raises(DataError, match="other data or other options"):
-        Checkpoint(tmp_path, extra={"data": "b"}).found()
+        Checkpoint(tmp_path, extra={"data": "b"}).load()
     tensors = next(tmp_path.glob("*.safetensors"))
     tensors.write_bytes(tensors.read_bytes()[:-9])
     with pytest.raises(FileError):
-        keeper.found()
+        keeper.load()
 
 
 def test_the_best_validation_state_is_restored() -> None:
@@ -351,7 +351,7 @@ def test_dropout_in_a_user_s_layer_resumes_in_the_same_bytes(tmp_path: Path) -> 
 
     whole = run(callbacks=[lambda state: Checkpoint(tmp_path / str(state.epoch), seconds=0.0)(state)])
     before = torch.get_rng_state()
-    resumed = run(resume=Checkpoint(tmp_path / "3").found())
+    resumed = run(resume=Checkpoint(tmp_path / "3").load())
     assert bytes_of(resumed) == bytes_of(whole)
     torch.set_rng_state(before)
 

@@ -264,7 +264,7 @@ def test_many_rows_are_split_in_100_groups(rows):
 def test_uncertainty_may_be_negative_by_rounding_alone():
     ax = plots.uncertainty_split([1.0, 1.0], [-1e-12, 0.5], [0.0, 0.5], ax=fresh())
     np.testing.assert_allclose(stairs(ax)["weights"].values, [1.0, 0.75])
-    with pytest.raises(DataError, match=r"weights was given with -0\.1"):
+    with pytest.raises(DataError, match=r"weights has the value -0\.1"):
         plots.uncertainty_split([1.0], [-0.1], [0.0], ax=fresh())
 
 
@@ -304,21 +304,21 @@ def test_what_is_given_stays_as_it_is():
     [
         (lambda: plots.traces([[]], 9, 3, [True]), "1 chains were given"),
         (lambda: plots.traces([["a"]], 9, 3, [True]), "not a number"),
-        (lambda: depth_plots.relevance({}), "median was given with shape"),
-        (lambda: depth_plots.relevance({"a": {"median": 1.0, "low": -1.0, "high": 2.0}}), "low was given with values"),
-        (lambda: depth_plots.depth_posterior({}), "depths of the posterior was given with shape"),
-        (lambda: depth_plots.depth_posterior({1: 0.5}), "sum to 0.5; allowed are whole depths and a sum of 1"),
+        (lambda: depth_plots.relevance({}), "median has shape"),
+        (lambda: depth_plots.relevance({"a": {"median": 1.0, "low": -1.0, "high": 2.0}}), "low has values"),
+        (lambda: depth_plots.depth_posterior({}), "depths of the posterior has shape"),
+        (lambda: depth_plots.depth_posterior({1: 0.5}), "sum to 0.5; whole depths and a sum of 1 are needed"),
         (lambda: depth_plots.depth_posterior({1: 1.5, 2: -0.5}), "values from -0.5 to 1.5"),
         (lambda: depth_plots.depth_posterior({1.5: 1.0}), "depths from 1.5"),
         (lambda: depth_plots.depth_posterior({1: 1.0}, prior={1: 0.7, 2: 0.7}), "at most 1"),
-        (lambda: depth_plots.depth_path([]), "a history without rows"),
-        (lambda: depth_plots.depth_path([{"epoch": 1}]), "1 rows without 'mean_depth'"),
+        (lambda: depth_plots.depth_path([]), "the history has no rows"),
+        (lambda: depth_plots.depth_path([{"epoch": 1}]), "1 rows of the history have no 'mean_depth'"),
         (lambda: depth_plots.depth_path([{"epoch": 1, "mean_depth": np.nan}]), "1 NaN or infinite"),
         (lambda: plots.learning_curves([{"epoch": 1, "elbo": "high", "log_likelihood": 1.0}]), "not a number"),
         (lambda: plots.learning_curves(history(2), rows=0), "rows=0 was given"),
-        (lambda: plots.learning_curves([history(1)[0] | {"divergence_depth": "high"}]), "divergence_depth was given"),
-        (lambda: plots.reliability([], [], []), r"confidence was given with shape \(0,\)"),
-        (lambda: plots.reliability([0.5], [1.5], [1]), "accuracy was given with values from 1.5"),
+        (lambda: plots.learning_curves([history(1)[0] | {"divergence_depth": "high"}]), "divergence_depth has a value"),
+        (lambda: plots.reliability([], [], []), r"confidence has shape \(0,\)"),
+        (lambda: plots.reliability([0.5], [1.5], [1]), "accuracy has values from 1.5"),
         (lambda: plots.reliability([0.5], [0.5], [0.5]), "whole numbers of rows"),
         (lambda: plots.reliability([0.5, 0.6], [0.5, 0.6], [1, 0]), "1 empty bins"),
         (lambda: plots.reliability([0.5, 0.6], [0.5], [1]), r"confidence \(2,\), accuracy \(1,\)"),
@@ -327,17 +327,17 @@ def test_what_is_given_stays_as_it_is():
         (lambda: plots.pit_histogram([[1, 2]]), "1 dimensions"),
         (lambda: plots.pit_histogram([1, 2], level=1.0), "level=1.0"),
         (lambda: plots.coverage([0.5], [0.5, 0.6]), "different shapes"),
-        (lambda: plots.coverage([5.0], [0.5]), "levels was given with values from 5"),
+        (lambda: plots.coverage([5.0], [0.5]), "levels has values from 5"),
         (lambda: plots.coverage([0.5], [0.5], rows=0), "rows=0"),
         (lambda: plots.intervals([1.0], [1.0], [2.0], [0.0]), "1 intervals have low above high"),
         (lambda: plots.intervals([1.0], [1.0, 2.0], [0.0], [2.0]), "different shapes"),
-        (lambda: plots.intervals([np.inf], [1.0], [0.0], [2.0]), "y was given with 1 NaN or infinite"),
-        (lambda: plots.functions([1.0], [[1.0, 2.0]], [0.5]), r"quantiles \(1, 2\).*\(1, 1\)"),
+        (lambda: plots.intervals([np.inf], [1.0], [0.0], [2.0]), "y has 1 NaN or infinite"),
+        (lambda: plots.functions([1.0], [[1.0, 2.0]], [0.5]), r"quantiles have shape \(1, 2\).*\(1, 1\)"),
         (lambda: plots.functions([1.0], [[1.0], [2.0]], [0.9, 0.1]), "decrease"),
         (lambda: plots.functions([1.0], [[2.0], [1.0]], [0.1, 0.9]), "decrease"),
         (lambda: plots.functions([1.0], [[2.0]], [0.5], X=[1.0]), "give both or neither"),
         (lambda: plots.functions([1.0], [[2.0]], [0.5], X=[1.0], y=[1.0, 2.0]), "different shapes"),
-        (lambda: plots.confusion([[1, 2]], ["a", "b"]), r"counts \(1, 2\) were given for 2 labels"),
+        (lambda: plots.confusion([[1, 2]], ["a", "b"]), r"counts have shape \(1, 2\) for 2 labels"),
         (lambda: plots.confusion([[0]], ["a"]), "not all 0"),
         (lambda: plots.uncertainty_split([1.0], [1.0], [1.0, 2.0]), "different shapes"),
         (lambda: plots.predicted_against_observed([1.0], [1.0, 2.0]), "different shapes"),

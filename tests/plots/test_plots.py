@@ -224,4 +224,4 @@ def test_without_matplotlib_the_import_says_what_to_install():
     code = "import sys; sys.modules['matplotlib'] = None; import fathomless.plots"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "ImportError: pictures need matplotlib; run: pip install 'fathomless[plots]'" in done.stderr
+    assert "ImportError: plots need matplotlib; run: pip install 'fathomless[plots]'" in done.stderr

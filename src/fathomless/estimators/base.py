@@ -55,7 +55,7 @@ from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.renamed import check_methods, moved, rename, renamed, renaming, warn, warn_renamed
 from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
-from fathomless.inference.runs.distributed import called
+from fathomless.inference.runs.distributed import device_name
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.capabilities import get_blueprint
 from fathomless.posterior.ensemble import Ensemble
@@ -391,10 +391,10 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         found = {**vars(fitted.diagnostics), "repeats": prepared.repeats, "resumed": tuple(prepared.resumed)}
         self.fit_diagnostics_ = self.diagnostics_class(**found)
         self.resumable_, self.fold_ = fitted.resumable, None
-        self._fitted_with, self.device_ = self._options_given(), called(prepared.device)
+        self._fitted_with, self.device_ = self._options_given(), device_name(prepared.device)
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
-                self.fold_ = without(prepared.fold_of_row, fitted.lost)
+                self.fold_ = without(prepared.fold_of_row, fitted.diverged)
             else:  # the folds were for networks from which this posterior was found, which has seen all rows
                 self.held_out_ = prepared.held_out[:0]
         self.relevance_ = {}

@@ -20,7 +20,7 @@ from torch import Tensor
 from fathomless.estimators.finalize import fit_likelihood
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, StackedLikelihood
-from fathomless.inference.out_of_fold.noise import KAPPA, density, fit_noise, total
+from fathomless.inference.out_of_fold.noise import KAPPA, fit_noise, mixture_log_density, sum_log_density
 from fathomless.inference.runs.run import Fitted
 from fathomless.posterior.ensemble import Ensemble
 from fathomless.posterior.fit_diagnostics import Candidate, CrossFitDiagnostics, StructureWeights
@@ -99,7 +99,7 @@ def combine(
     first, columns = helds[0], []
     for h, f in zip(helds, fits, strict=True):
         own = fit_likelihood(h, f.likelihood, KAPPA, free_noise=free_noise)[1] if calibrate else f.likelihood
-        columns.append(density(h, own).cpu())
+        columns.append(mixture_log_density(h, own).cpu())
     log_density = torch.stack(columns, 1)  # (N, C)
     weight = None if first.weight is None else first.weight.double().cpu()
     even = torch.full((len(each),), 1.0 / len(each), dtype=torch.float64)
@@ -167,7 +167,7 @@ def _left_out(
         w = _weights(log_density[rest], None if weight is None else weight[rest]) if given is None else given
         both = _together(helds, w)
         law = trained if kappa is None else fit_noise(both.take(rest), trained, kappa)
-        of_fold, rows = total(both.take(~rest), law)
+        of_fold, rows = sum_log_density(both.take(~rest), law)
         summed, count = summed + of_fold, count + rows
     return summed / count
 

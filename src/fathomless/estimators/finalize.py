@@ -11,21 +11,21 @@ from torch import Tensor
 from fathomless.data.rows import Rows
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
-from fathomless.inference.out_of_fold.heads import as_points, doubt_about_heads
+from fathomless.inference.out_of_fold.heads import head_variance, replace_heads_by_means
 from fathomless.inference.out_of_fold.noise import (
     KAPPA,
     KAPPA_ALONE,
     average_noise_factor,
     choose_noise,
-    disagreement,
+    cross_validate_score,
+    estimate_disagreement,
     fit_noise,
-    heavy_tailed,
-    left_out_score,
-    total,
+    sum_log_density,
+    to_student_t,
 )
-from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, prior_of
+from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, log_prior_of
 from fathomless.inference.runs.run import Fitted
-from fathomless.inference.variational.svi import parts_of
+from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.capabilities import LinearHeads, ListedStructure
 from fathomless.posterior.ensemble import Ensemble, list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics, StructureWeights
@@ -95,12 +95,12 @@ def finalize(
     if calibrate:
         trained, likelihood = fit_likelihood(held, trained, kappa, free_noise=free_noise)
     if folds is None:
-        folds = parts_of(len(held.rows))
+        folds = assign_parts(len(held.rows))
     model = _listed(fitted.model) if search is not None else None
     numbers = sorted(set(held.structure.tolist()))
-    prior = None if model is None else prior_of(model, numbers)
+    prior = None if model is None else log_prior_of(model, numbers)
     law = None if search is None else search.law
-    score = left_out_score(held, trained, folds, prior, numbers, law, kappa if calibrate else None)
+    score = cross_validate_score(held, trained, folds, prior, numbers, law, kappa if calibrate else None)
     return replace(fitted, likelihood=likelihood, score=score)
 
 
@@ -112,7 +112,7 @@ def fit_likelihood(
         trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
     likelihood = choose_noise(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
     if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):
-        trained = heavy_tailed(trained)
+        trained = to_student_t(trained)
     return trained, likelihood
 
 
@@ -136,7 +136,7 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     if not isinstance(model, Ensemble) or not learned:
         return fitted
     points, each, doubt = copy.deepcopy(model), [], torch.zeros((), dtype=torch.float64, device=table.y.device)
-    as_points(points)
+    replace_heads_by_means(points)
     for part in table.parts(_CHUNK):
         means = []
         for member, own in zip(points.members, model.members, strict=True):
@@ -144,13 +144,13 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
             assert isinstance(own, Model)
             drawn = member.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean")))
             if own.stochastic and isinstance(own, LinearHeads):
-                doubt = doubt + doubt_about_heads(own, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
+                doubt = doubt + head_variance(own, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
             means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
         each.append(torch.stack(means))
     sizes = folds.max(1).values + 1  # networks of each partition
     numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
     unseen = torch.cat([line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)])
-    V, S = disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
+    V, S = estimate_disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
     factor = average_noise_factor(V, (S - doubt).maximum(V), len(folds), len(unseen))
     likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
     diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
@@ -176,7 +176,7 @@ def fit_structure_weights(
         Of bootstraps.
     """
     listed = _listed(model)
-    log_prior, numbers = prior_of(listed, found.numbers), torch.tensor(found.numbers, dtype=torch.float64)
+    log_prior, numbers = log_prior_of(listed, found.numbers), torch.tensor(found.numbers, dtype=torch.float64)
     table = (found.log_density, log_prior, found.weight)
     bars = stacking.standard_errors(q, *table, fold=folds, group=groups, numbers=numbers, seed=seed)
     first = min(listed.list_structures(1))
@@ -207,7 +207,7 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     """Of networks that were judged by the same rows, keep the best one, with a law of its own."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
-    each = [total(_part(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
+    each = [sum_log_density(_part(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
     scores = [summed / count for summed, count in each]
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
     model, own = fitted.model.members[best], _part(held, best, size)
@@ -221,7 +221,7 @@ def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -
     found = search.adopt(listed, LogDensities(tuple(own.structure.tolist()), log_density, own.rows, weight))
     q = torch.tensor([search.q.get(number, 0.0) for number in own.structure.tolist()], dtype=torch.float64)
     own = replace(own, log_weight=q.clamp(min=1e-300).log().to(own.f.device))
-    return replace(fitted, model=model, score=found.score(q[q > 0.0]), found=found), own
+    return replace(fitted, model=model, score=found.score(q[q > 0.0]), log_densities=found), own
 
 
 def _part(held: OutOfFold, i: int, size: int) -> OutOfFold:

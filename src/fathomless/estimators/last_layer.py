@@ -14,8 +14,8 @@ from fathomless.data.rows import Rows
 from fathomless.estimators.finalize import fit_likelihood
 from fathomless.estimators.preparation import Prepared
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, fold_indices, predict_held_out, predict_out_of_fold
-from fathomless.inference.out_of_fold.heads import with_posterior
-from fathomless.inference.out_of_fold.noise import KAPPA, KAPPA_ALONE, by_structure
+from fathomless.inference.out_of_fold.heads import set_head_posterior
+from fathomless.inference.out_of_fold.noise import KAPPA, KAPPA_ALONE, log_densities_by_structure
 from fathomless.inference.out_of_fold.search import StructureSearch
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
@@ -71,24 +71,24 @@ def fit_heads_out_of_fold(
     if folds is None:
         assert prepared.valid is not None
         for model in models:
-            with_posterior(model, likelihood, train, kind)
+            set_head_posterior(model, likelihood, train, kind)
         seen = replace(predict_held_out(fitted.model, prepared.valid, fitted.seed, draws), rows=seen.rows)
     else:
         assert isinstance(train, Rows)
         inside, outside = fold_indices(folds)
-        kept = [k for k in range(len(inside)) if k not in fitted.lost]
+        kept = [k for k in range(len(inside)) if k not in fitted.diverged]
         for model, k in zip(models, kept, strict=True):
-            with_posterior(model, likelihood, train.take(inside[k].to(train.x.device)), kind)
+            set_head_posterior(model, likelihood, train.take(inside[k].to(train.x.device)), kind)
         seen = predict_out_of_fold(models, train, [outside[k] for k in kept], fitted.seed, draws)
-    if search is None or fitted.found is None:
+    if search is None or fitted.log_densities is None:
         return fitted, seen
-    found = by_structure(seen, fitted.likelihood)
-    shared = ranks().tensor_from_first(found.log_density.to(seen.f.device)).cpu()
+    found = log_densities_by_structure(seen, fitted.likelihood)
+    shared = ranks().broadcast_tensor(found.log_density.to(seen.f.device)).cpu()
     first, *others = [model for model in models if isinstance(model, ListedStructure)]
     found = search.adopt(first, replace(found, log_density=shared))
     for model in others:
         model.weigh(search.q, only=True)
-    return replace(fitted, found=found), _under(seen, search.q)
+    return replace(fitted, log_densities=found), _under(seen, search.q)
 
 
 def fit_heads_in_sample(fitted: Fitted, kind: str, prepared: Prepared, *, calibrate: bool) -> Fitted:

@@ -27,7 +27,7 @@ from fathomless.inference.mcmc.diagnostics import LEAST, Diagnosis, diagnose
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
-from fathomless.inference.variational.svi import parts_of
+from fathomless.inference.variational.svi import assign_parts
 from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.posterior.model import Model
@@ -154,7 +154,7 @@ class MarkovChains:
 
     def _score_of(self, fits: Sequence[float], weights: Sequence[float], held: Tensor, counts: Tensor) -> float:
         """Mean log density of held-out rows (N, C); weights that they choose are fitted without the row's part."""
-        part, summed = parts_of(len(held)), 0.0
+        part, summed = assign_parts(len(held)), 0.0
         for k in part.unique().tolist():
             own, rest = part == k, part != k
             if self.chains_by == "stacked" and bool(rest.any()):

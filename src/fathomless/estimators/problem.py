@@ -10,7 +10,7 @@ from typing import Any
 from fathomless.estimators.encoding import Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.preparation import Prepared
-from fathomless.inference.out_of_fold.heads import as_points, check_heads
+from fathomless.inference.out_of_fold.heads import check_heads, replace_heads_by_means
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.driver import State
 from fathomless.posterior.likelihoods import Likelihood
@@ -48,7 +48,7 @@ class Problem:
         """Build an untrained network, or copy the fitted one, which a failing training must not spoil."""
         if self.fitted is not None:
             model, likelihood = copy.deepcopy(self.fitted)
-            as_points(model)
+            replace_heads_by_means(model)
             return model, likelihood
         with building(fold_in(seed, "start")):
             likelihood = self.task.likelihood(table.target).to(table.device, table.dtype)

@@ -24,7 +24,7 @@ from fathomless.estimators.values import Restarts
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, crossfit, fold_indices, predict_held_out
 from fathomless.inference.out_of_fold.search import Law, StructureSearch
 from fathomless.inference.runs.run import Fitted
-from fathomless.inference.variational.restarts import restarted
+from fathomless.inference.variational.restarts import fit_restarts
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import (
     Training,
@@ -161,7 +161,7 @@ class SVI:
         if count == 1:
             fitted = replace(fit(*starts[0], table.train, table.valid, **settings), resumable=resumable)
         else:
-            fitted = restarted(starts, cast(Rows, table.train), table.valid, self.restarts.keep, **settings)
+            fitted = fit_restarts(starts, cast(Rows, table.train), table.valid, self.restarts.keep, **settings)
         if problem.head == "point":
             return fitted
         return fit_heads_in_sample(fitted, problem.head, table, calibrate=self.plan.calibrate)
@@ -229,14 +229,14 @@ class CrossFit:
         fitted, seen, search = self.judge(problem, table, session)
         of_row = None
         if table.folds is not None:
-            of_row = torch.from_numpy(without(table.folds.numpy(), fitted.lost))[0][seen.rows]
+            of_row = torch.from_numpy(without(table.folds.numpy(), fitted.diverged))[0][seen.rows]
         return self._narrowed(finalize(fitted, seen, folds=of_row, search=search, **settings), table)
 
     def _narrowed(self, fitted: Fitted, table: Prepared) -> Fitted:
         """Take the noise of single networks for that of their average, if it is to be fitted at all."""
         if table.folds is None or not self.svi.plan.calibrate or not isinstance(table.train, Rows):
             return fitted
-        return shrink_noise(fitted, table.train, torch.from_numpy(without(table.folds.numpy(), fitted.lost)))
+        return shrink_noise(fitted, table.train, torch.from_numpy(without(table.folds.numpy(), fitted.diverged)))
 
     def _of_kinds(self, problem: Problem, table: Prepared, session: Session) -> list[tuple[Fitted, OutOfFold]]:
         """Cross-fit each kind of network by itself, on the same folds."""
@@ -247,7 +247,7 @@ class CrossFit:
             inside = session.within(f"kind-{i}", **options, candidates=None)
             seed = fold_in(table.seed, "kind", i) if i else table.seed
             fitted, seen, _ = self.judge(own, replace(table, folds=table.folds[:repeats], seed=seed), inside)
-            each.append((replace(fitted, lost=tuple(networks + k for k in fitted.lost)), seen))
+            each.append((replace(fitted, diverged=tuple(networks + k for k in fitted.diverged)), seen))
             networks += repeats * (int(table.folds.max()) + 1)
         return each
 
@@ -277,7 +277,7 @@ class CrossFit:
         elif folds is not None:
             assert isinstance(rows, Rows)
             fitted, seen = crossfit(starts, rows, *fold_indices(folds), **settings)
-            folds = torch.from_numpy(without(folds.numpy(), fitted.lost))
+            folds = torch.from_numpy(without(folds.numpy(), fitted.diverged))
         else:
             assert isinstance(rows, Rows)
             assert valid is not None
@@ -290,12 +290,12 @@ class CrossFit:
             fitted, seen = fit_heads_out_of_fold(
                 fitted, seen, search, problem.head, table, calibrate=plan.calibrate, free_noise=self.free_noise
             )
-        if search is None or fitted.found is None:
+        if search is None or fitted.log_densities is None:
             return fitted, seen, search
-        q = torch.tensor([search.q[n] for n in fitted.found.numbers], dtype=torch.float64, device="cpu")
-        found_folds = None if folds is None else folds[0][fitted.found.rows]
-        group = None if table.group is None else table.group[fitted.found.rows]
-        weights = fit_structure_weights(fitted.model, fitted.found, q, found_folds, group, table.seed)
+        q = torch.tensor([search.q[n] for n in fitted.log_densities.numbers], dtype=torch.float64, device="cpu")
+        found_folds = None if folds is None else folds[0][fitted.log_densities.rows]
+        group = None if table.group is None else table.group[fitted.log_densities.rows]
+        weights = fit_structure_weights(fitted.model, fitted.log_densities, q, found_folds, group, table.seed)
         return replace(fitted, diagnostics=CrossFitDiagnostics(structure=weights)), seen, search
 
     def _start_search(self, training: Training, warm: bool) -> StructureSearch | None:

@@ -1,1 +1,1 @@
-"""How a posterior is found. May import `system`, `posterior`, `nn`, `data` and `plots`, and never a family."""
+"""Inference of posteriors; may import `system`, `posterior`, `nn`, `data` and `plots`, and never a family."""

@@ -1,8 +1,8 @@
-"""Pictures of a fitted network and its predictions, drawn with matplotlib.
+"""Plots of a fitted network and its predictions, with matplotlib.
 
-Each function takes plain arrays, mappings or rows of a history, draws on one axes, and returns that axes. Without
-`ax` it opens a figure of its own through pyplot; :func:`figure` gives one that pyplot does not know, for programs that
-draw many, and :func:`svg` turns either into text that can stand in a page, where the colours `INK` and `GRID` can be
+Each function takes arrays, mappings or rows of a history, draws on one axes, and returns that axes. Without `ax` it
+opens a new figure with pyplot. :func:`figure` creates a figure that is not registered with pyplot, for programs that
+draw many, and :func:`svg` converts either to text for an HTML page, in which the colours `INK` and `GRID` can be
 replaced. All functions raise :class:`~fathomless.system.errors.DataError` for empty input, shapes that do not match,
 and numbers that are not finite. This folder may import `system`.
 """

@@ -1,4 +1,4 @@
-"""Pictures of whether predictions keep their promise: reliability, coverage, confusion."""
+"""Plots of the calibration of predictions: reliability, PIT, coverage and confusion."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, INK, RUST, Axes, diagonal, label_classes, legend, start
-from fathomless.plots.validation import counted, floats, same
+from fathomless.plots.validation import check_counts, check_shapes, floats
 from fathomless.system.errors import DataError
 
 __all__ = ["confusion", "coverage", "pit_histogram", "reliability"]
@@ -16,18 +16,18 @@ __all__ = ["confusion", "coverage", "pit_histogram", "reliability"]
 def reliability(
     confidence: npt.ArrayLike, accuracy: npt.ArrayLike, count: npt.ArrayLike, *, ax: Axes | None = None
 ) -> Axes:
-    """Draw the share of right predictions against their confidence, and how many rows had it.
+    """Draw the accuracy of predictions against their confidence, with the share of rows at each confidence.
 
     Calibrated predictions lie on the diagonal. Vertical lines are 95 % Wilson intervals of each bin's accuracy.
 
     Parameters
     ----------
     confidence, accuracy : array_like, shape (bins,)
-        Mean top probability, and share of hits, in each bin, as ``metrics.reliability`` returns them.
+        Mean probability of the predicted class, and accuracy, in each bin, as returned by ``metrics.reliability``.
     count : array_like of int, shape (bins,)
-        Rows in each bin, 1 or more.
+        Number of rows in each bin, 1 or more.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def reliability(
     Raises
     ------
     DataError
-        For values outside 0 to 1, or counts that are not whole and positive.
+        If values are outside 0 to 1, or counts are not positive whole numbers.
 
     Examples
     --------
@@ -45,13 +45,14 @@ def reliability(
         >>> from fathomless import plots
         >>> ax = plots.reliability([0.45, 0.6, 0.75, 0.97], [0.41, 0.55, 0.78, 0.96], [20, 41, 65, 300])
     """
-    x, share = floats("confidence", confidence, 0.0, 1.0), floats("accuracy", accuracy, 0.0, 1.0)
-    n = counted("count", count)
-    same(confidence=x, accuracy=share, count=n)
+    x = floats("confidence", confidence, 0.0, 1.0)
+    share = floats("accuracy", accuracy, 0.0, 1.0)
+    n = check_counts("count", count)
+    check_shapes(confidence=x, accuracy=share, count=n)
     if not n.all():
-        raise DataError(f"count was given with {int((n == 0).sum())} empty bins; leave out bins without rows")
+        raise DataError(f"count has {int((n == 0).sum())} empty bins; leave out bins without rows")
     ax = start(ax, "Reliability", "confidence (predicted probability)", "share of rows")
-    z = 1.959964
+    z = 1.959964  # 97.5 % quantile of the normal law
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     ax.plot(x, share, "o", color=BLUE, markersize=4.5, label="accuracy")
@@ -63,20 +64,20 @@ def reliability(
 
 
 def pit_histogram(counts: npt.ArrayLike, *, level: float = 0.95, ax: Axes | None = None) -> Axes:
-    """Draw a histogram of probability integral transforms, with the band of a calibrated forecast.
+    """Draw a histogram of probability integral transforms (PIT), with the band of a calibrated forecast.
 
-    Of n rows, a bin of B holds a Binomial(n, 1 / B) number if forecasts are calibrated and rows are independent. The
-    band is its central interval, bin by bin: of 20 bins one may well lie outside. A slope is a bias, a valley stands
-    for intervals too narrow, a hill for intervals too wide.
+    If forecasts are calibrated and rows are independent, the count of one of B bins is Binomial(n, 1 / B) for n rows.
+    The band is its central interval, bin by bin, so that about one of 20 bins lies outside. A slope indicates bias, a U
+    shape intervals that are too narrow, and a hump intervals that are too wide.
 
     Parameters
     ----------
     counts : array_like of int, shape (bins,)
-        Rows in each of the equal bins from 0 to 1.
+        Number of rows in each of the equal bins from 0 to 1.
     level : float
         Probability of the band, between 0 and 1.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -85,7 +86,7 @@ def pit_histogram(counts: npt.ArrayLike, *, level: float = 0.95, ax: Axes | None
     Raises
     ------
     DataError
-        For counts that are not whole, negative or all zero, or a level outside 0 to 1.
+        If counts are not whole, negative or all zero, or the level is outside 0 to 1.
 
     Examples
     --------
@@ -94,12 +95,13 @@ def pit_histogram(counts: npt.ArrayLike, *, level: float = 0.95, ax: Axes | None
         >>> from fathomless import plots
         >>> ax = plots.pit_histogram([31, 22, 18, 20, 17, 19, 16, 21, 25, 33])
     """
-    n = counted("counts", counts)
+    n = check_counts("counts", counts)
     if not 0.0 < level < 1.0:
-        raise DataError(f"level={level} was given; allowed is a number between 0 and 1")
-    total, bins = int(n.sum()), len(n)
+        raise DataError(f"level={level} was given; a number between 0 and 1 is allowed")
+    total = int(n.sum())
+    bins = len(n)
     low, high = _band(total, 1.0 / bins, level)
-    ax = start(ax, "Where the truth fell in the forecasts", "predicted probability of a smaller value", "share of rows")
+    ax = start(ax, "PIT histogram", "predicted probability of a smaller value", "share of rows")
     inside = (low <= n) & (n <= high)
     middle = (np.arange(bins) + 0.5) / bins
     for chosen, colour, label in ((inside, BLUE, "inside"), (~inside, RUST, "outside")):
@@ -117,18 +119,18 @@ def pit_histogram(counts: npt.ArrayLike, *, level: float = 0.95, ax: Axes | None
 def coverage(
     levels: npt.ArrayLike, coverage: npt.ArrayLike, *, rows: int | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw the share of rows inside their central intervals against the level of the intervals.
+    """Draw the coverage of central intervals against their nominal level.
 
-    Below the diagonal, intervals are too narrow; above it, too wide.
+    Intervals are too narrow below the diagonal and too wide above it.
 
     Parameters
     ----------
     levels, coverage : array_like, shape (L,)
         Nominal level of each interval, between 0 and 1, and observed share of rows inside it.
     rows : int, optional
-        Number of rows that the shares are of; adds the central 95 % of a calibrated forecast, level by level.
+        Number of rows; adds the central 95 % interval of the coverage of a calibrated forecast, level by level.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -137,7 +139,7 @@ def coverage(
     Raises
     ------
     DataError
-        For levels outside 0 to 1, shares that are none, or rows below 1.
+        If levels or shares are outside 0 to 1, or `rows` is below 1.
 
     Examples
     --------
@@ -146,10 +148,11 @@ def coverage(
         >>> from fathomless import plots
         >>> ax = plots.coverage([0.1, 0.3, 0.5, 0.7, 0.9], [0.14, 0.33, 0.48, 0.67, 0.86], rows=200)
     """
-    nominal, observed = floats("levels", levels, 0.0, 1.0), floats("coverage", coverage, 0.0, 1.0)
-    same(levels=nominal, coverage=observed)
+    nominal = floats("levels", levels, 0.0, 1.0)
+    observed = floats("coverage", coverage, 0.0, 1.0)
+    check_shapes(levels=nominal, coverage=observed)
     if rows is not None and rows < 1:
-        raise DataError(f"rows={rows} was given; allowed is 1 or more, or None")
+        raise DataError(f"rows={rows} was given; 1 or more, or None, is allowed")
     order = np.argsort(nominal, kind="stable")
     ax = start(ax, "Coverage of the intervals", "nominal level", "share of rows inside")
     ax.plot(nominal[order], observed[order], "o-", color=BLUE, markersize=3.5, linewidth=1.2, label="observed")
@@ -163,18 +166,19 @@ def coverage(
 
 
 def confusion(counts: npt.ArrayLike, labels: Sequence[str], *, ax: Axes | None = None) -> Axes:
-    """Draw how many rows of each class were predicted as which class.
+    """Draw a confusion matrix: numbers of rows by true and predicted class.
 
-    The tint is the share of the true class: right ones are blue, wrong ones rust. Up to 10 classes have numbers.
+    The tint is the share of the true class, in blue for correct and rust for wrong predictions. Up to 10 classes have
+    numbers.
 
     Parameters
     ----------
     counts : array_like of int, shape (K, K)
-        Rows of true class i, predicted as class j.
+        Number of rows of true class i predicted as class j.
     labels : sequence of str
         Names of the classes; long ones are shortened in the middle.
     ax : Axes, optional
-        Where to draw; many classes want a figure of 4.4 x 4.4 inches or more.
+        Axes to draw on; a new figure by default. Many classes need a figure of 4.4 x 4.4 inches or more.
 
     Returns
     -------
@@ -183,7 +187,7 @@ def confusion(counts: npt.ArrayLike, labels: Sequence[str], *, ax: Axes | None =
     Raises
     ------
     DataError
-        For counts that are not whole, negative or all zero, or a number of labels other than K.
+        If counts are not whole, negative or all zero, or the number of labels is not K.
 
     Examples
     --------
@@ -192,11 +196,12 @@ def confusion(counts: npt.ArrayLike, labels: Sequence[str], *, ax: Axes | None =
         >>> from fathomless import plots
         >>> ax = plots.confusion([[50, 0, 0], [0, 46, 4], [0, 3, 47]], ["setosa", "versicolor", "virginica"])
     """
-    table, size = counted("counts", counts, dims=2), len(labels)
+    table = check_counts("counts", counts, dims=2)
+    size = len(labels)
     if table.shape != (size, size):
-        raise DataError(f"counts {table.shape} were given for {size} labels; allowed is {(size, size)}")
+        raise DataError(f"counts have shape {table.shape} for {size} labels; {(size, size)} is needed")
     ax = start(ax, "Confusion", "predicted class", "true class", height=min(2.8 + 0.08 * size, 4.8))
-    share = np.sqrt(table / np.maximum(table.sum(1, keepdims=True), 1))  # the root, so that few are seen too
+    share = np.sqrt(table / np.maximum(table.sum(1, keepdims=True), 1))  # the square root makes small shares visible
     true, predicted = np.nonzero(table)
     tints = [(BLUE if i == j else RUST, 0.12 + 0.36 * float(share[i, j])) for i, j in zip(true, predicted, strict=True)]
     ax.bar(predicted, 0.94, 0.94, true - 0.47, color=tints)
@@ -204,16 +209,16 @@ def confusion(counts: npt.ArrayLike, labels: Sequence[str], *, ax: Axes | None =
     label_classes(ax, labels)
     if size <= 10:
         for i, j in zip(true.tolist(), predicted.tolist(), strict=True):
-            number = _short(int(table[i, j]), size)
+            number = _abbreviate(int(table[i, j]), size)
             ax.text(j, i, number, ha="center", va="center", color=INK, fontsize=8.5 - 0.2 * size)
     return ax
 
 
 def _band(rows: int, share: float, level: float) -> tuple[int, int]:
-    """Return the quantiles (1 ± level) / 2 of a Binomial(rows, share) number."""
+    """Return the quantiles (1 ± level) / 2 of a Binomial(rows, share) variable."""
     if share in (0.0, 1.0):
         return int(rows * share), int(rows * share)
-    reach = 20.0 + 12.0 * math.sqrt(rows * share * (1.0 - share))  # beyond it there is nothing left to sum
+    reach = 20.0 + 12.0 * math.sqrt(rows * share * (1.0 - share))  # the mass further from the mean is negligible
     k = np.arange(max(0, int(rows * share - reach)), min(rows, int(rows * share + reach)) + 1)
     log_mass = np.append(0.0, np.cumsum(np.log((rows - k[1:] + 1) / k[1:] * share / (1.0 - share))))
     mass = np.exp(log_mass - log_mass.max())
@@ -221,7 +226,9 @@ def _band(rows: int, share: float, level: float) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _short(count: int, size: int) -> str:
-    """Write a number so that it fits one of `size` cells side by side."""
-    text, places = str(count), max(4, 24 // size)
-    return text if len(text) <= places else f"{count / 1e3:.3g}k" if count < 999_500 else f"{count / 1e6:.3g}M"
+def _abbreviate(count: int, size: int) -> str:
+    """Format a count to fit into one of `size` adjacent cells."""
+    text = str(count)
+    if len(text) <= max(4, 24 // size):
+        return text
+    return f"{count / 1e3:.3g}k" if count < 999_500 else f"{count / 1e6:.3g}M"

@@ -1,4 +1,4 @@
-"""Pictures of what drives predictions: how much each column matters, and how predictions follow one."""
+"""Plots of the effects of columns on predictions: permutation importance and partial dependence."""
 
 import re
 from collections.abc import Sequence
@@ -8,26 +8,26 @@ import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, GREEN, INK, PURPLE, RUST, Axes, dates, legend, shorten, start
-from fathomless.plots.validation import floats, same
+from fathomless.plots.validation import check_shapes, floats
 from fathomless.system.errors import DataError
 
 __all__ = ["dependence", "importance"]
 
-_MOST = 12  # columns that one picture holds
+_MOST = 12  # largest number of columns in a plot
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Draw what shuffling each of the first twelve columns costs, with two standard errors.
+    """Draw the permutation importance of the first twelve columns, with two standard errors.
 
     Parameters
     ----------
     columns : sequence of str, length C
-        Names, the most important first.
+        Names of the columns, the most important first.
     loss, error : array_like, shape (C,)
-        Nats per row, and the standard errors.
+        Loss of log-likelihood after a permutation of each column, in nats per row, and its standard error.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike
     Raises
     ------
     DataError
-        For names and numbers of different lengths.
+        If names and numbers have different lengths.
 
     Examples
     --------
@@ -46,13 +46,14 @@ def importance(columns: Sequence[str], loss: npt.ArrayLike, error: npt.ArrayLike
         >>> ax = plots.importance(["rooms", "age", "street"], [0.4, 0.1, 0.01], [0.03, 0.02, 0.01])
     """
     arrays = {"loss": floats("loss", loss), "error": floats("error", error)}
-    same(**arrays)
+    check_shapes(**arrays)
     if len(columns) != len(arrays["loss"]):
         raise DataError(f"{len(columns)} columns and {len(arrays['loss'])} numbers were given; they must agree")
     names = [shorten(name) for name in columns[:_MOST]]
-    value, width = arrays["loss"][:_MOST], 2.0 * arrays["error"][:_MOST]
+    value = arrays["loss"][:_MOST]
+    width = 2.0 * arrays["error"][:_MOST]
     place = np.arange(len(names))[::-1]
-    ax = start(ax, "Loss where a column is shuffled", "nats per row, ± two standard errors", "column")
+    ax = start(ax, "Permutation importance", "nats per row, ± two standard errors", "column")
     ax.barh(place, np.maximum(value, 0.0), color=GREEN, height=0.62)
     ax.errorbar(value, place, xerr=width, fmt="none", color=INK, ecolor=INK, elinewidth=0.9, capsize=2.0)
     ax.set_yticks(place, names, parse_math=False)
@@ -71,7 +72,7 @@ def dependence(
     target: str = "y",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the average prediction at values of a column, with its intervals: a curve of numbers, marks of categories.
+    """Draw the partial dependence on a column, with intervals: a curve for numbers, points for categories.
 
     Parameters
     ----------
@@ -80,11 +81,11 @@ def dependence(
     mean, lower, upper : array_like, shape (G, K)
         Average prediction of K quantities, and the ends of its intervals.
     names : sequence of str, length K
-        What they are.
+        Names of the quantities.
     column, target : str
         Names of the axes.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -93,7 +94,7 @@ def dependence(
     Raises
     ------
     DataError
-        For shapes that do not agree, and more than four quantities.
+        If shapes do not agree, or there are more than four quantities.
 
     Examples
     --------
@@ -108,39 +109,39 @@ def dependence(
     arrays = {
         name: floats(name, values, dims=2) for name, values in (("mean", mean), ("lower", lower), ("upper", upper))
     }
-    same(**arrays)
+    check_shapes(**arrays)
     if arrays["mean"].shape != (len(points), len(names)) or len(names) > 4:
         raise DataError(
             f"mean has shape {arrays['mean'].shape}; for {len(points)} points and {len(names)} names "
             f"({len(points)}, {len(names)}) is needed, with at most 4 names"
         )
-    ax = start(ax, f"Along {shorten(column)}", shorten(column, 40), shorten(target, 40))
-    dated = all(isinstance(point, str) and _DATE.fullmatch(point) for point in points)
-    numeric = dated or not any(isinstance(point, str) for point in points)
-    kind = "datetime64[D]" if dated else np.float64
+    ax = start(ax, f"Partial dependence on {shorten(column)}", shorten(column, 40), shorten(target, 40))
+    are_dates = all(isinstance(point, str) and _DATE.fullmatch(point) for point in points)
+    numeric = are_dates or not any(isinstance(point, str) for point in points)
+    kind = "datetime64[D]" if are_dates else np.float64
     place: npt.NDArray[Any] = np.array(points, kind) if numeric else np.arange(len(points))
     for k, colour in zip(range(len(names)), (BLUE, RUST, GREEN, PURPLE), strict=False):
-        own, low, high = (arrays[part][:, k] for part in ("mean", "lower", "upper"))
+        centre, low, high = (arrays[part][:, k] for part in ("mean", "lower", "upper"))
         label = shorten(names[k]) if len(names) > 1 else None
         if numeric:
             ax.fill_between(place, low, high, color=colour, alpha=0.2, linewidth=0.0)
-            ax.plot(place, own, color=colour, linewidth=1.6, label=label)
+            ax.plot(place, centre, color=colour, linewidth=1.6, label=label)
             ax.plot(place, np.full(len(place), arrays["lower"].min()), "|", color=INK, markersize=4.0, alpha=0.6)
         else:
             ax.errorbar(
                 place,
-                own,
-                yerr=np.stack([own - np.minimum(low, own), np.maximum(high, own) - own]),
+                centre,
+                yerr=np.stack([centre - np.minimum(low, centre), np.maximum(high, centre) - centre]),
                 fmt="o",
                 color=colour,
                 markersize=4.0,
                 capsize=2.5,
                 label=label,
             )
-    if dated:
+    if are_dates:
         dates(ax)
     elif not numeric:
-        few = len(points) <= 8  # more stand upright
+        few = len(points) <= 8  # the labels of more points are vertical
         names_of = [shorten(str(point), 10) for point in points]
         ax.set_xticks(place, names_of, rotation=30 if few else 90, ha="right" if few else "center", parse_math=False)
     if len(names) > 1:

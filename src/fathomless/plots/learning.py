@@ -1,4 +1,4 @@
-"""Pictures of how a network was found: the bound and its parts."""
+"""Learning curves: the evidence lower bound and its parts."""
 
 import math
 from itertools import cycle
@@ -11,25 +11,25 @@ from fathomless.system.errors import DataError
 
 __all__ = ["epoch_axis", "epoch_marker", "learning_curves"]
 
-_TERM = "divergence_"  # what a history calls the parts of the bound
+_TERM = "divergence_"  # prefix of the divergences in a history
 
 
 def learning_curves(history: History, *, rows: float | None = None, ax: Axes | None = None) -> Axes:
-    """Draw the expected log-likelihood, the divergences that the bound takes off it, and the bound.
+    """Draw the expected log-likelihood, the divergences and the evidence lower bound over the epochs.
 
-    The divergences are bands below the log-likelihood, one under the other; at temperature 1 they end at the bound.
-    The first tenth of a history does not stretch the scale: what falls below it is not seen.
+    The divergences are bands below the log-likelihood, one under the other; at temperature 1 they end at the bound. The
+    first tenth of the history does not affect the scale and may lie outside the plot.
 
     Parameters
     ----------
     history : sequence of mappings
         Rows with "epoch", "elbo", "log_likelihood", any "divergence_…" (all in nats, summed over the data set), and
-        perhaps "validation_log_likelihood" (nats per row).
+        optionally "validation_log_likelihood" (nats per row).
     rows : float, optional
-        Number of training rows. Everything is then in nats per row, and the validation rows are drawn too; without it
-        they are left out, as their scale is another one.
+        Number of training rows. All curves are then in nats per row, with the validation score. Without it the
+        validation score is not drawn, since it has another scale.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -38,7 +38,7 @@ def learning_curves(history: History, *, rows: float | None = None, ax: Axes | N
     Raises
     ------
     DataError
-        For a history without rows or without these columns, or `rows` that is not a positive number.
+        If the history has no rows or lacks these columns, or `rows` is not a positive number.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def learning_curves(history: History, *, rows: float | None = None, ax: Axes | N
         >>> ax = plots.learning_curves(history, rows=500)
     """
     if rows is not None and not 0.0 < rows < math.inf:
-        raise DataError(f"rows={rows} was given; allowed is a positive, finite number, or None")
+        raise DataError(f"rows={rows} was given; a positive, finite number or None is allowed")
     scale = rows or 1.0
     epoch, elbo, fit = (column(history, name) for name in ("epoch", "elbo", "log_likelihood"))
     valid = column(history, "validation_log_likelihood", gaps=True)
@@ -65,7 +65,7 @@ def learning_curves(history: History, *, rows: float | None = None, ax: Axes | N
         ax.plot(epoch, line, color=colour, marker=epoch_marker(epoch), markersize=3, linewidth=1.4, label=label)
     top = fit / scale
     colours = dict(zip(terms, cycle((PURPLE, GREEN)), strict=False))
-    for name in reversed(terms):  # the divergence of the weights, which comes first, ends at the bound
+    for name in reversed(terms):  # the first one, of the weights, is the lowest band and ends at the bound
         bottom = top - terms[name]
         label = f"KL of {name.removeprefix(_TERM)}"
         ax.fill_between(epoch, bottom, top, color=colours[name], alpha=0.3, linewidth=0.0, label=label)
@@ -78,11 +78,11 @@ def learning_curves(history: History, *, rows: float | None = None, ax: Axes | N
 
 
 def epoch_marker(epoch: Floats) -> str:
-    """Mark the points of a short line one by one: a single one has no line."""
+    """Return the marker of a line: points for up to 15 values, since a line of one point is not visible."""
     return "o" if len(epoch) <= 15 else ""
 
 
 def epoch_axis(ax: Axes, epoch: Floats) -> None:
-    """Show all epochs, with ticks at whole ones."""
+    """Set the limits to all epochs, with ticks at whole numbers."""
     ax.set_xlim(limits(epoch.min(), epoch.max(), 0.4 if np.ptp(epoch) else 1.0))
     whole_numbers(ax.xaxis)

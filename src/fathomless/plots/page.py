@@ -1,4 +1,4 @@
-"""What a page is made of: numbers and lists in words, pictures with the words that say the same, tables."""
+"""Elements of a page: formatted numbers and lists, figures with a text alternative, and tables."""
 
 import html
 import math
@@ -14,9 +14,9 @@ __all__ = [
     "Group",
     "StructureSection",
     "TextTable",
-    "counted",
-    "listed",
-    "measured",
+    "format_count",
+    "format_with_error",
+    "join_words",
     "number",
     "percent",
     "picture",
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture as SVG, and what stands below it."""
+    """Figure as SVG, with its caption."""
 
     svg: str
     caption: str
@@ -33,7 +33,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows of text under a head; the first `text` columns hold words, the others numbers."""
+    """Table of text with a header; the first `text` columns are words, the others numbers."""
 
     caption: str
     head: tuple[str, ...]
@@ -43,7 +43,7 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Group:
-    """Pictures and a table under one heading, or none."""
+    """Figures and an optional table under one heading."""
 
     heading: str
     figures: Sequence[Figure]
@@ -52,20 +52,20 @@ class Group:
 
 @dataclass(frozen=True)
 class StructureSection:
-    """What a family shows of the posterior over structure.
+    """Section of a page about the posterior over structure, written by a family.
 
     Attributes
     ----------
     groups : sequence of Group
-        Pictures and tables of the posterior.
+        Figures and tables of the posterior.
     learning : sequence of Figure
-        Pictures of how it was found, beside the curves of the training.
+        Figures of its inference, beside the learning curves.
     about : str
-        What the summary is about, and how predictions use it: sentences.
+        Sentences about the summarised quantity and its use in predictions.
     note : str
-        What a reader must know before believing it: sentences.
+        Sentences about limits of the interpretation.
     objective : str
-        What was maximised, where that does not follow from point estimates or drawn weights: sentences.
+        Sentences about the objective, if it does not follow from point estimates or drawn weights.
     """
 
     groups: Sequence[Group] = ()
@@ -76,7 +76,7 @@ class StructureSection:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """Write a number for people: a few significant digits, thousands separated, a true minus.
+    """Format a number for display: a few significant digits, thousands separators, and a minus sign.
 
     Examples
     --------
@@ -97,12 +97,13 @@ def number(value: float, digits: int = 3) -> str:
     return _minus(f"{value:,.{0 if float(value).is_integer() else max(0, digits - 1 - power)}f}")
 
 
-def measured(value: float, error: float | None) -> tuple[str, str]:
-    """Write a value and its standard error, both rounded where the error begins.
+def format_with_error(value: float, error: float | None) -> tuple[str, str]:
+    """Format a value and its standard error, both rounded to two digits of the error.
 
     Examples
     --------
-    >>> measured(4.7031, 0.3148), measured(-2.99812, 0.0481), measured(81234.0, 1234.0), measured(0.5, None)
+    >>> pairs = [(4.7031, 0.3148), (-2.99812, 0.0481), (81234.0, 1234.0), (0.5, None)]
+    >>> tuple(format_with_error(value, error) for value, error in pairs)
     (('4.70', '± 0.31'), ('−2.998', '± 0.048'), ('81,200', '± 1,200'), ('0.500', ''))
     """
     if error is None or not math.isfinite(error) or not math.isfinite(value) or error <= 1e-9 * abs(value):
@@ -115,32 +116,34 @@ def measured(value: float, error: float | None) -> tuple[str, str]:
 
 
 def _minus(text: str) -> str:
+    """Replace hyphens by minus signs."""
     return text.replace("-", "−")
 
 
 def percent(share: float) -> str:
-    """Write a share in percent, with one decimal unless it is whole."""
+    """Format a share in percent, with one decimal unless it is a whole number."""
     if 0.0 < share < 5e-4:
         return "< 0.1 %"
     if 0.9995 < share < 1.0:
         return "> 99.9 %"
-    percent = 100.0 * share
-    return f"{percent:.{0 if abs(percent - round(percent)) < 1e-9 else 1}f} %"
+    value = 100.0 * share
+    decimals = 0 if abs(value - round(value)) < 1e-9 else 1
+    return f"{value:.{decimals}f} %"
 
 
-def counted(n: int, what: str) -> str:
-    """Write "1 row", "2 rows"."""
+def format_count(n: int, what: str) -> str:
+    """Format a count with its noun: "1 row", "2 rows"."""
     return f"{n:,} {what if n == 1 else f'{what}s'}"
 
 
-def listed(words: Sequence[str], most: int = 4) -> str:
+def join_words(words: Sequence[str], most: int = 4) -> str:
     """Join words: "a", "a and b", "a, b and c", "a, b, c and 5 more"."""
     shown = list(words) if len(words) <= most else [*words[: most - 1], f"{len(words) - most + 1:,} more"]
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))
 
 
 def picture(name: str, draw: Callable[..., Any], *, says: str, caption: str, height: float = 2.6) -> Figure:
-    """Draw a picture, 3.7 by `height` inches, whose ink follows the page, and give it its text alternative."""
+    """Draw a figure of 3.7 by `height` inches in the colours of the page, with `says` as its text alternative."""
     _, ax = plots.figure(3.7, height)
     svg = plots.svg(draw(ax=ax), name)
     svg = svg.replace(plots.INK, "var(--ink)").replace(plots.GRID, "var(--grid)")

@@ -1,10 +1,10 @@
-"""Pictures of how well probabilities of one class order rows, and of what a threshold costs."""
+"""Plots of the ranking of rows by the probability of a class, and of the errors at each threshold."""
 
 import numpy as np
 import numpy.typing as npt
 
 from fathomless.plots.canvas import BLUE, GREEN, INK, RUST, Axes, legend, shorten, start
-from fathomless.plots.validation import floats, same
+from fathomless.plots.validation import check_shapes, floats
 
 __all__ = ["lift", "precision_recall", "roc", "thresholds"]
 
@@ -12,16 +12,16 @@ _SHARE = (-0.02, 1.02)
 
 
 def roc(false_alarms: npt.ArrayLike, found: npt.ArrayLike, *, label: str = "class 1", ax: Axes | None = None) -> Axes:
-    """Draw the receiver operating characteristic: what is found of a class against what is named so by mistake.
+    """Draw the receiver operating characteristic: the true positive rate against the false positive rate.
 
     Parameters
     ----------
     false_alarms, found : array_like, shape (G,)
-        False and true positive rate at falling thresholds.
+        False and true positive rate at decreasing thresholds.
     label : str
         Name of the class.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -30,7 +30,7 @@ def roc(false_alarms: npt.ArrayLike, found: npt.ArrayLike, *, label: str = "clas
     Raises
     ------
     DataError
-        For shares outside 0 to 1.
+        If a share is outside 0 to 1.
 
     Examples
     --------
@@ -40,10 +40,8 @@ def roc(false_alarms: npt.ArrayLike, found: npt.ArrayLike, *, label: str = "clas
         >>> ax = plots.roc([0.0, 0.1, 0.3, 1.0], [0.0, 0.6, 0.9, 1.0], label="yes")
     """
     x, y = _shares(false_alarms=false_alarms, found=found)
-    ax = start(
-        ax, "What is found, at what price", "false alarms, share of the others", f"found, share of {shorten(label)}"
-    )
-    ax.plot([0.0, 1.0], [0.0, 1.0], color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="by chance")
+    ax = start(ax, f"ROC curve of {shorten(label)}", "false positive rate", "true positive rate")
+    ax.plot([0.0, 1.0], [0.0, 1.0], color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="random")
     ax.plot(x, y, color=BLUE, linewidth=1.6, label="this fit")
     ax.set(xlim=_SHARE, ylim=_SHARE)
     legend(ax)
@@ -53,18 +51,18 @@ def roc(false_alarms: npt.ArrayLike, found: npt.ArrayLike, *, label: str = "clas
 def precision_recall(
     found: npt.ArrayLike, right: npt.ArrayLike, base: float, *, label: str = "class 1", ax: Axes | None = None
 ) -> Axes:
-    """Draw precision against recall: how many of the rows that are named belong to the class, for what is found of it.
+    """Draw precision against recall for one class.
 
     Parameters
     ----------
     found, right : array_like, shape (G,)
-        Recall and precision at rising thresholds.
+        Recall and precision at increasing thresholds.
     base : float
-        Share of the class among all rows: the precision of chance.
+        Share of the class among all rows: the precision of a random ranking.
     label : str
         Name of the class.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -73,7 +71,7 @@ def precision_recall(
     Raises
     ------
     DataError
-        For shares outside 0 to 1.
+        If a share is outside 0 to 1.
 
     Examples
     --------
@@ -84,8 +82,8 @@ def precision_recall(
     """
     x, y = _shares(found=found, right=right)
     (level,) = _shares(base=[base])
-    ax = start(ax, "How many named are right", f"found, share of {shorten(label)}", "right, share of those named")
-    ax.axhline(float(level[0]), color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="by chance")
+    ax = start(ax, f"Precision and recall of {shorten(label)}", "recall", "precision")
+    ax.axhline(float(level[0]), color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="random")
     ax.plot(x, y, color=BLUE, linewidth=1.6, drawstyle="steps-post", label="this fit")
     ax.set(xlim=_SHARE, ylim=_SHARE)
     legend(ax)
@@ -93,18 +91,18 @@ def precision_recall(
 
 
 def lift(taken: npt.ArrayLike, times: npt.ArrayLike, *, label: str = "class 1", ax: Axes | None = None) -> Axes:
-    """Draw how many times as many rows of a class are among the most probable rows as among as many at random.
+    """Draw the lift: the share of a class among the most probable rows, divided by its share among all rows.
 
     Parameters
     ----------
     taken : array_like, shape (G,)
-        Share of the rows that are taken, the most probable first.
+        Share of the rows that are selected, the most probable first.
     times : array_like, shape (G,)
-        Share of the class among them, over its share among all rows.
+        Share of the class among them, divided by its share among all rows.
     label : str
         Name of the class.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -113,7 +111,7 @@ def lift(taken: npt.ArrayLike, times: npt.ArrayLike, *, label: str = "class 1", 
     Raises
     ------
     DataError
-        For shares outside 0 to 1, and shapes that differ.
+        If a share is outside 0 to 1, or shapes differ.
 
     Examples
     --------
@@ -124,9 +122,9 @@ def lift(taken: npt.ArrayLike, times: npt.ArrayLike, *, label: str = "class 1", 
     """
     (x,) = _shares(taken=taken)
     y = floats("times", times, 0.0)
-    same(taken=x, times=y)
-    ax = start(ax, "Lift", "rows taken, the most probable first", f"times as many of {shorten(label)} as at random")
-    ax.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="by chance")
+    check_shapes(taken=x, times=y)
+    ax = start(ax, f"Lift of {shorten(label)}", "share of rows selected, the most probable first", "lift")
+    ax.axhline(1.0, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="random")
     ax.plot(x, y, color=GREEN, linewidth=1.6, label="this fit")
     ax.set(xlim=_SHARE, ylim=(0.0, 1.08 * max(1.0, float(y.max()))))
     legend(ax)
@@ -141,18 +139,18 @@ def thresholds(
     label: str = "class 1",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw what is missed of a class, and how many of the others are taken for it, at each threshold.
+    """Draw the false negative rate and the false positive rate of a class at each threshold.
 
     Parameters
     ----------
     threshold : array_like, shape (G,)
-        Probability from which on a row is named.
+        Probability from which on a row is assigned to the class.
     missed, false_alarms : array_like, shape (G,)
-        Share of the class that is not named, and of the others that are.
+        False negative and false positive rate.
     label : str
         Name of the class.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -161,7 +159,7 @@ def thresholds(
     Raises
     ------
     DataError
-        For shares outside 0 to 1.
+        If a share is outside 0 to 1.
 
     Examples
     --------
@@ -171,16 +169,16 @@ def thresholds(
         >>> ax = plots.thresholds([0.0, 0.3, 0.6, 1.0], [0.0, 0.2, 0.6, 1.0], [1.0, 0.4, 0.1, 0.0], label="yes")
     """
     x, below, above = _shares(threshold=threshold, missed=missed, false_alarms=false_alarms)
-    ax = start(ax, "What a threshold costs", f"named from this probability of {shorten(label)} on", "share")
-    ax.plot(x, below, color=RUST, linewidth=1.6, label=f"missed of {shorten(label)}")
-    ax.plot(x, above, color=BLUE, linewidth=1.6, label="false alarms among the others")
+    ax = start(ax, "Errors at each threshold", f"threshold on the probability of {shorten(label)}", "rate")
+    ax.plot(x, below, color=RUST, linewidth=1.6, label="false negatives")
+    ax.plot(x, above, color=BLUE, linewidth=1.6, label="false positives")
     ax.set(xlim=_SHARE, ylim=_SHARE)
     legend(ax)
     return ax
 
 
-def _shares(**given: npt.ArrayLike) -> list[npt.NDArray[np.float64]]:
-    """Check numbers between 0 and 1, of one shape."""
-    arrays = {name: floats(name, values, 0.0, 1.0) for name, values in given.items()}
-    same(**arrays)
+def _shares(**values: npt.ArrayLike) -> list[npt.NDArray[np.float64]]:
+    """Check that values are between 0 and 1 and have equal shapes; return them as arrays."""
+    arrays = {name: floats(name, array, 0.0, 1.0) for name, array in values.items()}
+    check_shapes(**arrays)
     return list(arrays.values())

@@ -1,4 +1,4 @@
-"""Pictures of Markov chains."""
+"""Trace plots of Markov chains."""
 
 from collections.abc import Sequence
 
@@ -20,20 +20,20 @@ def traces(
     *,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw what chains followed: those that are used in colour, the end of the burn-in as a line.
+    """Draw the traces of chains, with a line at the end of the burn-in; chains that are not used are paler.
 
     Parameters
     ----------
     each : sequence of sequences of float
-        What every chain followed, evenly spaced over its sweeps; what is not finite is a gap.
+        Trace of each chain, evenly spaced over its sweeps; values that are not finite are gaps.
     sweeps, burn_in : int
-        Length of a chain, and how many of its sweeps were not kept.
+        Number of sweeps of a chain, and number of sweeps of its burn-in.
     used : sequence of bool
-        Whether predictions use a chain.
+        True for each chain that predictions use.
     what : str
-        Name of the quantity.
+        Name of the traced quantity.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; a new figure by default.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def traces(
     Raises
     ------
     DataError
-        For what is no number, or no chain with a value; a chain that failed may have none.
+        If a value is not a number, or no chain has a value; a chain that failed may have none.
 
     Examples
     --------
@@ -56,14 +56,18 @@ def traces(
     """
     lines = [floats(f"chain {i}", values, gaps=True) if len(values) else np.zeros(0) for i, values in enumerate(each)]
     if not any(map(len, lines)) or len(each) != len(used):
-        raise DataError(f"{len(each)} chains were given, {len(used)} of them used or not; give values of one or more")
-    ax = start(ax, f"Chains: {what}", "sweep", what)
-    told = set[bool]()
-    for values, kept in sorted(zip(lines, used, strict=True), key=lambda pair: pair[1]):
+        raise DataError(
+            f"{len(each)} chains were given for {len(used)} flags `used`; give equally many, and one value or more"
+        )
+    ax = start(ax, f"Trace of {what}", "sweep", what)
+    labelled = set[bool]()  # one entry of the legend for each kind of chain
+    for values, is_used in sorted(zip(lines, used, strict=True), key=lambda pair: pair[1]):
         at = np.linspace(0.0, sweeps, len(values) + 1)[1:]
-        label = ("used" if kept else "not used") if kept not in told else None
-        told.add(kept)
-        ax.plot(at, values, color=GREEN if kept else BLUE, linewidth=0.8, alpha=0.8 if kept else 0.35, label=label)
+        name = "used" if is_used else "not used"
+        label = None if is_used in labelled else name
+        labelled.add(is_used)
+        colour, alpha = (GREEN, 0.8) if is_used else (BLUE, 0.35)
+        ax.plot(at, values, color=colour, linewidth=0.8, alpha=alpha, label=label)
     ax.axvline(burn_in, color=INK, linewidth=0.8, linestyle="--")
     legend(ax)
     return ax

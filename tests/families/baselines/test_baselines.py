@@ -306,7 +306,7 @@ def test_the_structure_of_an_ensemble_is_the_mean_of_its_members() -> None:
 def test_an_ensemble_is_put_together_and_not_trained() -> None:
     """Its members' laws over structure would move as weights do."""
     x, y = data()
-    with pytest.raises(DataError, match=r"an Ensemble was given whose part members\.0 has a law over structure"):
+    with pytest.raises(DataError, match=r"members\.0, a part of the Ensemble, has a law over structure"):
         fit(Ensemble([unbounded(0, 1.0), unbounded(1, 3.0)]), Categorical(3), Rows(x, y))
 
 

@@ -194,7 +194,7 @@ def overflowing() -> ContinuousDepth:
 def test_hidden_states_that_overflow_end_the_training() -> None:
     """Before training the network is tried; in prediction such networks are counted."""
     rows = Rows(torch.ones(8, 2), torch.zeros(8, 1))
-    with pytest.raises(DivergenceError, match="before the first step the network gives values that are not finite"):
+    with pytest.raises(DivergenceError, match="before the first step the output of the network is not finite"):
         fit(overflowing(), Gaussian(1), rows, training=Training(epochs=1))
     with torch.no_grad():
         draws = overflowing().eval().draw(rows.x, 3, torch.Generator())

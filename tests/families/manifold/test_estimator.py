@@ -113,7 +113,7 @@ def test_a_fit_that_was_paused_ends_in_the_same_bytes(at: int, tmp_path: Path) -
 
     with pytest.raises(PausedError, match=f"after epoch {at} of 40"):
         ProjectedBayesRegressor(**QUICK, checkpoint=tmp_path, callbacks=[pause]).fit(X, y)
-    with pytest.raises(DataError, match="belongs to a fit of other data or other options"):
+    with pytest.raises(DataError, match="belongs to a fit with other data or other options"):
         ProjectedBayesRegressor(**{**QUICK, "latent_steps": 61}, checkpoint=tmp_path).fit(X, y)
     again = ProjectedBayesRegressor(**QUICK, checkpoint=tmp_path).fit(X, y)
     whole = ProjectedBayesRegressor(**QUICK).fit(X, y)

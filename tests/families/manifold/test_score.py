@@ -7,7 +7,7 @@ import torch
 import fathomless.families.manifold.fit as module
 from fathomless.families.manifold.candidates import out_of_fold
 from fathomless.families.manifold.estimator import ProjectedBayesRegressor
-from fathomless.inference.out_of_fold.noise import choose_noise, total
+from fathomless.inference.out_of_fold.noise import choose_noise, sum_log_density
 
 SHORT = {"candidate_steps": 60, "decoder_steps": 30, "latent_steps": 20, "latent_dim": 2, "width": 8}
 
@@ -31,7 +31,7 @@ def test_a_row_has_no_part_in_its_own_score(monkeypatch: pytest.MonkeyPatch) -> 
             likelihood = self._trained(own, kept)
             held = out_of_fold(f[kept], self.unseen[kept], rows)
             own_part = part[held.rows] == k  # rows are missing whose candidates are all left out
-            of_part, count = total(held.take(own_part), choose_noise(held.take(~own_part), likelihood))
+            of_part, count = sum_log_density(held.take(own_part), choose_noise(held.take(~own_part), likelihood))
             summed, rows_scored = summed + of_part, rows_scored + count
         seen.update(expected=torch.tensor(summed / rows_scored), found=chosen["score"])
         return chosen

@@ -115,15 +115,17 @@ def page(found: "Comparison", target: str, data: str, command: str) -> str:
 
 def ranks(found: "Comparison") -> "TextTable":
     """Return the methods in their order, with their scores, as text."""
-    from fathomless.plots.page import TextTable, measured, number
+    from fathomless.plots.page import TextTable, format_with_error, number
 
     done = [method for method in found.methods if not method.failed]
     names = [name for name in _SHOWN if any(name in method.scores for method in done)]
     rows = []
     for method in done:
         scores = [method.scores.get(name) for name in names]
-        first = " ".join(measured(method.scores["log_likelihood"].value, method.scores["log_likelihood"].error))
-        behind = "–" if method is done[0] else " ".join(measured(method.behind.value, method.behind.error))
+        first = " ".join(
+            format_with_error(method.scores["log_likelihood"].value, method.scores["log_likelihood"].error)
+        )
+        behind = "–" if method is done[0] else " ".join(format_with_error(method.behind.value, method.behind.error))
         others = ["" if score is None else number(score.value) for score in scores]
         seconds = [number(method.fit_seconds), number(method.predict_seconds)]
         rows.append((method.name, first.strip(), behind.strip(), *others, *seconds))

@@ -43,16 +43,16 @@ _LEAST = 10  # rows, below which not even the spread of the target is known to w
 
 def fit(given: argparse.Namespace) -> int:
     """Fit a network to a table."""
-    from fathomless.inference.runs.distributed import started  # torch comes here
+    from fathomless.inference.runs.distributed import start_group  # torch comes here
 
-    with started() as group:
+    with start_group() as group:
         if group.rank:
             given.quiet, warnings.showwarning = True, ignore  # the first process speaks for all
         try:
             code = _fit_table(given, group)
             group.agree()  # nobody leaves before all is written
         except BaseException as error:
-            if group.first("failure"):
+            if group.is_first("failure"):
                 raise
             time.sleep(1.0)  # torchrun ends all when one has ended: let the one that tells why be that one
             raise Stopped("", error.code if isinstance(error, Stopped) else 1) from error
@@ -125,10 +125,10 @@ class _Fit:
 
         self.given, self.table, self.out, self.signals = given, table, out, _Signals(silent=group.rank > 0)
         if table.rows < _LEAST:
-            from fathomless.plots.page import counted
+            from fathomless.plots.page import format_count
 
             raise DataError(
-                f"{table.name} has {counted(table.rows, 'row')} to learn from, too few to say how far to trust "
+                f"{table.name} has {format_count(table.rows, 'row')} to learn from, too few to say how far to trust "
                 f"predictions; at least {_LEAST} are needed: collect more, or fit from Python, which takes any"
             )
         family = registry.families()[given.structure]

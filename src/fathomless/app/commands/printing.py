@@ -99,13 +99,13 @@ def scores_of(found: "Evaluation", which: str = "scores") -> dict[str, dict[str,
 
 def table_of(found: "Evaluation") -> str:
     """Lay out scores beside those of a constant prediction."""
-    from fathomless.plots.page import measured
+    from fathomless.plots.page import format_with_error
 
     rows = [(f"{found.name}, {found.rows:,}", "", "constant prediction")]
     for name, score in found.scores.items():
         base = found.baseline[name]
         tidy = [(0.0 if abs(s.value) < 1e-9 else s.value, s.error) for s in (score, base)]  # zero up to rounding
-        ours, constant = (" ".join(measured(*pair)).strip() for pair in tidy)
+        ours, constant = (" ".join(format_with_error(*pair)).strip() for pair in tidy)
         rows.append((name.replace("_", " "), ours, constant))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     return "\n".join(

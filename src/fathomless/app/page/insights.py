@@ -11,7 +11,16 @@ from fathomless.app.page.analysis import Analysis, Peers
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.importance import Dependence
 from fathomless.estimators.scores import Score
-from fathomless.plots.page import Figure, TextTable, counted, listed, measured, number, percent, picture
+from fathomless.plots.page import (
+    Figure,
+    TextTable,
+    format_count,
+    format_with_error,
+    join_words,
+    number,
+    percent,
+    picture,
+)
 
 __all__ = ["Insights", "insights"]
 
@@ -87,9 +96,9 @@ def _verdict(peers: Peers) -> str:
         width = 2.0 * (lead.error or 0.0)
         place = ahead if lead.value > width else back if lead.value < -width else level
         place.append(f"{_NAMES[name]} ({_signed(lead)})")
-    said = [f"ahead of {listed(ahead)}"] if ahead else []
-    said += [f"not to be told from {listed(level)}"] if level else []
-    said += [f"behind {listed(back)}"] if back else []
+    said = [f"ahead of {join_words(ahead)}"] if ahead else []
+    said += [f"not to be told from {join_words(level)}"] if level else []
+    said += [f"behind {join_words(back)}"] if back else []
     text = f"By the probability that it gave to what happened, this fit is {', '.join(said)}: nats per row, ± one "
     text += "standard error. "
     if any(_NAMES["linear"] in one for one in (*level, *back)):
@@ -101,7 +110,7 @@ def _verdict(peers: Peers) -> str:
 
 
 def _signed(score: Score) -> str:
-    value, error = measured(score.value, score.error)
+    value, error = format_with_error(score.value, score.error)
     return f"{'' if score.value < 0 else '+'}{value} {error}".strip()
 
 
@@ -120,7 +129,7 @@ def _written(score: Score | None, share: bool) -> str:
         return "–"
     if share:
         return percent(score.value)
-    return " ".join(part for part in measured(score.value, score.error) if part)
+    return " ".join(part for part in format_with_error(score.value, score.error) if part)
 
 
 def _drivers(analysis: Analysis) -> str:
@@ -135,7 +144,7 @@ def _drivers(analysis: Analysis) -> str:
     idle = len(moved.columns) - len(clear)
     rest = f" Of {'the other' if idle == 1 else f'the other {idle:,}'} that cannot be said." if idle else ""
     return (
-        f"Predictions rest on {listed(clear, 6)}: shuffled, they leave what happened less likely, by more than two "
+        f"Predictions rest on {join_words(clear, 6)}: shuffled, they leave what happened less likely, by more than two "
         f"standard errors.{rest} A column that others can stand in for is missed less than its part in the truth is. "
         "The curves give all rows one value of a column after the other, the rest as it is, and average predictions; "
         "their bands are doubt about networks, without the noise."
@@ -199,7 +208,7 @@ def _odd(analysis: Analysis) -> TextTable | None:
 def _grouped(analysis: Analysis) -> str:
     if not analysis.looked:
         return ""
-    looked = f"{counted(analysis.looked, 'group')} of rows with a column in common"
+    looked = f"{format_count(analysis.looked, 'group')} of rows with a column in common"
     if not analysis.groups:
         return f"Of {looked}, none is predicted worse than the rest by more than chance would have it."
     return (

@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from fathomless.plots.page import counted
+from fathomless.plots.page import format_count
 
 __all__ = ["render_template"]
 
@@ -19,6 +19,6 @@ def render_template(name: str, **values: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["count"] = counted
+    environment.filters["count"] = format_count
     text = environment.get_template(name).render(**values)
     return re.sub(r"(?<=\d) (?=[%±])|(?<=±) (?=\d)", "\N{NO-BREAK SPACE}", text)  # 4.2 ± 0.3 % stays on one line

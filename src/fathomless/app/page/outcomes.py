@@ -11,7 +11,7 @@ from sklearn.metrics import precision_recall_curve, roc_curve
 
 from fathomless import plots
 from fathomless.estimators.evaluation import Evaluation
-from fathomless.plots.page import Figure, Group, TextTable, counted, listed, number, percent, picture
+from fathomless.plots.page import Figure, Group, TextTable, format_count, join_words, number, percent, picture
 
 __all__ = ["TARGETS", "by_target", "predictions"]
 
@@ -51,7 +51,7 @@ def _predicted(first: Evaluation, t: int, target: str) -> list[Figure]:
         picture(
             f"observed-{t}",
             partial(plots.predicted_against_observed, y, mean, target=target),
-            says=f"Predicted against observed {target} for {counted(len(y), 'row')}. Observations lie between "
+            says=f"Predicted against observed {target} for {format_count(len(y), 'row')}. Observations lie between "
             f"{number(y.min())} and {number(y.max())}, predictions between {number(mean.min())} and "
             f"{number(mean.max())}. The largest miss: observed {number(y[worst])}, predicted {number(mean[worst])}.",
             caption="Predicted means and observations. A perfect prediction lies on the diagonal.",
@@ -60,8 +60,8 @@ def _predicted(first: Evaluation, t: int, target: str) -> list[Figure]:
             f"intervals-{t}",
             partial(plots.intervals, y, mean, low, high, target=target),
             says=f"90 % intervals and observations of {target}, rows in the order of their prediction. Of "
-            f"{counted(len(y), 'row')} {percent(float(np.mean((low <= y) & (y <= high))))} lie inside; the intervals "
-            f"are between {number(width.min())} and {number(width.max())} wide.",
+            f"{format_count(len(y), 'row')} {percent(float(np.mean((low <= y) & (y <= high))))} lie inside; the "
+            f"intervals are between {number(width.min())} and {number(width.max())} wide.",
             caption="90 % intervals and observations, sorted by the prediction.",
         ),
         picture(
@@ -81,7 +81,7 @@ def _confusion(first: Evaluation) -> Predictions:
     wrong = counts - np.diag(right)
     order = [divmod(int(i), size) for i in np.argsort(-wrong, axis=None, kind="stable")[:3]]
     mistakes = [f"{first.labels[i]} as {first.labels[j]} ({wrong[i, j]:,})" for i, j in order if wrong[i, j]]
-    text = f"Taken for another class most often: {listed(mistakes)}." if mistakes else "No row was misclassified."
+    text = f"Taken for another class most often: {join_words(mistakes)}." if mistakes else "No row was misclassified."
     worst = np.sort(np.argsort(-(wrong.sum(1) + wrong.sum(0)), kind="stable")[:_CLASSES])
     drawn = [first.labels[i] for i in worst]
     some = f" Of {size} classes, these are in most mistakes." if size > _CLASSES else ""

@@ -38,9 +38,9 @@ from fathomless.plots.page import (
     Group,
     StructureSection,
     TextTable,
-    counted,
-    listed,
-    measured,
+    format_count,
+    format_with_error,
+    join_words,
     number,
     percent,
     picture,
@@ -170,17 +170,17 @@ def render(page: Page) -> str:
 def _score(name: str, score: Score) -> tuple[str, str]:
     """Return a score and its error as text, shares in percent."""
     if name in _SHARES:
-        value, error = measured(100.0 * score.value, 100.0 * (score.error or 0.0))
+        value, error = format_with_error(100.0 * score.value, 100.0 * (score.error or 0.0))
         return (value, f"{error} %") if error else (percent(score.value), "")
     if name not in _IN_UNITS and max(abs(score.value), score.error or 0.0) < 1e-12:
         return "0", ""  # what rounding leaves of it
-    return measured(score.value, score.error)
+    return format_with_error(score.value, score.error)
 
 
 def _lede(page: Page, first: Evaluation | None) -> list[str]:
     """Say in two sentences what this is and how good it is."""
-    columns = counted(len(page.estimator.schema_.columns), "column")
-    source = f"{columns} and {counted(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
+    columns = format_count(len(page.estimator.schema_.columns), "column")
+    source = f"{columns} and {format_count(int(page.data['rows']), 'row')}" if "rows" in page.data else columns
     if first is None:
         return [f"{type(page.estimator).__name__}, fitted to {source}. It has not been evaluated."]
     own = {
@@ -200,13 +200,13 @@ def _lede(page: Page, first: Evaluation | None) -> list[str]:
     if first.task == "classification":
         right, luck = percent(ours["accuracy"].value), percent(constant["accuracy"].value)
         return [
-            f"A classification of {listed(first.targets)} into {len(first.labels)} classes, from {source}.",
+            f"A classification of {join_words(first.targets)} into {len(first.labels)} classes, from {source}.",
             f"{where}, it names the right class for {right} of them; naming the most frequent class every time would "
             f"be right for {luck}.",
         ]
     average = ", averaged over the targets" if len(first.targets) > 1 else ""
     return [
-        f"A regression of {listed(first.targets)} on {source}.",
+        f"A regression of {join_words(first.targets)} on {source}.",
         f"{where}, it is typically off by {number(ours['rmse'].value)} (RMSE{average}), where predicting the mean "
         f"every time would be off by {number(constant['rmse'].value)}; {percent(ours['coverage_90'].value)} of them "
         "lie in their 90 % intervals.",
@@ -259,7 +259,7 @@ def _insights(page: Page) -> Insights | None:
     """Return what an analyst asks for, of the rows that the fit had not seen, whatever was evaluated since."""
     for one in page.evaluations:
         if page.analysis and one.name == page.analysis.rows:
-            return insights(page.analysis, one, one.labels, listed(one.targets))
+            return insights(page.analysis, one, one.labels, join_words(one.targets))
     return None
 
 
@@ -282,7 +282,7 @@ def _structure(estimator: Estimator) -> StructureSection:
                 for what, law in counts.items()
             ]
         case LatentPosterior(weights=weights, means=means):
-            rows = [(percent(w), listed([number(v) for v in mean])) for w, mean in zip(weights, means, strict=True)]
+            rows = [(percent(w), join_words([number(v) for v in mean])) for w, mean in zip(weights, means, strict=True)]
             tables = [TextTable("Laws over the latent space", ("Weight", "Centre"), rows)]
         case _:
             tables = []
@@ -310,7 +310,7 @@ def _learning(page: Page) -> list[Figure]:
     curves = picture(
         "learning",
         partial(plots.learning_curves, history, rows=rows),
-        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {listed(ways)}. {_kept(page)}",
+        says=f"Curves over {last['epoch']:,.0f} epochs, in {unit}: {join_words(ways)}. {_kept(page)}",
         caption="What the training maximised, here called ELBO, is the expected log-likelihood less the divergences."
         + (" Where the curves jump, it went on from its best state." if _of_networks(page).structure else ""),
     )
@@ -367,9 +367,9 @@ def _class_calibration(first: Evaluation) -> dict[str, Any]:
     figure = picture(
         "reliability",
         partial(plots.reliability, confidence, accuracy, count),
-        says=f"Accuracy against stated confidence in {counted(len(count), 'bin')}, from {percent(confidence[0])} to "
-        f"{percent(confidence[-1])} confidence. They are farthest apart at {percent(confidence[worst])}, where the "
-        f"accuracy is {percent(accuracy[worst])} over {counted(int(count[worst]), 'row')}.",
+        says=f"Accuracy against stated confidence in {format_count(len(count), 'bin')}, from {percent(confidence[0])} "
+        f"to {percent(confidence[-1])} confidence. They are farthest apart at {percent(confidence[worst])}, where the "
+        f"accuracy is {percent(accuracy[worst])} over {format_count(int(count[worst]), 'row')}.",
         caption="Accuracy of rows by their stated confidence. On the diagonal, probabilities are frequencies; bins of "
         "few rows stray from it by chance.",
     )
@@ -403,7 +403,7 @@ def _uncertainty(first: Evaluation) -> list[Group]:
             figure = picture(
                 f"uncertainty-{t}",
                 partial(plots.uncertainty_split, *parts[:, :, t]),
-                says=f"Parts of the uncertainty of {target} in {counted(n, 'row')}, sorted by total. On average "
+                says=f"Parts of the uncertainty of {target} in {format_count(n, 'row')}, sorted by total. On average "
                 f"{said}.",
                 caption=f"Shares of the {'variance' if regression else 'entropy'} of each row's prediction.",
             )
@@ -445,7 +445,8 @@ def _encoding(column: Column) -> str:
             return f"mean {day}, scale {number(column.scale)} days; also the time of the year and of the week"
         case "category":
             rest = "; one more for the rare and the unseen" if column.other else ""
-            return f"{counted(len(column.levels), 'level')}: {listed([str(v) for v in column.levels], _LEVELS)}{rest}"
+            levels = join_words([str(v) for v in column.levels], _LEVELS)
+            return f"{format_count(len(column.levels), 'level')}: {levels}{rest}"
     limits = "" if column.limits is None else "; values beyond {} and {} as these".format(*map(number, column.limits))
     return f"centre {number(column.center)}, scale {number(column.scale)}{limits}"
 
@@ -455,8 +456,8 @@ def _targets(page: Page) -> list[str]:
     target = page.estimator.target_
     names = [str(name) for name in page.data.get("target names", ())]
     if isinstance(target, ClassLabels):
-        labels = listed([str(label) for label in target.labels], _LEVELS)
-        return [f"{listed(names) or 'y'}: {len(target.labels)} classes, {labels}"]
+        labels = join_words([str(label) for label in target.labels], _LEVELS)
+        return [f"{join_words(names) or 'y'}: {len(target.labels)} classes, {labels}"]
     assert isinstance(target, TargetScale)  # runs have no other
     names = names if len(names) == len(target.mean) else [f"y{t + 1}" for t in range(len(target.mean))]
     scales = zip(names, target.mean, target.scale, strict=True)

@@ -147,7 +147,7 @@ def laplace_posterior(
         value: Tensor = 0.5 * ((log_alpha[:, None] - (square + alpha).log()).sum(1) - alpha[:, 0] * fit)
         return value
 
-    alpha = greatest_evidence(evidence, square) if precision is None else precision
+    alpha = maximize_evidence(evidence, square) if precision is None else precision
     return LaplacePosterior(scale, basis, square, alpha)
 
 
@@ -209,7 +209,7 @@ def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> tuple[Te
     else:
         assert isinstance(likelihood, LocationScale)
         log_scale = likelihood.noise.split(outputs[None].double())[1]
-        root = (per_square(likelihood).to(derivative).sqrt() * torch.exp(-log_scale)).expand(
+        root = (location_information(likelihood).to(derivative).sqrt() * torch.exp(-log_scale)).expand(
             1, len(outputs), likelihood.targets
         )[0]
         g = root[:, :, None] * derivative[:, : likelihood.targets]

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, legend, limits, spaced, start
+from fathomless.plots.canvas import BLUE, GREEN, INK, OCHRE, PURPLE, RUST, Axes, legend, limits, space_ticks, start
 from fathomless.plots.learning import epoch_axis, epoch_marker
-from fathomless.plots.validation import Floats, History, column, floats, same
+from fathomless.plots.validation import Floats, History, check_shapes, column, floats
 from fathomless.system.errors import DataError
 
 __all__ = ["accuracy", "divergence_profile", "hidden_paths", "horizon_path", "horizon_posterior", "weight_paths"]
@@ -67,7 +67,7 @@ def weight_paths(
     ax = start(ax, "Weights along depth", "depth", "weight (prior deviations)")
     if prior is not None:
         wide = 1.6449 * floats("prior", prior, 0.0)
-        same(depth=t, prior=wide)
+        check_shapes(depth=t, prior=wide)
         ax.fill_between(t, -wide, wide, color=INK, alpha=0.13, linewidth=0.0, label="prior, 90 %")
         low, _, high = np.percentile(drawn, _PERCENTILES, axis=0)
         if 2.0 * wide.max() > _MUCH * (high.max() - low.min()) > 0.0:
@@ -142,7 +142,7 @@ def divergence_profile(depth: npt.ArrayLike, rate: npt.ArrayLike, *, ax: Axes | 
         >>> ax = plots.divergence_profile([0.1, 0.3, 0.5, 0.7, 0.9], [3.1, 5.2, 4.4, 1.9, 0.6])
     """
     t, nats = _rising(depth), floats("rate", rate, 0.0)
-    same(depth=t, rate=nats)
+    check_shapes(depth=t, rate=nats)
     edges = [0.0]
     for middle in t.tolist():
         edges.append(2.0 * middle - edges[-1])
@@ -153,7 +153,7 @@ def divergence_profile(depth: npt.ArrayLike, rate: npt.ArrayLike, *, ax: Axes | 
     ax.stairs(nats, edges, color=PURPLE, linewidth=1.5)
     ax.set_xlim(limits(0.0, edges[-1]))
     ax.set_ylim(0.0, 1.08 * float(nats.max()) or 1.0)
-    spaced(ax)
+    space_ticks(ax)
     return ax
 
 
@@ -197,7 +197,7 @@ def accuracy(
         >>> ax = plots.accuracy([5, 10, 20, 40], [0.031, 0.014, 0.005, 0.0], score=[-1.02, -0.98, -0.97, -0.97])
     """
     n, far = _rising(steps, "steps", 1.0), floats("distance", distance, 0.0, 1.0)
-    same(steps=n, distance=far)
+    check_shapes(steps=n, distance=far)
     ax = start(ax, "Predictions and the number of steps", "steps", "Hellinger distance")
     ax.set_xscale("log", base=2)
     if chosen is not None:
@@ -206,7 +206,7 @@ def accuracy(
     ax.set_ylim(0.0, 1.1 * float(far.max()) or 0.01)
     if score is not None:
         nats = floats("score", score)
-        same(steps=n, score=nats)
+        check_shapes(steps=n, score=nats)
         beside = start(ax.twinx(), "", "", "log density, nats per row")
         beside.grid(visible=False)
         beside.spines["right"].set_visible(True)
@@ -278,7 +278,7 @@ def horizon_posterior(
         legend(ax)
     ax.set_ylim(bottom=0.0)
     ax.set_xlim(limits(shown.min(), shown.max(), width))
-    spaced(ax)
+    space_ticks(ax)
     return ax
 
 
@@ -327,7 +327,7 @@ def _bands(ax: Axes, t: Floats, drawn: Floats, names: Sequence[str]) -> Axes:
         ax.fill_between(t, low[:, k], high[:, k], color=colour, alpha=0.25, linewidth=0.0)
         ax.plot(t, middle[:, k], color=colour, linewidth=1.5, label=name)
     ax.set_xlim(limits(t.min(), t.max()))
-    spaced(ax)
+    space_ticks(ax)
     legend(ax)
     return ax
 

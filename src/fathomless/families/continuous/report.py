@@ -271,7 +271,7 @@ def _horizon(estimator: Estimator, first: ContinuousDepth) -> Group:
     mean = sum(depth * p for depth, p in posterior.items())
     error = f" ± {number(found.mean_error * first.unit, 2)}" if found else ""
     likely = sorted(posterior, key=lambda depth: -posterior[depth])[:3]
-    said = listed([f"{percent(posterior[depth])} at depth {number(depth)}" for depth in likely])
+    said = join_words([f"{percent(posterior[depth])} at depth {number(depth)}" for depth in likely])
     caption = f"{'Weight' if found else 'Probability'} of each horizon. Their mean is {number(mean)}{error}."
     if found:
         caption += (

@@ -28,7 +28,7 @@ from fathomless.inference.mcmc.psis import TRUSTED, leave_one_out
 from fathomless.inference.mcmc.scales import Groups, observation
 from fathomless.inference.mcmc.weight_sampler import NetworkSampler, WeightState
 from fathomless.inference.out_of_fold import stacking
-from fathomless.inference.out_of_fold.search import LogDensities, prior_of
+from fathomless.inference.out_of_fold.search import LogDensities, log_prior_of
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
 from fathomless.nn.flat import FlatNetworks, flatten
@@ -137,7 +137,7 @@ class Hamiltonian:
         log_density = torch.stack([found[number].loo for number in masses], 1)
         known = max(one.told["unknown"] for one in found.values()) <= _UNKNOWN
         if self.options.structure_weights == "stacking" and len(masses) > 1 and known:
-            prior = prior_of(first, list(masses))
+            prior = log_prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
             rows = torch.arange(len(train), device="cpu")
@@ -152,7 +152,7 @@ class Hamiltonian:
             else train.weight.double().cpu()
         )
         told = {str(number): one.told for number, one in found.items()}
-        prior_mass = prior_of(first, list(masses)).softmax(0).tolist()
+        prior_mass = log_prior_of(first, list(masses)).softmax(0).tolist()
         diagnostics = CrossFitDiagnostics(
             structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=told
         )

@@ -13,7 +13,7 @@ from fathomless.estimators.markov_chains import convergence
 from fathomless.families.graph import plots
 from fathomless.families.graph.estimator import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.families.graph.model import graph_of
-from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
+from fathomless.plots.page import Figure, Group, StructureSection, TextTable, join_words, number, percent, picture
 from fathomless.plots.traces import traces
 from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 
@@ -124,7 +124,7 @@ def _traces(estimator: Estimator) -> list[Figure]:
             f"trace-{name}",
             partial(traces, told[name], told["sweeps"], told["burn_in"], used, what),
             says=f"The {what} of {len(used)} chains over {told['sweeps']:,} sweeps; at the end "
-            + listed([number(values[-1]) for values in told[name] if values], 12)
+            + join_words([number(values[-1]) for values in told[name] if values], 12)
             + ".",
             caption=f"Chains: {what}, with hidden activations as they are. States are kept to the right of the line.",
         )

@@ -31,9 +31,9 @@ from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
 from fathomless.families.manifold.stages import Begin, Stage
 from fathomless.inference.out_of_fold.crossfit import OutOfFold
-from fathomless.inference.out_of_fold.noise import KAPPA, heavy_tailed, total
+from fathomless.inference.out_of_fold.noise import KAPPA, sum_log_density, to_student_t
 from fathomless.inference.runs.run import under
-from fathomless.inference.variational.svi import parts_of
+from fathomless.inference.variational.svi import assign_parts
 from fathomless.nn.layers import WeightPrior
 from fathomless.posterior.likelihoods import Categorical, LearnedNoise, Likelihood, LocationScale, StatedNoise
 from fathomless.system import checks
@@ -265,7 +265,7 @@ class Manifold:
         summed = count = 0.0
         numbers = unseen.any(0).nonzero()[:, 0]
         part = torch.full((len(rows),), -1, device=unseen.device)
-        part[numbers] = parts_of(len(numbers)).to(part)
+        part[numbers] = assign_parts(len(numbers)).to(part)
         for k in range(int(part.max()) + 1):
             rest = unseen & (part != k)
             kept = self._kept(own, squared_errors(centre, rows.y, rest, rows.weight))
@@ -274,7 +274,7 @@ class Manifold:
             apart = (part == k).cpu()[held.rows]
             if not bool(apart.all()):
                 likelihood = self._settled(held.take(~apart), likelihood)
-            of_part, weight = total(held.take(apart), likelihood)
+            of_part, weight = sum_log_density(held.take(apart), likelihood)
             summed, count = summed + of_part, count + weight
         return summed / count if count else float("nan")
 
@@ -285,7 +285,7 @@ class Manifold:
         if "log_temperature" in state and isinstance(likelihood, Categorical):
             likelihood = Categorical(likelihood.classes, temperature=True).to(self.rows.x)
         if "raw_df" in state and isinstance(likelihood, LocationScale):
-            likelihood = heavy_tailed(likelihood)
+            likelihood = to_student_t(likelihood)
         likelihood.load_state_dict(state)
         return likelihood.eval()
 

@@ -16,7 +16,7 @@ from fathomless.families.manifold.fit import UNEXPLAINED
 from fathomless.families.manifold.networks import ManifoldDiagnostics
 from fathomless.families.manifold.sampling import stands_still
 from fathomless.families.manifold.strategy import COLLAPSED
-from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
+from fathomless.plots.page import Figure, Group, StructureSection, TextTable, join_words, number, percent, picture
 
 __all__ = ["findings", "page"]
 
@@ -29,7 +29,7 @@ _SPARE = 2  # candidates for each dimension, at least
 def page(estimator: Estimator) -> StructureSection:
     """Return the laws over the latent space, what their centres say, and what the decoder keeps."""
     posterior = estimator.latent_posterior_
-    shares = listed([percent(weight) for weight in posterior.weights], 12)
+    shares = join_words([percent(weight) for weight in posterior.weights], 12)
     figure = picture(
         "latent",
         partial(plots.latent, posterior),

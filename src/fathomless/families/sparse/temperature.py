@@ -30,7 +30,7 @@ from fathomless.estimators.problem import Problem, Session
 from fathomless.estimators.strategies import SVI
 from fathomless.families.sparse.networks import SparseDiagnostics, TemperatureChosen
 from fathomless.inference.out_of_fold.crossfit import OutOfFold, predict_held_out
-from fathomless.inference.out_of_fold.noise import KAPPA_ALONE, choose_noise, density, fit_noise
+from fathomless.inference.out_of_fold.noise import KAPPA_ALONE, choose_noise, fit_noise, mixture_log_density
 from fathomless.inference.runs.callbacks import open_checkpoint
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
@@ -358,7 +358,7 @@ def _left_out(
         own = part == k
         likelihood = noise(seen.take(~own), trained)
         with torch.no_grad():
-            log_density[own] = density(seen.take(own), likelihood)
+            log_density[own] = mixture_log_density(seen.take(own), likelihood)
     return log_density
 
 

@@ -1,1 +1,1 @@
-"""Markov chains: how well they mixed, and whether a sampler is right. May import what `inference` may."""
+"""Markov chain Monte Carlo: samplers, convergence diagnostics and tests. May import what `inference` may."""

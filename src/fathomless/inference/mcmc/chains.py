@@ -1,7 +1,7 @@
-"""Several Markov chains: plain values that can be stopped after any block of sweeps and go on to the same bytes.
+"""Runs of several Markov chains, which can be stopped after any block of sweeps and resumed bit-identically.
 
-A chain knows nothing of the others: its random numbers follow from the seed and its own number. So it makes no
-difference how many chains there are, in which order or by how many workers they are run, or how often a run was killed.
+Chains are independent: the random numbers of a chain follow from the seed and its number. Its states therefore do not
+depend on the number of chains, their order, the number of workers, or interruptions of the run.
 """
 
 import math
@@ -29,28 +29,28 @@ __all__ = ["Chain", "Chains", "JointSampler", "Plan", "Sampler", "run_chains"]
 S = TypeVar("S")
 Arrays = Mapping[str, NDArray[Any]]
 
-_TRACED = 1000  # values of each followed quantity, about
-_BLOCKS = 40  # of a run: after each, it can be stopped
+_TRACED = 1000  # approximate number of values in a trace
+_BLOCKS = 40  # number of blocks of a run, after each of which it can be stopped
 
 
 class Sampler(ABC, Generic[S]):
-    """The law that a chain samples, and how. States belong to the sampler: it may change them in place."""
+    """Target distribution of a chain, with its transitions. A sampler may change its states in place."""
 
     @abstractmethod
     def start(self, generator: np.random.Generator) -> S:
-        """Draw where a chain begins."""
+        """Draw the initial state of a chain."""
 
     @abstractmethod
     def sweep(self, state: S, done: int, generator: np.random.Generator) -> S:
-        """Move a state that has done so many sweeps by one more."""
+        """Move a state by one sweep; `done` is the number of sweeps before it."""
 
     @abstractmethod
     def follow(self, state: S) -> dict[str, float]:
-        """Return what is traced: numbers that do not depend on anything without meaning, such as names of units."""
+        """Return the traced quantities: numbers that are invariant to arbitrary labels, such as names of units."""
 
     @abstractmethod
     def keep(self, state: S) -> Arrays:
-        """Return what predictions need of a state: copies, of any shapes, with the same names each time."""
+        """Return copies of the arrays that predictions need, of any shapes, with the same names for all states."""
 
     @abstractmethod
     def pack(self, state: S) -> Arrays:
@@ -58,42 +58,42 @@ class Sampler(ABC, Generic[S]):
 
     @abstractmethod
     def unpack(self, arrays: Arrays) -> S:
-        """Undo :meth:`pack`."""
+        """Restore a state from the result of :meth:`pack`."""
 
 
 class JointSampler(Sampler[S]):
-    """A sampler that moves all chains at once, which costs less than one after the other."""
+    """Sampler that moves all chains at once, which is faster than moving them one after the other."""
 
     @abstractmethod
     def sweep_all(self, states: Sequence[S], done: int, generators: Sequence[np.random.Generator]) -> list[S]:
-        """Move states that have done so many sweeps by one more, each with its own generator."""
+        """Move states by one sweep, each with its own generator; `done` is the number of sweeps before it."""
 
     def sweep(self, state: S, done: int, generator: np.random.Generator) -> S:
-        """Move one of them."""
+        """Move a single state by one sweep."""
         return self.sweep_all([state], done, [generator])[0]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How many chains, how long, and which states are kept.
+    """Number and length of the chains, and the states that are kept.
 
     Parameters
     ----------
     chains : int
-        Chains.
+        Number of chains.
     sweeps : int
-        Sweeps of each, those of the burn-in among them.
+        Number of sweeps of each chain, including the burn-in.
     burn_in : float
-        Share of the sweeps before the first state that is kept.
+        Share of the sweeps that are burn-in, from which no states are kept.
     states : int
-        States kept of each chain, evenly spaced.
+        Number of states kept of each chain, evenly spaced.
     jobs : int
-        Workers; joblib's ``parallel_config`` decides which.
+        Number of workers; joblib's ``parallel_config`` sets the backend.
 
     Raises
     ------
     DataError
-        If a number is out of range, or there are not as many sweeps after the burn-in as states.
+        If a number is out of range, or there are fewer sweeps after the burn-in than states.
     """
 
     chains: int = 12
@@ -107,64 +107,64 @@ class Plan:
         whole("sweeps", self.sweeps)
         whole("states", self.states)
         interval("burn_in", self.burn_in, 0.0, 1.0)
-        left = self.sweeps - self.first
-        if self.states > left:
+        remaining = self.sweeps - self.first
+        if self.states > remaining:
             raise DataError(
-                f"states={self.states} was given, and of sweeps={self.sweeps} {left} are left after burn_in="
-                f"{self.burn_in}; at most as many states are allowed"
+                f"states={self.states} was given, but sweeps={self.sweeps} with burn_in={self.burn_in} leave "
+                f"{remaining} sweeps after the burn-in; at most that many states are allowed"
             )
 
     @classmethod
     def of(cls, chains: int, sweeps: int, burn_in: float, states: "int | str", *, usual: int, jobs: int = 1) -> "Plan":
-        """Return a plan; of `states` "auto" is the usual number, or all after the burn-in if these are fewer."""
+        """Return a plan; `states="auto"` is the usual number, or that of the sweeps after the burn-in if smaller."""
         if isinstance(states, str):
             choice("states", states, ("auto",))
-            one = cls(chains, sweeps, burn_in, 1, jobs)
-            states = min(usual, sweeps - one.first)
+            with_one_state = cls(chains, sweeps, burn_in, 1, jobs)
+            states = min(usual, sweeps - with_one_state.first)
         return cls(chains, sweeps, burn_in, states, jobs)
 
     @property
     def first(self) -> int:
-        """Sweeps of the burn-in."""
+        """Number of sweeps of the burn-in."""
         return math.ceil(self.burn_in * self.sweeps)
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """After how many sweeps a state is kept: the last ones of equal stretches."""
-        left = self.sweeps - self.first
-        return tuple(self.first + (left * (k + 1)) // self.states for k in range(self.states))
+        """Numbers of the sweeps after which a state is kept: the last ones of intervals of equal length."""
+        remaining = self.sweeps - self.first
+        return tuple(self.first + (remaining * (k + 1)) // self.states for k in range(self.states))
 
     @property
     def every(self) -> int:
-        """Sweeps between two values of a trace."""
+        """Number of sweeps between two values of a trace."""
         return max(1, self.sweeps // _TRACED)
 
     @property
     def block(self) -> int:
-        """Sweeps between two moments at which a run can be stopped."""
+        """Number of sweeps of a block, after which a run can be stopped."""
         return max(1, math.ceil(self.sweeps / _BLOCKS))
 
 
 @dataclass
 class Chain(Generic[S]):
-    """One chain, where it is and what it has seen.
+    """One chain: its present state, traces and kept states.
 
     Attributes
     ----------
     number : int
-        Which.
+        Number of the chain, from 0.
     state : S
-        Where it is.
+        Present state.
     generator : numpy.random.Generator
-        Its own source of randomness.
+        Random generator of the chain.
     sweeps : int
-        Done.
+        Number of sweeps done.
     traces : dict of str to list of float
-        What was followed, every so many sweeps.
+        Traced quantities, at intervals of :attr:`Plan.every` sweeps.
     kept : list of dict of str to array
-        States that were kept.
+        Kept states.
     error : str
-        Why it stopped before its time; what was kept until then stays usable.
+        Reason for which it stopped early, if it failed. States kept until then remain usable.
     """
 
     number: int
@@ -177,25 +177,26 @@ class Chain(Generic[S]):
 
 
 class Chains(ResumableRun, Generic[S]):
-    """A run of several chains, between two blocks: everything that is needed to go on.
+    """State of a run of several chains between two blocks: everything that is needed to continue it.
 
-    To callbacks it is what a training is (:class:`~fathomless.inference.runs.run.Run`): an epoch is a sweep of all
-    chains.
+    Callbacks use it like a training (:class:`~fathomless.inference.runs.run.Run`): an epoch is a sweep of all chains.
 
     Attributes
     ----------
     chains : list of Chain
-        All of them.
+        All chains.
     history : list of dict
-        A row after each block: means over chains of what is followed.
+        A row after each block: means over chains of the traced quantities.
     planned : list of int
-        Sweeps that the run was planned for, and those of each plan by which it went on when it had ended.
+        Number of sweeps planned at first, and of each plan by which the run was extended.
     stop, pause : bool
-        Set them in a callback to end the run, or to leave it and go on later.
+        Set them in a callback to end the run, or to leave it and continue later.
     """
 
     def __init__(self, sampler: Sampler[S], plan: Plan, seed: int) -> None:
-        self.sampler, self.plan, self.seed = sampler, plan, seed
+        self.sampler = sampler
+        self.plan = plan
+        self.seed = seed
         self.epoch = 0
         self.history: list[dict[str, float]] = []
         self.stop = self.pause = False
@@ -204,11 +205,11 @@ class Chains(ResumableRun, Generic[S]):
 
     @property
     def epochs(self) -> int:
-        """Sweeps there will be."""
+        """Number of planned sweeps."""
         return self.plan.sweeps
 
     def begin(self, start: Callable[[int, np.random.Generator], S] | None = None) -> None:
-        """Let the chains begin: where the sampler draws, or what a function of their numbers returns."""
+        """Create the chains, with states drawn by the sampler or returned by a function of their numbers."""
         for number in range(self.plan.chains):
             generator = np.random.Generator(np.random.PCG64(fold_in(self.seed, "chain", number)))
             state = self.sampler.start(generator) if start is None else start(number, generator)
@@ -236,22 +237,22 @@ class Chains(ResumableRun, Generic[S]):
 
     @property
     def alive(self) -> list[Chain[S]]:
-        """The chains that came through so far."""
+        """Chains that have not failed so far."""
         return [chain for chain in self.chains if not chain.error]
 
     def trace(self, name: str) -> NDArray[np.float64]:
-        """Return what was followed after the burn-in by the chains that came through, (chains, draws)."""
+        """Return the trace of a quantity after the burn-in, in the chains that have not failed, (chains, draws)."""
         begin = self.plan.first // self.plan.every
         return np.array([chain.traces[name][begin:] for chain in self.alive])
 
     def diagnose(self) -> dict[str, Diagnosis]:
-        """Return R-hat, effective sample sizes and errors of everything that was followed, if often enough."""
-        found = {name: self.trace(name) for name in self.alive[0].traces}
-        return {name: diagnose(draws) for name, draws in found.items() if draws.shape[1] >= LEAST}
+        """Compute R-hat, effective sample sizes and Monte Carlo errors of all traces with enough values."""
+        traces = {name: self.trace(name) for name in self.alive[0].traces}
+        return {name: diagnose(draws) for name, draws in traces.items() if draws.shape[1] >= LEAST}
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays of all chains by name."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for chain in self.chains:
             arrays = {f"state/{name}": array for name, array in self.sampler.pack(chain.state).items()}
             arrays |= {f"traces/{name}": np.array(values) for name, values in chain.traces.items()}
@@ -259,10 +260,10 @@ class Chains(ResumableRun, Generic[S]):
                 parts = [np.asarray(state[name]) for state in chain.kept]
                 arrays[f"kept/{name}"] = np.concatenate([part.reshape(-1) for part in parts])
                 arrays[f"shapes/{name}"] = np.array([part.shape for part in parts], dtype=np.int64)
-            found |= {
+            tensors |= {
                 f"{chain.number}/{name}": torch.as_tensor(array.copy(), device="cpu") for name, array in arrays.items()
             }
-        return found
+        return tensors
 
     def meta(self) -> dict[str, Any]:
         """Return the rest as plain JSON."""
@@ -271,7 +272,7 @@ class Chains(ResumableRun, Generic[S]):
                 "sweeps": chain.sweeps,
                 "error": chain.error,
                 "generator": chain.generator.bit_generator.state,
-                "traces": list(chain.traces),  # in their order, which files of tensors do not keep
+                "traces": list(chain.traces),  # names in their order, which files of tensors do not preserve
                 "kept": list(chain.kept[0]) if chain.kept else [],
             }
             for chain in self.chains
@@ -279,44 +280,49 @@ class Chains(ResumableRun, Generic[S]):
         return {"epoch": self.epoch, "history": self.history, "planned": self.planned, "chains": chains}
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Take over what :meth:`tensors` and :meth:`meta` returned."""
-        self.epoch, self.history, self.chains = meta["epoch"], list(meta["history"]), []
+        """Restore a state that :meth:`tensors` and :meth:`meta` returned."""
+        self.epoch = meta["epoch"]
+        self.history = list(meta["history"])
+        self.chains = []
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        for number, told in enumerate(meta["chains"]):
+        for number, saved in enumerate(meta["chains"]):
             generator = np.random.Generator(np.random.PCG64())
-            generator.bit_generator.state = told["generator"]
-            own = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{number}/")}
-            state = self.sampler.unpack(_under("state", own))
-            chain = Chain(number, state, generator, told["sweeps"], error=told["error"])
-            traces, kept = _under("traces", own), _under("kept", own)
-            chain.traces = {name: traces[name].tolist() for name in told.get("traces", sorted(traces))}
-            chain.kept = _parted({name: kept[name] for name in told.get("kept", sorted(kept))}, _under("shapes", own))
+            generator.bit_generator.state = saved["generator"]
+            of_chain = {
+                name.partition("/")[2]: array for name, array in arrays.items() if name.startswith(f"{number}/")
+            }
+            state = self.sampler.unpack(_under("state", of_chain))
+            chain = Chain(number, state, generator, saved["sweeps"], error=saved["error"])
+            traces, kept = _under("traces", of_chain), _under("kept", of_chain)
+            chain.traces = {name: traces[name].tolist() for name in saved.get("traces", sorted(traces))}
+            flat = {name: kept[name] for name in saved.get("kept", sorted(kept))}
+            chain.kept = _split_states(flat, _under("shapes", of_chain))
             self.chains.append(chain)
         self.planned = list(meta["planned"])
         if self.planned[-1] != self.plan.sweeps:
             self._lengthen()
 
     def _lengthen(self) -> None:
-        """Go on by another plan, as if it had been this one from the start: all that was done is burn-in."""
-        before, plan = replace(self.plan, sweeps=self.planned[-1], states=1), self.plan
-        if not _contains(plan, before, self.epoch):
-            most = 1000 * max(self.epoch, plan.sweeps)
-            allowed = range(max(plan.sweeps, self.epoch), most)
-            fit = next((n for n in allowed if _contains(replace(plan, sweeps=n), before, self.epoch)), None)
+        """Extend the run by another plan, as if it had been the first one: all sweeps so far become burn-in."""
+        plan = self.plan
+        before = replace(plan, sweeps=self.planned[-1], states=1)
+        if not _extends(plan, before, self.epoch):
+            candidates = range(max(plan.sweeps, self.epoch), 1000 * max(self.epoch, plan.sweeps))
+            fit = next((n for n in candidates if _extends(replace(plan, sweeps=n), before, self.epoch)), None)
             hint = "lengthen burn_in" if fit is None else f"sweeps={fit} is the next number that is allowed"
             raise DataError(
-                f"sweeps={plan.sweeps} was given to go on with {self.epoch} of {before.sweeps}; the states of one long "
-                f"run can be kept if all that is done is its burn-in: {hint}"
+                f"sweeps={plan.sweeps} was given to extend a run with {self.epoch} of {before.sweeps} sweeps done; all "
+                f"sweeps that are done must be within the burn-in of the longer run: {hint}"
             )
-        ratio = plan.every // before.every
+        ratio = plan.every // before.every  # traces are thinned to the interval of the longer run
         for chain in self.chains:
             chain.kept = []
             chain.traces = {name: values[ratio - 1 :: ratio] for name, values in chain.traces.items()}
         self.planned.append(plan.sweeps)
 
 
-def _contains(plan: Plan, before: Plan, done: int) -> bool:
-    """Whether what was done by a plan is what another one does at first, and keeps none of."""
+def _extends(plan: Plan, before: Plan, done: int) -> bool:
+    """Return True if a run of `done` sweeps by the plan `before` is part of the burn-in of another plan."""
     return plan.first >= done and plan.every % before.every == 0
 
 
@@ -336,29 +342,30 @@ def run_chains(
     Parameters
     ----------
     sampler : Sampler
-        What is sampled.
+        Target distribution and transitions.
     plan : Plan
-        How long.
+        Number and length of the chains.
     seed : int
-        From which every chain's random numbers follow.
+        Seed of the random generators of all chains.
     start : callable, optional
-        (number, generator) -> where a chain begins; by default the sampler draws it.
+        (number, generator) -> initial state of a chain; by default the sampler draws it.
     callbacks : sequence of callables
-        Called after every block with the run, such as :class:`~fathomless.inference.runs.callbacks.Checkpoint`.
+        Functions called with the run after every block, such as
+        :class:`~fathomless.inference.runs.callbacks.Checkpoint`.
     progress : Progress, optional
-        A display.
+        Display.
     resume : (tensors, meta), optional
-        Of an interrupted run of the same seed and plan, or of one of fewer sweeps than the burn-in of this plan: it
-        goes on as if it had been this one, apart from the rows of its history.
+        State of an interrupted run with the same seed and plan, or of a run with fewer sweeps than the burn-in of this
+        plan. Such a run is extended as if it had started with this plan, apart from the rows of its history.
 
     Raises
     ------
     DataError
-        If a run cannot go on by this plan.
+        If the run cannot be extended to this plan.
     DivergenceError
-        If every chain failed; the first reason is named.
+        If all chains failed; the message has the first reason.
     PausedError
-        When a callback sets ``run.pause``.
+        If a callback sets ``run.pause``.
     """
     run = Chains(sampler, plan, seed)
     if resume is None:
@@ -370,28 +377,29 @@ def run_chains(
 
 
 def _advance(sampler: Sampler[S], plan: Plan, chain: Chain[S], until: int) -> Chain[S]:
-    """Move one chain; one that fails stops, and keeps what it has."""
+    """Move one chain; a chain that fails stops, and its kept states remain."""
     kept = set(plan.kept)
     try:
         while not chain.error and chain.sweeps < until:
             state = sampler.sweep(chain.state, chain.sweeps, chain.generator)
-            _arrive(sampler, plan, chain, state, kept)
+            _record(sampler, plan, chain, state, kept)
     except (DivergenceError, DataError) as error:
         chain.error = f"chain {chain.number}, sweep {chain.sweeps + 1}: {error}"
     return chain
 
 
 def _advance_all(sampler: JointSampler[S], plan: Plan, chains: Sequence[Chain[S]], until: int) -> None:
-    """Move all chains, which have done equally many sweeps."""
-    kept, generators = set(plan.kept), [chain.generator for chain in chains]
+    """Move all chains, which have done the same number of sweeps."""
+    kept = set(plan.kept)
+    generators = [chain.generator for chain in chains]
     for done in range(chains[0].sweeps, until):
         states = sampler.sweep_all([chain.state for chain in chains], done, generators)
         for chain, state in zip(chains, states, strict=True):
-            _arrive(sampler, plan, chain, state, kept)
+            _record(sampler, plan, chain, state, kept)
 
 
-def _arrive(sampler: Sampler[S], plan: Plan, chain: Chain[S], state: S, kept: Collection[int]) -> None:
-    """Take down what a chain has come to."""
+def _record(sampler: Sampler[S], plan: Plan, chain: Chain[S], state: S, kept: Collection[int]) -> None:
+    """Store the new state of a chain, with its traces, and keep it if planned."""
     chain.state = state
     chain.sweeps += 1
     if chain.sweeps % plan.every == 0:
@@ -402,7 +410,7 @@ def _arrive(sampler: Sampler[S], plan: Plan, chain: Chain[S], state: S, kept: Co
 
 
 def _row(run: Chains[S]) -> dict[str, float]:
-    """Return a row of the history: what the chains that are alive followed last, on average."""
+    """Return a row of the history: last traced values, averaged over the chains that have not failed."""
     traced = [chain.traces for chain in run.alive if chain.traces]
     names = traced[0] if traced else {}
     means = {f"mean_{name}": float(np.mean([traces[name][-1] for traces in traced])) for name in names}
@@ -410,11 +418,12 @@ def _row(run: Chains[S]) -> dict[str, float]:
 
 
 def _under(prefix: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """Return the arrays with a prefix, by the rest of their names."""
     return {name[len(prefix) + 1 :]: array for name, array in arrays.items() if name.startswith(prefix + "/")}
 
 
-def _parted(flat: Arrays, shapes: Arrays) -> list[Arrays]:
-    """Undo the concatenation of kept states."""
+def _split_states(flat: Arrays, shapes: Arrays) -> list[Arrays]:
+    """Split the concatenated arrays of kept states into states."""
     parts: dict[str, list[NDArray[Any]]] = {}
     for name, array in flat.items():
         sizes = shapes[name].prod(1).astype(np.int64)

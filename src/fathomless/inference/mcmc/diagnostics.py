@@ -1,7 +1,7 @@
-"""What several Markov chains say about their own convergence: R-hat, effective sample sizes, Monte Carlo errors.
+"""Convergence diagnostics of Markov chains: R-hat, effective sample sizes, Monte Carlo errors.
 
-Plain arrays of shape (chains, draws) in, floats out. Ranks make the answers robust against heavy tails, and chains are
-split in halves, so that a drift counts too.
+Functions take arrays of shape (chains, draws) and return floats. Rank normalisation makes them robust against heavy
+tails, and chains are split in halves, so that a drift within a chain is detected too.
 
 References
 ----------
@@ -34,25 +34,27 @@ __all__ = [
     "to_arviz",
 ]
 
-#: Draws of a chain that can be diagnosed, at least: two in each half.
+#: Smallest number of draws of a chain that can be diagnosed: two in each half.
 LEAST = 4
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What chains say of one quantity.
+    """Convergence diagnostics of one quantity.
+
+    If the quantity was not finite, all values are NaN.
 
     Attributes
     ----------
     mean, sd : float
-        Over all draws.
+        Mean and standard deviation over all draws.
     mcse : float
         Monte Carlo error of the mean.
     rhat : float or None
-        None where the quantity never changed: that it agrees says nothing. Infinite where each chain stands still at
-        a place of its own; all is NaN, undefined, where the quantity was not finite.
+        R-hat. It is None if the quantity never changed, since R-hat is then undefined, and infinite if each chain is
+        constant at a different value.
     ess_bulk, ess_tail : float
-        Effective numbers of draws, for the mean and for the 5 % and 95 % quantiles.
+        Effective sample sizes, for the mean and for the 5 % and 95 % quantiles.
     """
 
     mean: float
@@ -64,17 +66,17 @@ class Diagnosis:
 
     @property
     def constant(self) -> bool:
-        """Whether the quantity never changed."""
+        """True if the quantity never changed."""
         return self.rhat is None
 
 
 def diagnose(draws: ArrayLike) -> Diagnosis:
-    """Return all of it at once, for draws of shape (chains, draws).
+    """Compute all diagnostics for draws of shape (chains, draws).
 
     Raises
     ------
     DataError
-        As :func:`rhat`, but for draws that are not finite: what they say is undefined.
+        As in :func:`rhat`, except for draws that are not finite: their diagnostics are NaN.
 
     Examples
     --------
@@ -83,62 +85,62 @@ def diagnose(draws: ArrayLike) -> Diagnosis:
     """
     if not np.isfinite(np.asarray(draws, dtype=np.float64)).all():
         return Diagnosis(*(math.nan,) * 6)
-    x = _checked(draws)
-    found = rhat(x)
+    x = _check_draws(draws)
+    r_hat = rhat(x)
     return Diagnosis(
         float(x.mean()),
         float(x.std(ddof=1)),
         mcse_mean(x),
-        None if math.isnan(found) else found,
+        None if math.isnan(r_hat) else r_hat,
         ess_bulk(x),
         ess_tail(x),
     )
 
 
 def rhat(draws: ArrayLike) -> float:
-    """Return the rank-normalised split R-hat, the larger one of the draws' and of their distances from the median.
+    """Compute the rank-normalised split R-hat: the larger one of the draws and of their distances from the median.
 
-    NaN where every draw is the same.
+    It is NaN if all draws are equal.
 
     Raises
     ------
     DataError
         If draws are not (chains, draws), fewer than four each, or not finite.
     """
-    halves = _split(_checked(draws))
+    halves = _split(_check_draws(draws))
     if np.ptp(halves) == 0:
         return math.nan
     folded = np.abs(halves - np.median(halves))
-    if np.ptp(folded) == 0:  # two values, the median between them: distances say nothing
-        return _potential(_normalised(halves))
-    return max(_potential(_normalised(halves)), _potential(_normalised(folded)))
+    if np.ptp(folded) == 0:  # two values with the median between them: all distances are equal
+        return _scale_reduction(_rank_normalize(halves))
+    return max(_scale_reduction(_rank_normalize(halves)), _scale_reduction(_rank_normalize(folded)))
 
 
 def ess_bulk(draws: ArrayLike) -> float:
-    """Return the effective number of draws for the bulk: of their normal scores."""
-    return _effective(_normalised(_split(_checked(draws))))
+    """Compute the bulk effective sample size: that of the normal scores of the draws."""
+    return _effective_size(_rank_normalize(_split(_check_draws(draws))))
 
 
 def ess_mean(draws: ArrayLike) -> float:
-    """Return the effective number of draws for the mean."""
-    return _effective(_split(_checked(draws)))
+    """Compute the effective sample size for the mean."""
+    return _effective_size(_split(_check_draws(draws)))
 
 
 def ess_tail(draws: ArrayLike) -> float:
-    """Return the smaller one of the effective numbers for the 5 % and the 95 % quantile."""
-    return min(_effective_at(_checked(draws), prob) for prob in (0.05, 0.95))
+    """Compute the tail effective sample size: the smaller one of those for the 5 % and the 95 % quantile."""
+    return min(_effective_size_at(_check_draws(draws), prob) for prob in (0.05, 0.95))
 
 
 def mcse_mean(draws: ArrayLike) -> float:
-    """Return the Monte Carlo error of the mean."""
-    x = _checked(draws)
+    """Compute the Monte Carlo error of the mean."""
+    x = _check_draws(draws)
     return float(x.std(ddof=1)) / math.sqrt(ess_mean(x))
 
 
 def mcse_quantile(draws: ArrayLike, prob: float) -> float:
-    """Return the Monte Carlo error of a quantile, from the draws between which it is with one standard error."""
-    x = _checked(draws)
-    effective = _effective_at(x, prob)
+    """Compute the Monte Carlo error of a quantile: half the width of its one-standard-error interval."""
+    x = _check_draws(draws)
+    effective = _effective_size_at(x, prob)
     ends = betaincinv(effective * prob + 1, effective * (1 - prob) + 1, [0.1586553, 0.8413447])
     ordered = np.sort(x, axis=None)
     low = ordered[max(math.floor(ends[0] * x.size - 1), 0)]
@@ -157,36 +159,40 @@ def to_arviz(draws: Mapping[str, ArrayLike]) -> Any:
     try:
         import arviz
     except ImportError as error:
-        raise DataError("ArviZ is not installed; pip install 'fathomless[mcmc]' brings it") from error
+        raise DataError("ArviZ is not installed; run: pip install 'fathomless[mcmc]'") from error
     return arviz.from_dict(posterior={name: np.asarray(values) for name, values in draws.items()})
 
 
-def _checked(draws: ArrayLike) -> NDArray[np.float64]:
+def _check_draws(draws: ArrayLike) -> NDArray[np.float64]:
+    """Check the shape and values of draws; return them in float64."""
     x = np.asarray(draws, dtype=np.float64)
     if x.ndim != 2 or x.shape[0] < 1 or x.shape[1] < LEAST:
         raise DataError(f"draws of shape {x.shape} were given; (chains, draws) with at least {LEAST} draws is allowed")
     if not np.isfinite(x).all():
-        raise DataError(f"draws were given with {int((~np.isfinite(x)).sum()):,} values that are not finite")
+        raise DataError(
+            f"draws have {int((~np.isfinite(x)).sum()):,} values that are not finite; only finite ones are allowed"
+        )
     return x
 
 
 def _split(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Take both halves of each chain for chains of their own; the middle one of an odd number is left out."""
+    """Split each chain into two halves; the middle draw of an odd number is dropped."""
     half = x.shape[1] // 2
     return np.concatenate([x[:, :half], x[:, -half:]])
 
 
-def _normalised(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace values by normal scores of their ranks among all."""
+def _rank_normalize(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Replace values by the normal scores of their ranks over all chains."""
     ranks = rankdata(x, method="average").reshape(x.shape)
     return np.asarray(ndtri((ranks - 0.375) / (x.size + 0.25)))
 
 
-def _potential(x: NDArray[np.float64]) -> float:
+def _scale_reduction(x: NDArray[np.float64]) -> float:
+    """Return the potential scale reduction factor of Gelman and Rubin."""
     draws = x.shape[1]
     within = x.var(1, ddof=1).mean()
     between = x.mean(1).var(ddof=1)
-    if within < 1e-15 * between:  # chains that stand still apart, up to rounding
+    if within < 1e-15 * between:  # chains are constant at different values, up to rounding
         return math.inf
     return math.sqrt((draws - 1) / draws + between / within)
 
@@ -198,8 +204,8 @@ def _autocovariance(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :draws].mean(0) / draws)
 
 
-def _effective(x: NDArray[np.float64]) -> float:
-    """Return chains x draws over the autocorrelation time, by Geyer's initial monotone sequence of pairs of lags."""
+def _effective_size(x: NDArray[np.float64]) -> float:
+    """Return the effective sample size, by Geyer's initial monotone sequence of pairs of lags."""
     if np.ptp(x) < np.finfo(np.float64).resolution:
         return float(x.size)
     chains, draws = x.shape
@@ -208,12 +214,13 @@ def _effective(x: NDArray[np.float64]) -> float:
     total = covariance[0] + (x.mean(1).var(ddof=1) if chains > 1 else 0.0)
     rho = 1 - (within - covariance) / total
     rho[0] = 1.0
-    last = max((draws - 1) // 2 - 1, 0)  # of the pairs of lags (2 j, 2 j + 1): the last lag is noise alone
+    last = max((draws - 1) // 2 - 1, 0)  # index of the last pair of lags (2 j, 2 j + 1): the last lag is only noise
     pairs = rho[0 : 2 * last + 1 : 2] + rho[1 : 2 * last + 2 : 2]
     stop = int(np.argmax(pairs <= 0)) if (pairs <= 0).any() else last
     time = -1 + 2 * np.minimum.accumulate(pairs[:stop]).sum() + max(rho[2 * stop], 0.0)
     return float(x.size / max(time, 1 / math.log10(x.size)))
 
 
-def _effective_at(x: NDArray[np.float64], prob: float) -> float:
-    return _effective(_split((x <= np.quantile(x, prob)).astype(np.float64)))
+def _effective_size_at(x: NDArray[np.float64], prob: float) -> float:
+    """Return the effective sample size for a quantile: that of the indicator of being below it."""
+    return _effective_size(_split((x <= np.quantile(x, prob)).astype(np.float64)))

@@ -1,12 +1,13 @@
-r"""Hamiltonian Monte Carlo of several chains side by side.
+r"""Hamiltonian Monte Carlo for a batch of chains.
 
 A position w of log density :math:`-U(w)` gets a momentum p of mass m, and both follow
 
 .. math:: \dot w = p / m, \qquad \dot p = -\nabla U(w), \qquad H(w, p) = U(w) + \tfrac12 \sum_j p_j^2 / m_j ,
 
-by the leapfrog scheme, which is reversible, keeps volumes, and misses H by the second order of the step. So accepting
-its end with probability min(1, exp(H before − H after)), else staying, leaves the law of w as it is. A step is adapted
-by dual averaging to a wanted probability of acceptance, and held afterwards.
+by the leapfrog scheme. The scheme is reversible, preserves volumes, and has an error in H of second order in the step.
+Accepting its end with probability min(1, exp(H before − H after)), and staying otherwise, therefore leaves the law of w
+invariant. During burn-in the step is adapted by dual averaging to a target probability of acceptance; afterwards it is
+fixed.
 
 References
 ----------
@@ -39,48 +40,50 @@ def leapfrog(
     Parameters
     ----------
     position, momentum : Tensors, shape (C, P)
-        Where they are; afterwards, where they end.
+        Starts of the trajectories, replaced by their ends.
     gradient : callable
-        () -> gradient of the log density at `position` as it is now, (C, P).
+        () -> gradient of the log density at the present values of `position`, (C, P).
     mass : Tensor, shape (C, P)
-        Of every coordinate.
+        Mass of every coordinate.
     step : Tensor, shape (C, 1)
-        Length of a step of each.
+        Step size of each trajectory.
     steps : int
-        How many.
+        Number of steps.
 
     Examples
     --------
-    A normal law, half an orbit:
+    Half an orbit under a normal law:
 
     >>> w, p = torch.zeros(1, 1), torch.ones(1, 1)
     >>> leapfrog(w, p, lambda: -w, torch.ones(1, 1), torch.full((1, 1), math.pi / 100), 100)
     >>> p.round(decimals=3)
     tensor([[-1.]])
     """
-    over_mass, half = step / mass, 0.5 * step
+    over_mass = step / mass
+    half = 0.5 * step
     momentum.addcmul_(gradient(), half)
-    for left in range(steps - 1, -1, -1):
+    for remaining in range(steps - 1, -1, -1):
         position.addcmul_(momentum, over_mass)
-        momentum.addcmul_(gradient(), step if left else half)
+        # the half steps of the momentum at the end of a step and the start of the next one are taken together
+        momentum.addcmul_(gradient(), step if remaining else half)
 
 
 @dataclass(frozen=True)
 class StepSize:
-    """The step of a chain, while it is adapted.
+    """Step size of a chain, with the state of its adaptation by dual averaging.
 
     Attributes
     ----------
     step : float
-        Now.
+        Present step size.
     average : float
-        Its logarithm, averaged: what is held in the end.
+        Averaged logarithm of the step size, which is used after the adaptation.
     centre : float
-        To which log steps shrink.
+        Value towards which the logarithm of the step size shrinks.
     error : float
-        Wanted less found probability of acceptance, averaged.
+        Average of the target probability of acceptance minus the observed one.
     count : int
-        Trajectories that were seen.
+        Number of trajectories so far.
     """
 
     step: float
@@ -91,19 +94,19 @@ class StepSize:
 
     @classmethod
     def start(cls, step: float) -> "StepSize":
-        """Begin with a step."""
+        """Return the state of the adaptation before the first trajectory."""
         return cls(step, math.log(step), math.log(10.0 * step))
 
-    def seen(self, acceptance: float, wanted: float) -> "StepSize":
-        """Return the step after a trajectory with so large a probability of acceptance."""
+    def update(self, acceptance: float, target: float) -> "StepSize":
+        """Return the adapted step size after a trajectory with the given probability of acceptance."""
         count = self.count + 1
         share = 1.0 / (count + _DELAY)
-        error = (1.0 - share) * self.error + share * (wanted - acceptance)
+        error = (1.0 - share) * self.error + share * (target - acceptance)
         log_step = self.centre - math.sqrt(count) / _SHRINKAGE * error
-        forget = count**-_DECAY
+        forget = count**-_DECAY  # the average forgets early steps, which are far from the final size
         average = forget * log_step + (1.0 - forget) * self.average
         return StepSize(math.exp(log_step), average, self.centre, error, count)
 
-    def held(self) -> "StepSize":
-        """Return the averaged step, which stays."""
+    def freeze(self) -> "StepSize":
+        """Return the averaged step size, for use after the adaptation."""
         return replace(self, step=math.exp(self.average))

@@ -1,4 +1,4 @@
-"""A test of any sampler: its chains and the model's own draws must have one joint law of parameters and data.
+"""Joint distribution test of samplers: chains and forward draws must have the same law of parameters and data.
 
 References
 ----------
@@ -23,20 +23,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Comparison:
-    """One statistic: its mean in forward draws and in chains.
+    """Comparison of one statistic: its mean in forward draws and in chains.
 
     Attributes
     ----------
     name : str
-        Which.
+        Name of the statistic.
     forward, chains : float
         Means.
     error : float
         Standard error of their difference.
     z : float
-        The difference in standard errors.
+        Difference in standard errors.
     p : float
-        Two-sided, by Student's law with one degree of freedom less than there are chains.
+        Two-sided p-value, by Student's t with one degree of freedom less than the number of chains.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class JointTest:
-    """What the test found, a line for each statistic."""
+    """Result of the test, with a comparison for each statistic."""
 
     comparisons: tuple[Comparison, ...]
 
     @property
     def p(self) -> float:
-        """The smallest p-value, times the number of statistics (Bonferroni), at most 1."""
+        """Smallest p-value, times the number of statistics (Bonferroni), at most 1."""
         return min(1.0, len(self.comparisons) * min(line.p for line in self.comparisons))
 
     def __str__(self) -> str:
@@ -80,8 +80,9 @@ def joint_distribution_test(
 ) -> JointTest:
     """Compare draws of parameters and data with chains that alternate a sampler's step and a redraw of the data.
 
-    Chains start at a forward draw each, so that a right sampler has the same law at every step. Standard errors are
-    those of independent chains, not of batches within one: batches that are shorter than the slowest mode lie.
+    Each chain starts at a forward draw, so that a correct sampler has the same law at every step. Standard errors are
+    those of independent chains rather than of batches within a chain, which would be too small if batches are shorter
+    than the slowest mode.
 
     Parameters
     ----------
@@ -94,11 +95,11 @@ def joint_distribution_test(
     statistics : callable
         (state) -> numbers by name. They must not depend on anything that has no meaning, such as names of hidden units.
     chains, draws : int
-        How many chains, at least 3, and steps of each.
+        Number of chains, at least 3, and number of steps of each.
     generator : numpy.random.Generator
-        Source of randomness.
+        Random generator.
     forward_draws : int, optional
-        By default as many as all steps together.
+        Number of forward draws; by default that of the steps of all chains.
 
     Raises
     ------
@@ -110,27 +111,30 @@ def joint_distribution_test(
     A normal mean with a normal prior, sampled exactly:
 
     >>> step = lambda s, g: (g.normal(s[1] / 2, 0.5**0.5), s[1])
-    >>> found = joint_distribution_test(
+    >>> result = joint_distribution_test(
     ...     lambda g: (m := g.normal(), g.normal(m)), step, lambda s, g: (s[0], g.normal(s[0])),
     ...     lambda s: {"mean": s[0], "square": s[0] ** 2, "data": s[1] ** 2}, 20, 200, np.random.default_rng(0))
-    >>> found.p > 0.01
+    >>> result.p > 0.01
     True
     """
-    chains, draws = whole("chains", chains, least=3), whole("draws", draws)
-    many = whole("forward_draws", chains * draws if forward_draws is None else forward_draws, least=2)
-    alone = _table([statistics(forward(generator)) for _ in range(many)])
+    chains = whole("chains", chains, least=3)
+    draws = whole("draws", draws)
+    count = whole("forward_draws", chains * draws if forward_draws is None else forward_draws, least=2)
+    forward_values = _table([statistics(forward(generator)) for _ in range(count)])
     means = []
     for _ in range(chains):
-        state, seen = forward(generator), []
+        state = forward(generator)
+        steps = []
         for _ in range(draws):
             state = redraw(transition(state, generator), generator)
-            seen.append(statistics(state))
-        means.append({name: float(values.mean()) for name, values in _table(seen).items()})
-    together = _table(means)
-    return JointTest(tuple(_compare(name, alone[name], together[name]) for name in alone))
+            steps.append(statistics(state))
+        means.append({name: float(values.mean()) for name, values in _table(steps).items()})
+    chain_means = _table(means)
+    return JointTest(tuple(_compare(name, forward_values[name], chain_means[name]) for name in forward_values))
 
 
 def _table(rows: list[Mapping[str, float]] | list[dict[str, float]]) -> dict[str, np.ndarray]:
+    """Return the values of each statistic as an array, and check that they are finite."""
     table = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
     for name, values in table.items():
         if not np.isfinite(values).all():
@@ -141,9 +145,15 @@ def _table(rows: list[Mapping[str, float]] | list[dict[str, float]]) -> dict[str
 
 
 def _compare(name: str, forward: np.ndarray, chains: np.ndarray) -> Comparison:
+    """Compare the values of a statistic in forward draws with its means over chains."""
     error = math.sqrt(forward.var(ddof=1) / len(forward) + chains.var(ddof=1) / len(chains))
     gap = float(chains.mean() - forward.mean())
     same = abs(gap) <= 1e-12 * max(abs(float(forward.mean())), abs(float(chains.mean())))  # a constant, up to rounding
-    z = 0.0 if same else (gap / error if error > 0 else math.inf)
+    if same:
+        z = 0.0
+    elif error > 0:
+        z = gap / error
+    else:
+        z = math.inf
     p = float(2 * stdtr(len(chains) - 1, -abs(z)))
     return Comparison(name, float(forward.mean()), float(chains.mean()), error, z, p)

@@ -1,8 +1,8 @@
 r"""Leave-one-out densities from draws of a posterior of all rows, by Pareto-smoothed importance sampling.
 
-Of draws from the posterior of all rows, those of the posterior without row i are weighed by
-:math:`r_s = 1 / p(y_i \mid \theta_s)`. The largest of these weights are replaced by quantiles of a generalised Pareto
-law that is fitted to them; its shape k̂ says whether that can be trusted (below 0.7).
+Importance weights :math:`r_s = 1 / p(y_i \mid \theta_s)` turn draws from the posterior of all rows into draws from the
+posterior without row i. The largest weights are replaced by quantiles of a generalised Pareto law that is fitted to
+them. Its shape k̂ is a diagnostic: the result is reliable below 0.7.
 
 References
 ----------
@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 
 from fathomless.system.errors import DataError
 
-__all__ = ["TRUSTED", "leave_one_out", "smoothed"]
+__all__ = ["TRUSTED", "leave_one_out", "smooth"]
 
 TRUSTED = 0.7  #: largest shape at which the smoothed weights are reliable
 
@@ -32,19 +32,20 @@ def leave_one_out(
     counts: ArrayLike | None = None,
     unit: ArrayLike | None = None,
 ) -> tuple[Array, Array]:
-    r"""Return the log density of each row under the posterior of all other rows, and the shape k̂ of its weights.
+    r"""Compute the log density of each row under the posterior of all other rows, and the shape k̂ of its weights.
 
     Parameters
     ----------
     log_density : array, shape (S, N)
         Log density of N rows under S draws of the posterior of all rows, of equal weight.
     effective : float
-        Effective number of draws over S.
+        Effective sample size over S.
     counts : array, shape (N,), optional
-        How often each row counts in the posterior and is left out: a row that counts c times has the ratios
-        :math:`r_s = p(y_i \mid \theta_s)^{-c}`. Default: once.
+        Sample weights of the rows in the posterior, 1 by default. A row of weight c has the ratios
+        :math:`r_s = p(y_i \mid \theta_s)^{-c}`.
     unit : array of int, shape (N,), optional
-        Rows of one unit are left out together: copies of a row, or rows of a group. Default: each row by itself.
+        Rows of one unit, such as copies of a row or rows of a group, are left out together. By default each row is a
+        unit.
 
     Returns
     -------
@@ -53,7 +54,7 @@ def leave_one_out(
     Raises
     ------
     DataError
-        If it is not a table, or not finite.
+        If the log densities are not a table, or not finite.
 
     Examples
     --------
@@ -71,23 +72,26 @@ def leave_one_out(
         summed = np.zeros((int(place.max()) + 1, table.shape[0]))
         np.add.at(summed, place, left_out)
         left_out = summed
-    each = [smoothed(-row, effective) for row in left_out]
-    loo = [logsumexp(each[k][0] + row) for k, row in zip(place, table.T, strict=True)]
-    return np.array(loo), np.array([each[k][1] for k in place])
+    smoothed = [smooth(-row, effective) for row in left_out]  # log weights and shape of each unit
+    loo = [logsumexp(smoothed[k][0] + row) for k, row in zip(place, table.T, strict=True)]
+    return np.array(loo), np.array([smoothed[k][1] for k in place])
 
 
-def smoothed(log_ratio: Array, effective: float = 1.0) -> tuple[Array, float]:
-    """Return normalised log weights, the tail smoothed, and its shape k̂ (infinite where there is no tail to fit).
+def smooth(log_ratio: Array, effective: float = 1.0) -> tuple[Array, float]:
+    """Smooth the tail of importance weights; return normalised log weights and the shape k̂ of the tail.
+
+    The shape is infinite if there are too few weights in the tail for a fit.
 
     Parameters
     ----------
     log_ratio : ndarray, shape (S,)
         Log importance ratios, up to a constant.
     effective : float
-        Effective number of draws over S.
+        Effective sample size over S.
     """
     log_weight = log_ratio - log_ratio.max()
-    draws, shape = len(log_weight), math.inf
+    draws = len(log_weight)
+    shape = math.inf
     tail = math.ceil(min(draws / 5.0, 3.0 * math.sqrt(draws / effective)))
     order = np.argsort(log_weight, kind="stable")
     cut = max(log_weight[order[-tail - 1]], math.log(np.finfo(np.float64).tiny)) if draws > tail else 0.0
@@ -96,19 +100,18 @@ def smoothed(log_ratio: Array, effective: float = 1.0) -> tuple[Array, float]:
         excess = np.exp(log_weight[above]) - math.exp(cut)
         shape, scale = _pareto(excess)
         middle = (np.arange(len(above)) + 0.5) / len(above)
-        quantiles = (
-            np.log(scale * np.expm1(-shape * np.log1p(-middle)) / shape + math.exp(cut))
-            if shape
-            else np.log(math.exp(cut) - scale * np.log1p(-middle))
-        )
+        if shape:
+            quantiles = np.log(scale * np.expm1(-shape * np.log1p(-middle)) / shape + math.exp(cut))
+        else:
+            quantiles = np.log(math.exp(cut) - scale * np.log1p(-middle))
         log_weight[above] = np.minimum(quantiles, 0.0)
     return log_weight - logsumexp(log_weight), shape
 
 
 def _pareto(x: Array) -> tuple[float, float]:
-    """Return shape and scale of a generalised Pareto law, for values in ascending order: a posterior mean over θ.
+    """Fit shape and scale of a generalised Pareto law to values in ascending order, by a posterior mean over θ.
 
-    The shape is drawn a little to 0.5, as if ten more values said so.
+    The shape is shrunk towards 0.5, with the weight of ten additional values.
     """
     count = len(x)
     grid = 30 + int(math.sqrt(count))

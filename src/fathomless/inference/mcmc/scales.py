@@ -4,20 +4,20 @@ Weights are :math:`w_j = v_j / \sqrt{n_j}` with the fan-in n of their unit, and
 
 .. math:: v_j \mid \alpha \sim N(0, 1/\alpha_{g(j)}), \qquad \alpha_g \sim \mathrm{Gamma}(a, b) ,
 
-where a group g is what leaves one input, the weights of a later layer, or the biases of one. For
-what leaves an input n is the root of their number D, so that functions are as rough before the data whether columns
-are few or many, where about √D of them matter. So
+where a group g holds the weights of one input, the weights of a later layer, or the biases of a layer. For the weights
+of an input, n is the square root of the number of inputs D. Functions under the prior are then equally rough for few
+and many columns, if about √D columns matter. The conditional law is
 
 .. math:: \alpha_g \mid v \sim \mathrm{Gamma}\Big(a + \tfrac12 n_g,\; b + \tfrac12 \sum_{j \in g} v_j^2\Big) .
 
-Numbers have Gaussian noise of precision τ, or Student's with ν degrees of freedom, as a mixture over scales u. With
-errors e and rows that count s times,
+Numeric targets have Gaussian noise of precision τ, or Student's t noise with ν degrees of freedom, as a mixture over
+scales u. With errors e and sample weights s,
 
 .. math::
     u_i \mid \nu, \tau &\sim \mathrm{Gamma}\big(\tfrac12 s_i (\nu + 1),\; \tfrac12 (\nu + \tau e_i^2)\big), \\
     \tau \mid u &\sim \mathrm{Gamma}\Big(a_\tau + \tfrac12 \sum_i s_i,\; b_\tau + \tfrac12 \sum_i u_i e_i^2\Big) ,
 
-(u of a row is the sum over its copies), and ν moves by Metropolis steps with u integrated out, under
+(u of a row is the sum over its copies). ν is sampled by Metropolis steps with u integrated out, under the prior
 :math:`\log (\nu - 2) \sim N(\log 8, 1)`.
 
 References
@@ -44,26 +44,26 @@ __all__ = ["GivenLikelihood", "Groups", "Noise", "Observation", "ScaledNoise", "
 Array = NDArray[np.float64]
 
 _SHAPE, _RATE = 1.0, 0.5  # a and b
-_NOISE_SHAPE, _NOISE_RATE = 1.0, 0.01  # of τ, for a target of unit variance
-_DF_CENTRE, _DF_SPREAD = math.log(8.0), 1.0  # of log(ν - 2)
-_DF_LOW, _DF_HIGH = 2.05, 200.0
-_DF_MOVES, _DF_STEP = 5, 0.6  # Metropolis steps a sweep, and how far they go
+_NOISE_SHAPE, _NOISE_RATE = 1.0, 0.01  # of the prior of τ, for a target of unit variance
+_DF_CENTRE, _DF_SPREAD = math.log(8.0), 1.0  # mean and standard deviation of the prior of log(ν - 2)
+_DF_LOW, _DF_HIGH = 2.05, 200.0  # range of ν
+_DF_MOVES, _DF_STEP = 5, 0.6  # Metropolis steps in a sweep, and standard deviation of their proposals
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Which weights share a scale.
+    """Groups of weights that share a scale.
 
     Attributes
     ----------
     names : tuple of G str
-        Inputs by their number, then parameters by their name.
+        Names of the groups: inputs by their number, then parameters by their name.
     of_weight : ndarray of int, shape (P,)
-        The group of each weight.
+        Group of each weight.
     fan_in : ndarray, shape (P,)
-        n of each weight: 1 for biases, √D for what leaves one of D inputs.
+        n of each weight: 1 for biases, √D for the weights of one of D inputs.
     inputs : int
-        How many of the groups, the first ones, are inputs.
+        Number of groups that are inputs; they come first.
     """
 
     names: tuple[str, ...]
@@ -73,7 +73,7 @@ class Groups:
 
     @classmethod
     def of(cls, network: nn.Module) -> "Groups":
-        """Group the parameters of a network; inputs have scales of their own if it begins with a linear map.
+        """Group the parameters of a network; each input has its own scale if the first layer is linear.
 
         Examples
         --------
@@ -83,10 +83,11 @@ class Groups:
         named = list(network.named_parameters())
         first = next((part for part in network.modules() if list(part.parameters(recurse=False))), None)
         inputs = first.in_features if isinstance(first, nn.Linear) else 0
-        names, groups, fans = [f"input {i}" for i in range(inputs)], [], []
-        for place, (name, parameter) in enumerate(named):
+        names = [f"input {i}" for i in range(inputs)]
+        groups, fans = [], []
+        for i, (name, parameter) in enumerate(named):
             shape = parameter.shape
-            if place == 0 and inputs:
+            if i == 0 and inputs:  # the first weight matrix: its columns belong to the inputs
                 groups.append(np.tile(np.arange(inputs), shape[0]))
                 fans.append(np.full(shape.numel(), math.sqrt(inputs)))
                 continue
@@ -100,27 +101,28 @@ class Groups:
         return generator.gamma(_SHAPE, 1.0 / _RATE, len(self.names))
 
     def redraw(self, weights: Array, generator: np.random.Generator) -> Array:
-        """Draw α given weights (P,), exactly; (G,)."""
-        square, count = (np.bincount(self.of_weight, x) for x in (self.fan_in * weights**2, np.ones(len(weights))))
+        """Draw α from its conditional law given weights (P,); (G,)."""
+        square = np.bincount(self.of_weight, self.fan_in * weights**2)
+        count = np.bincount(self.of_weight, np.ones(len(weights)))
         return generator.standard_gamma(_SHAPE + 0.5 * count) / (_RATE + 0.5 * square)
 
     def precision(self, alpha: Array) -> Array:
-        """Return the precision of every weight, (..., P) from (..., G)."""
+        """Return the prior precision of every weight, (..., P) from (..., G)."""
         return alpha[..., self.of_weight] * self.fan_in
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of one chain, for T targets.
+    """Noise of one chain, for T targets.
 
     Attributes
     ----------
     precision : ndarray, shape (T,)
-        τ.
+        Precision τ.
     df : ndarray, shape (T,)
-        ν; infinite for Gaussian noise.
+        Degrees of freedom ν; infinite for Gaussian noise.
     scales : ndarray, shape (N, T)
-        u, the sum over the copies of a row; s for Gaussian noise.
+        Scales u, summed over the copies of a row; the sample weights s for Gaussian noise.
     """
 
     precision: Array
@@ -129,36 +131,36 @@ class Noise:
 
 
 class Observation(ABC):
-    """What networks are held against: the targets, and p(y | f)."""
+    """Targets and their law p(y | f), as a sampler needs them."""
 
     @abstractmethod
     def start(self, generator: np.random.Generator) -> Noise:
-        """Draw a noise from its prior."""
+        """Draw the noise from its prior."""
 
     @abstractmethod
     def redraw(self, f: Array, noise: Noise, generator: np.random.Generator) -> Noise:
-        """Move the noise of one chain, given its outputs (N, K)."""
+        """Sample the noise of one chain, given its outputs (N, K)."""
 
     @abstractmethod
     def log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
-        """Return the log density of all rows given everything, up to what does not depend on f, (C,) from (C, N, K)."""
+        """Return the log density of all rows, up to a constant in f, (C,) from (C, N, K)."""
 
     @abstractmethod
     def force(self, noise: Sequence[Noise], like: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function f -> its derivative in f, (C, N, K) each, in the type and on the device of a tensor."""
+        """Return the function f -> derivative of the log density in f, (C, N, K), with type and device of `like`."""
 
     @abstractmethod
     def row_log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
-        """Return the log density of each row with scales integrated out, (C, N): what predictions mean by it."""
+        """Return the log density of each row with scales integrated out, as in predictions, (C, N)."""
 
 
 def observation(likelihood: Likelihood, y: Tensor, weight: Tensor | None) -> Observation:
-    """Return how a likelihood is sampled: its noise with the weights, if it has a learned scale, else as it is.
+    """Return the observation of a likelihood: its noise is sampled if it has a learned scale, and fixed otherwise.
 
     Raises
     ------
     DataError
-        For a learned scale of a law that is neither Gauss's nor Student's.
+        If the likelihood has a learned scale and is neither Gaussian nor Student's t.
     """
     count = torch.ones(len(y), dtype=torch.float64, device="cpu") if weight is None else weight.double().cpu()
     if not isinstance(likelihood, LocationScale) or not isinstance(likelihood.noise, LearnedNoise):
@@ -168,94 +170,100 @@ def observation(likelihood: Likelihood, y: Tensor, weight: Tensor | None) -> Obs
     if isinstance(likelihood, StudentT):
         return ScaledNoise(y, count, float(likelihood.df().detach().mean()), free=likelihood.raw_df is not None)
     raise DataError(
-        f"likelihood={type(likelihood).__name__} was given; noise is sampled of 'auto', 'gaussian' and 'student_t'"
+        f"likelihood={type(likelihood).__name__} was given; noise can be sampled for 'auto', 'gaussian' and 'student_t'"
     )
 
 
 class ScaledNoise(Observation):
-    """Numbers with noise of an unknown scale.
+    """Numeric targets with noise of unknown scale.
 
     Parameters
     ----------
     y : Tensor, shape (N, T)
-        Targets, standardised.
+        Standardised targets.
     count : Tensor, shape (N,)
-        How often each row counts.
+        Sample weights.
     df : float
-        Degrees of freedom at the start; infinite for Gaussian noise.
+        Initial degrees of freedom; infinite for Gaussian noise.
     free : bool
-        Whether they are sampled.
+        If True, the degrees of freedom are sampled.
     """
 
     def __init__(self, y: Tensor, count: Tensor, df: float, *, free: bool) -> None:
-        self.y, self.count = y, count.numpy()[:, None]
+        self.y = y
+        self.count = count.numpy()[:, None]
         self.target = y.double().cpu().numpy()
-        self.df, self.free = df, free
+        self.df = df
+        self.free = free
 
     def start(self, generator: np.random.Generator) -> Noise:
-        """Draw τ, ν and u."""
+        """Draw τ, ν and u from their priors."""
         targets = self.y.shape[1]
         precision = generator.gamma(_NOISE_SHAPE, 1.0 / _NOISE_RATE, targets)
         df = np.full(targets, self.df)
-        while (
-            self.free and not ((df := 2.0 + np.exp(generator.normal(_DF_CENTRE, _DF_SPREAD, targets))) < _DF_HIGH).all()
-        ):
-            pass
-        return replace(Noise(precision, df, self._ones()), scales=self._prior_scales(df, generator))
+        while self.free:  # rejection sampling from the prior truncated at _DF_HIGH
+            df = 2.0 + np.exp(generator.normal(_DF_CENTRE, _DF_SPREAD, targets))
+            if (df < _DF_HIGH).all():
+                break
+        return replace(Noise(precision, df, self._unit_scales()), scales=self._prior_scales(df, generator))
 
     def redraw(self, f: Array, noise: Noise, generator: np.random.Generator) -> Noise:
-        """Move ν with u integrated out, then draw u and τ."""
-        square, df = (self.target - f) ** 2, noise.df
+        """Sample ν with u integrated out, then u and τ from their conditional laws."""
+        square = (self.target - f) ** 2
+        df = noise.df
         if math.isinf(self.df):
-            scales = self._ones()
+            scales = self._unit_scales()
         else:
             z2 = noise.precision * square
             for _ in range(_DF_MOVES if self.free else 0):
-                df = self._moved(df, z2, generator)
+                df = self._sample_df(df, z2, generator)
             scales = generator.standard_gamma(0.5 * self.count * (df + 1.0)) / (0.5 * (df + z2))
         shape = _NOISE_SHAPE + 0.5 * self.count.sum()
         rate = _NOISE_RATE + 0.5 * (scales * square).sum(0)
         return Noise(generator.standard_gamma(shape, len(rate)) / rate, df, scales)
 
     def log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
-        """-τ/2 Σ u e²."""
+        """Return -τ/2 Σ u e²."""
         error = (f - self.y).double()
         return -0.5 * (self._weights(noise, error) * error.square()).sum((1, 2))
 
     def force(self, noise: Sequence[Noise], like: Tensor) -> Callable[[Tensor], Tensor]:
-        """τ u (y - f)."""
+        """Return f -> τ u (y - f)."""
         weights = self._weights(noise, like)
         pull = weights * self.y
         return lambda f: torch.addcmul(pull, weights, f, value=-1.0)
 
     def row_log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
-        """Gauss's or Student's law."""
+        """Return the log density of the Gaussian or Student's t law."""
         precision, df = (
-            torch.tensor(np.array([getattr(one, name) for one in noise]), device=f.device)[:, None]
+            torch.tensor(np.array([getattr(n, name) for n in noise]), device=f.device)[:, None]
             for name in ("precision", "df")
         )
         z2 = precision * (f.double() - self.y).square()
         if math.isinf(self.df):
-            each = 0.5 * (precision / (2.0 * math.pi)).log() - 0.5 * z2
+            log_p = 0.5 * (precision / (2.0 * math.pi)).log() - 0.5 * z2
         else:
             constant = torch.lgamma(0.5 * (df + 1.0)) - torch.lgamma(0.5 * df) - 0.5 * (df * math.pi).log()
-            each = constant + 0.5 * precision.log() - 0.5 * (df + 1.0) * torch.log1p(z2 / df)
-        return each.sum(-1)
+            log_p = constant + 0.5 * precision.log() - 0.5 * (df + 1.0) * torch.log1p(z2 / df)
+        return log_p.sum(-1)
 
-    def _ones(self) -> Array:
+    def _unit_scales(self) -> Array:
+        """Return u = 1 for all copies of each row, (N, T)."""
         return np.broadcast_to(self.count, self.target.shape).copy()
 
     def _weights(self, noise: Sequence[Noise], like: Tensor) -> Tensor:
-        each = np.array([one.precision * one.scales for one in noise])
-        return torch.from_numpy(each).to(like)
+        """Return τ u of all chains, (C, N, T), with type and device of `like`."""
+        weights = np.array([n.precision * n.scales for n in noise])
+        return torch.from_numpy(weights).to(like)
 
     def _prior_scales(self, df: Array, generator: np.random.Generator) -> Array:
+        """Draw u from its prior given ν, (N, T)."""
         if math.isinf(self.df):
-            return self._ones()
+            return self._unit_scales()
         return generator.standard_gamma(0.5 * self.count * df) / (0.5 * df)
 
-    def _moved(self, df: Array, z2: Array, generator: np.random.Generator) -> Array:
-        """Make a Metropolis step in log(ν - 2) of every target."""
+    def _sample_df(self, df: Array, z2: Array, generator: np.random.Generator) -> Array:
+        """Take a Metropolis step in log(ν - 2) for every target."""
 
         def log_density(nu: Array) -> Array:
             constant = gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) - 0.5 * np.log(nu)
@@ -270,25 +278,27 @@ class ScaledNoise(Observation):
 
 
 class GivenLikelihood(Observation):
-    """A likelihood without a learned scale: classes, a noise that depends on the input, a noise that is known."""
+    """Likelihood without a learned scale: classes, noise that depends on the input, or known noise."""
 
     def __init__(self, likelihood: Likelihood, y: Tensor, count: Tensor) -> None:
-        self.likelihood, self.y, self.count = likelihood, y, count
+        self.likelihood = likelihood
+        self.y = y
+        self.count = count
 
     def start(self, generator: np.random.Generator) -> Noise:
-        """Return no noise."""
+        """Return a noise without targets, since nothing is sampled."""
         return Noise(np.zeros(0), np.zeros(0), np.zeros((0, 0)))
 
     def redraw(self, f: Array, noise: Noise, generator: np.random.Generator) -> Noise:
-        """Keep it."""
+        """Return the noise unchanged."""
         return noise
 
     def log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
-        """Σ s log p(y | f)."""
+        """Return Σ s log p(y | f)."""
         return self.row_log_prob(f, noise) @ self.count.to(f.device)
 
     def force(self, noise: Sequence[Noise], like: Tensor) -> Callable[[Tensor], Tensor]:
-        """By automatic differentiation."""
+        """Return the derivative by automatic differentiation."""
         count = self.count.to(like)
 
         def derivative(f: Tensor) -> Tensor:
@@ -300,5 +310,5 @@ class GivenLikelihood(Observation):
         return derivative
 
     def row_log_prob(self, f: Tensor, noise: Sequence[Noise]) -> Tensor:
-        """Log p(y | f)."""
+        """Return log p(y | f)."""
         return self.likelihood.log_prob(f.detach(), self.y).double().detach()

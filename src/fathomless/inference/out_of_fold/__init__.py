@@ -1,1 +1,1 @@
-"""Cross-fitting: structure, noise and heads by rows that networks were not fitted to."""
+"""Cross-fitting: posterior over structure, noise and last layer from out-of-fold rows."""

@@ -1,8 +1,8 @@
-r"""Cross-fitting: K networks side by side, each fitted to all folds of the rows but one.
+r"""Cross-fitting: K stacked networks, each fitted to all folds of the rows but one.
 
-Every row trains K − 1 networks and is out of fold for one. What is decided from rows (the posterior over structure, the
-epoch that is kept, the noise) is decided once for all networks, from the rows of all folds, each under the network that
-has not seen it. With R partitions there are R·K networks, and a row is out of fold for R of them.
+Every row trains K − 1 networks and is out of fold for one. The posterior over structure, the epoch that is kept and the
+noise are shared by all networks. They are chosen by out-of-fold predictions: each row is evaluated by the network that
+was not fitted to it. With R partitions there are R·K networks, and a row is out of fold for R of them.
 """
 
 import copy
@@ -36,16 +36,16 @@ from fathomless.system.torch_state import enable_gradients
 __all__ = ["OutOfFold", "StackedLikelihood", "crossfit", "fold_indices", "predict_held_out", "predict_out_of_fold"]
 
 _CHUNK = 16384  # rows evaluated at once
-_LOST = 2  # networks that may diverge and be left out
+_MOST_DIVERGED = 2  # networks that may diverge and be left out
 
 
 class StackedLikelihood(Likelihood, HasWidth):
-    """F likelihoods of one kind as one, for rows in blocks: every parameter has a row for each.
+    """Stack of F likelihoods of one class, for stacked rows: every parameter has a first axis of length F.
 
     Parameters
     ----------
     members : sequence of F Likelihood
-        Alike but for what they have learned.
+        Likelihoods that differ in their learned parameters only.
     """
 
     def __init__(self, members: Sequence[Likelihood]) -> None:
@@ -54,62 +54,63 @@ class StackedLikelihood(Likelihood, HasWidth):
         self.each = _Density(copy.deepcopy(members[0]))
         for name, parameter in self.each.named_parameters():
             name = name.removeprefix("one.")
-            own = [dict(member.named_parameters())[name].detach() for member in members]
-            parameter.data = torch.stack(own)
+            values = [dict(member.named_parameters())[name].detach() for member in members]
+            parameter.data = torch.stack(values)
 
     @property
     def outputs(self) -> int:
-        """Columns that each network must give."""
+        """Number of outputs that each network must have."""
         return self.each.one.outputs
 
     @property
     def discrete(self) -> bool:
-        """Whether the target is a class."""
+        """True if the target is a class."""
         return self.each.one.discrete
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log density of each row under each draw with the parameters of its own network, (S, F·B)."""
+        """Return the log density of each row under each draw with the parameters of the row's network, (S, F·B)."""
         rows = f.shape[1] // self.count
         parameters = {name: p.repeat_interleave(rows, 0) for name, p in self.each.named_parameters()}
         density: Tensor = functional_call(self.each, parameters, (f, y)) if parameters else self.each.one.log_prob(f, y)
         return density
 
     def components(self, f: Tensor) -> Component | Classes:
-        """Law of the target under each draw and the parameters of each row's own network, with axes (S, F·B, ...)."""
-        each = [self.member(i).components(block) for i, block in enumerate(f.chunk(self.count, 1))]
-        classes = [one.log_probs for one in each if isinstance(one, Classes)]
+        """Return the law of the target under each draw, by the parameters of each row's network, (S, F·B, ...)."""
+        laws = [self.member(i).components(block) for i, block in enumerate(f.chunk(self.count, 1))]
+        classes = [law.log_probs for law in laws if isinstance(law, Classes)]
         if classes:
             return Classes(torch.cat(classes, 1))
-        return concatenate_rows([one for one in each if isinstance(one, Component)])
+        return concatenate_rows([law for law in laws if isinstance(law, Component)])
 
-    def widen(self, factor: float) -> "StackedLikelihood":
-        """Return a copy whose members are all wider, if they can be."""
-        each = [self.member(i) for i in range(self.count)]
-        return StackedLikelihood([one.widen(factor) if isinstance(one, HasWidth) else one for one in each])
+    def wider(self, factor: float) -> "StackedLikelihood":
+        """Return a copy with wider noise in every member that has a width."""
+        members = [self.member(i) for i in range(self.count)]
+        return StackedLikelihood([m.wider(factor) if isinstance(m, HasWidth) else m for m in members])
 
     @torch.no_grad()
     def member(self, i: int) -> Likelihood:
-        """Return a copy of one of the likelihoods."""
-        one = copy.deepcopy(self.each.one)
-        for p in one.parameters():
+        """Return a copy of likelihood i."""
+        likelihood = copy.deepcopy(self.each.one)
+        for p in likelihood.parameters():
             p.data = p.data[i].clone()
-        return one
+        return likelihood
 
     @torch.no_grad()
     def mean(self, like: Likelihood) -> Likelihood:
-        """Return a copy of `like` that has the members' average of every parameter."""
-        average, own = copy.deepcopy(like), dict(self.each.named_parameters())
+        """Return a copy of `like` with every parameter averaged over the members."""
+        average = copy.deepcopy(like)
+        stacked = dict(self.each.named_parameters())
         for name, p in average.named_parameters():
-            p.copy_(own[f"one.{name}"].mean(0))
+            p.copy_(stacked[f"one.{name}"].mean(0))
         return average.eval()
 
 
 class _Density(nn.Module):
-    """A likelihood whose call is its density."""
+    """A likelihood as a module whose forward pass is its log density, for `functional_call`."""
 
-    def __init__(self, one: Likelihood) -> None:
+    def __init__(self, likelihood: Likelihood) -> None:
         super().__init__()
-        self.one = one
+        self.one = likelihood  # the name is part of the keys of checkpoints
 
     def forward(self, f: Tensor, y: Tensor) -> Tensor:
         return self.one.log_prob(f, y)
@@ -117,22 +118,23 @@ class _Density(nn.Module):
 
 @dataclass(frozen=True)
 class OutOfFold:
-    """Rows, seen by networks that were not fitted to them.
+    """Out-of-fold predictions: rows evaluated by networks that were not fitted to them.
 
     Attributes
     ----------
     f : Tensor, shape (S, N, K)
-        Outputs, for each structure and, of several partitions, for each of the networks that have not seen the row.
+        Outputs of the networks for each structure. With several partitions, S also counts the networks for which a row
+        is out of fold.
     log_weight : Tensor, shape (S,)
         Log posterior weights.
     structure : Tensor of int64, shape (S,)
-        Numbers of the structures.
+        Structure of each draw.
     y : Tensor, shape (N, ...)
         Targets.
     weight : Tensor, shape (N,), optional
-        How often each row counts.
+        Sample weights.
     rows : Tensor of int64, shape (N,)
-        Their numbers in the table.
+        Indices of the rows in the table.
     """
 
     f: Tensor
@@ -143,16 +145,17 @@ class OutOfFold:
     rows: Tensor
 
     def take(self, chosen: Tensor) -> "OutOfFold":
-        """Return some of the rows, by a mask or by their places."""
+        """Return a subset of the rows, chosen by a mask or by indices."""
         weight = None if self.weight is None else self.weight[chosen]
         return replace(self, f=self.f[:, chosen], y=self.y[chosen], weight=weight, rows=self.rows[chosen.cpu()])
 
 
 @torch.no_grad()
 def predict_held_out(model: Model, valid: Rows | StackedRows, seed: int, draws: int = 16) -> OutOfFold:
-    """Evaluate networks, one or several side by side, on rows that they were not fitted to."""
+    """Evaluate one network, or several stacked ones, on rows that they were not fitted to."""
     model.eval()
-    parts, drawn = [], None
+    parts: list[Tensor] = []
+    drawn = None
     for part in valid.parts(_CHUNK):
         drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score")))
         parts.append(drawn.f)
@@ -162,44 +165,48 @@ def predict_held_out(model: Model, valid: Rows | StackedRows, seed: int, draws: 
         return OutOfFold(
             torch.cat(parts, 1), log_weight, structure, valid.y, valid.weight, torch.arange(len(valid), device="cpu")
         )
-    networks, table = len(valid.index), valid.table
-    joined = torch.cat([part.reshape(len(part), networks, -1, part.shape[-1]) for part in parts], 2).flatten(1, 2)
-    real = (valid.weight > 0.0).reshape(-1)
-    return _of_rows(joined[:, real], log_weight, structure, table, valid.index.reshape(-1)[real])
+    networks = len(valid.index)
+    by_network = [part.reshape(len(part), networks, -1, part.shape[-1]) for part in parts]
+    stacked = torch.cat(by_network, 2).flatten(1, 2)
+    real = (valid.weight > 0.0).reshape(-1)  # padding has no weight
+    return _group_by_row(stacked[:, real], log_weight, structure, valid.table, valid.index.reshape(-1)[real])
 
 
 @torch.no_grad()
 def predict_out_of_fold(
     models: Sequence[Model], table: Rows, outside: Sequence[Tensor], seed: int, draws: int = 16
 ) -> OutOfFold:
-    """Evaluate networks of one law over structure, each by itself, on rows of a table that it was not fitted to.
+    """Evaluate each network on the rows of a table that it was not fitted to.
 
     Parameters
     ----------
     models : sequence of F Model
-        Networks.
+        Networks that share one posterior over structure.
     table : Rows
         All rows.
     outside : sequence of F Tensors of int64
-        Numbers of the rows that each network was not fitted to.
+        Indices of the rows that each network was not fitted to.
     seed, draws : int
-        Of weights, where they are drawn.
+        Seed and number of weight draws, for families that draw weights.
     """
-    each = [
+    predictions = [
         predict_held_out(model, table.take(rows.to(table.x.device)), fold_in(seed, "network", k) if k else seed, draws)
         for k, (model, rows) in enumerate(zip(models, outside, strict=True))
     ]
-    f, numbers = torch.cat([one.f for one in each], 1), torch.cat(list(outside)).to(table.x.device)
-    return _of_rows(f, each[0].log_weight, each[0].structure, table, numbers)
+    f = torch.cat([prediction.f for prediction in predictions], 1)
+    first = predictions[0]
+    return _group_by_row(f, first.log_weight, first.structure, table, torch.cat(list(outside)).to(table.x.device))
 
 
-def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numbers: Tensor) -> OutOfFold:
-    """Put what several networks say of a row side by side, (S, all, K) to (S R, N, K)."""
-    order = numbers.argsort(stable=True)
-    rows, times = numbers.unique(return_counts=True)
-    least = int(times.min())  # a row may be out of fold for more networks than another if one of them failed
+def _group_by_row(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, index: Tensor) -> OutOfFold:
+    """Group the predictions of several networks by row, (S, all, K) to (S R, N, K); `index` has the row of each."""
+    order = index.argsort(stable=True)
+    rows, times = index.unique(return_counts=True)
+    # if a network diverged, some rows are out of fold for fewer networks than others: the smallest number is used for
+    # all, so that the predictions stay a rectangular tensor
+    least = int(times.min())
     start = times.cumsum(0) - times
-    f = f[:, order]  # the networks of a row next to each other
+    f = f[:, order]  # the predictions of a row are now adjacent, beginning at its `start`
     f = torch.cat([f[:, start + r] for r in range(least)])
     log_weight = (log_weight - torch.tensor(least, dtype=torch.float32, device=log_weight.device).log()).repeat(least)
     weight = None if table.weight is None else table.weight[rows]
@@ -207,18 +214,17 @@ def _of_rows(f: Tensor, log_weight: Tensor, structure: Tensor, table: Rows, numb
 
 
 def fold_indices(folds: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the rows that each network is fitted to, and those of its fold.
+    """Return the indices of the training rows and of the out-of-fold rows of each network.
 
     Parameters
     ----------
     folds : Tensor of int64, shape (R, N)
-        The fold of each row, 0 … K − 1, in every partition; −1 for a row that trains all networks and is scored by
-        none.
+        Fold of each row, 0 … K − 1, in every partition; −1 for a row that trains all networks and is scored by none.
 
     Returns
     -------
     inside, outside : lists of R·K Tensors of int64
-        Those of the first partition first.
+        Indices, ordered by partition and then by fold.
     """
     inside, outside = [], []
     for partition in folds:
@@ -242,16 +248,16 @@ def crossfit(
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
 ) -> tuple[Fitted, OutOfFold]:
-    """Fit networks side by side, each to some of the rows, and decide by the others.
+    """Cross-fit networks: train each on its inside rows, and score it on its outside rows.
 
     Parameters
     ----------
     starts : sequence of F (Model, Likelihood)
-        Untrained, alike but for their seeds.
+        Untrained networks that differ in their seeds only.
     table : Rows
         All N rows, on the models' device.
     inside, outside : sequences of F Tensors of int64
-        Numbers of the rows that each network is fitted to, and of those that it is judged by; see :func:`fold_indices`.
+        Indices of the training rows and of the out-of-fold rows of each network; see :func:`fold_indices`.
     training, search, seed, callbacks, progress, resume
         As in :func:`~fathomless.inference.variational.svi.fit`.
 
@@ -259,24 +265,25 @@ def crossfit(
     -------
     fitted : Fitted
         An :class:`~fathomless.posterior.ensemble.Ensemble` of all networks, with the average of their likelihoods.
-    held : Held
-        The rows, each under the networks that have not seen it.
+    out_of_fold : OutOfFold
+        Out-of-fold predictions of the rows.
 
     Raises
     ------
     DataError
-        If the models cannot be trained side by side.
+        If the models cannot be trained jointly.
     DivergenceError
-        As :func:`~fathomless.inference.variational.svi.fit` does, if more than two of three or more networks diverge.
-        One or two are left out with a warning: the others are trained anew, without checkpoints, and the rows that were
-        to judge those that are lost are judged by none.
+        As in :func:`~fathomless.inference.variational.svi.fit`, if more than two networks diverge, or all of them. If
+        one or two diverge, they are left out with a warning. The others are trained again from the start, without
+        checkpoints, and the out-of-fold rows of the networks that diverged are not scored.
     PausedError
-        As :func:`~fathomless.inference.variational.svi.fit` does.
+        As in :func:`~fathomless.inference.variational.svi.fit`.
     """
-    kept, before = list(range(len(starts))), None if search is None else search.to_json()
+    kept = list(range(len(starts)))
+    initial = None if search is None else search.to_json()
     while True:
         try:
-            done, seen = _as_one(
+            fitted, out_of_fold = _fit_jointly(
                 [starts[i] for i in kept],
                 StackedRows.of(table, [inside[i] for i in kept]),
                 StackedRows.of(table, [outside[i] for i in kept]),
@@ -287,41 +294,46 @@ def crossfit(
                 progress=progress,
                 resume=resume,
             )
-            return replace(done, lost=tuple(i for i in range(len(starts)) if i not in kept)), seen
+            return replace(fitted, diverged=tuple(i for i in range(len(starts)) if i not in kept)), out_of_fold
         except DivergenceError as error:
             rest = [i for k, i in enumerate(kept) if k not in error.networks]
-            if len(rest) == len(kept) or len(starts) - len(rest) > _LOST or not rest:
+            if len(rest) == len(kept) or len(starts) - len(rest) > _MOST_DIVERGED or not rest:
                 raise
-            told = ", ".join(str(i) for i in kept if i not in rest)
+            numbers = ", ".join(str(i) for i in kept if i not in rest)
             warnings.warn(
-                f"of {len(starts)} networks number {told} diverged, is left out, and the others are trained anew: "
-                f"{error}",
+                f"training diverged for network {numbers} of {len(starts)} (counted from 0); it is left out, and the "
+                f"others are trained again: {error}",
                 ConvergenceWarning,
                 stacklevel=2,
             )
-            kept, resume, callbacks = rest, None, [one for one in callbacks if not isinstance(one, Checkpoint)]
-            if search is not None and before is not None:
-                search.resume(before)
+            # networks share the epoch and the posterior, so those that remain restart from the beginning; a checkpoint
+            # would hold another number of networks than the call that resumes it
+            kept = rest
+            resume = None
+            callbacks = [callback for callback in callbacks if not isinstance(callback, Checkpoint)]
+            if search is not None and initial is not None:
+                search.resume(initial)
 
 
-def _as_one(
+def _fit_jointly(
     starts: Sequence[tuple[Model, Likelihood]], train: StackedRows, valid: StackedRows, *, seed: int, **settings: Any
 ) -> tuple[Fitted, OutOfFold]:
-    """Fit networks side by side."""
+    """Stack networks, train them jointly, and return their ensemble with its out-of-fold predictions."""
     models = [model for model, _ in starts]
     check_no_shared_parameters(models)
     first = models[0]
     if not isinstance(first, JointlyTrainable):
-        raise missing_capability(first, JointlyTrainable, f"training {len(models)} networks as one", "set cv=1")
-    each = sum(p.numel() * p.element_size() for p in first.parameters())
+        raise lacks(first, JointlyTrainable, f"joint training of {len(models)} networks", "set cv=1")
+    size = sum(p.numel() * p.element_size() for p in first.parameters())
     memory.require(
-        6.0 * len(models) * each,  # as they are, and together: weights, gradients, two moments and the best state
-        f"{len(models)} networks of {memory.human(each)} side by side",
+        6.0 * len(models) * size,  # the given networks; and stacked: weights, gradients, two moments, the best state
+        f"joint training of {len(models)} networks of {memory.human(size)}",
         lambda share: f"{int(share * len(models))} fit: set members, or a smaller width",
     )
-    together, likelihood = first.stack(models[1:]), StackedLikelihood([likelihood for _, likelihood in starts])
-    done = fit(together, likelihood.to(first.device), train, valid, seed=seed, **settings)
-    together.unstack(models)
-    seen = predict_held_out(together, valid, seed)
+    stacked = first.stack(models[1:])
+    likelihood = StackedLikelihood([likelihood for _, likelihood in starts])
+    fitted = fit(stacked, likelihood.to(first.device), train, valid, seed=seed, **settings)
+    stacked.unstack(models)
+    out_of_fold = predict_held_out(stacked, valid, seed)
     ensemble = Ensemble(models).eval()
-    return replace(done, model=ensemble, likelihood=likelihood.mean(starts[0][1])), seen
+    return replace(fitted, model=ensemble, likelihood=likelihood.mean(starts[0][1])), out_of_fold

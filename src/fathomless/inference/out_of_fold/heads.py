@@ -5,20 +5,20 @@ Gaussian noise of variances :math:`\sigma_t^2` and the prior N(0, 1/α) of every
 
 .. math:: A_t = \Phi^\top \Phi / \sigma_t^2 + \alpha I, \qquad m_t = A_t^{-1} \Phi^\top y_t / \sigma_t^2 ,
 
-and f at a row has the variance :math:`\varphi^\top A_t^{-1} \varphi`. For other laws it is Laplace's approximation,
-whose precision has the Fisher information of f, :math:`\Lambda_i`, in place of :math:`1 / \sigma^2`:
+and f at a row has the variance :math:`\varphi^\top A_t^{-1} \varphi`. For other likelihoods it is a Laplace
+approximation, whose precision has the Fisher information of f, :math:`\Lambda_i`, in place of :math:`1 / \sigma^2`:
 
 .. math:: \sum_i s_i \, \Lambda_i \otimes \varphi_i \varphi_i^\top + \alpha I, \qquad
           \sum_i s_i \Lambda_i \otimes \varphi_i \varphi_i^\top \approx \bar \Lambda \otimes \Phi^\top S \Phi .
 
-The Kronecker product is exact where :math:`\Lambda_i` is the same for all rows: noise of scale σ with
-:math:`\Lambda = \mathrm{diag}(c / \sigma_t^2)`, c = 1 for Gauss's and Laplace's laws and (ν + 1)/(ν + 3) for Student's.
-Classes have :math:`\Lambda_i = (\mathrm{diag}\, p_i - p_i p_i^\top) / T^2`. A scale that depends on the input has
-:math:`c / \sigma_t(x_i)^2`, with sums for each target and no approximation; what the network says of the scale itself
-stays a point estimate.
+The Kronecker product is exact if :math:`\Lambda_i` is the same for all rows: noise of scale σ has
+:math:`\Lambda = \mathrm{diag}(c / \sigma_t^2)`, with c = 1 for Gaussian and Laplace noise and (ν + 1)/(ν + 3) for
+Student's t. Classes have :math:`\Lambda_i = (\mathrm{diag}\, p_i - p_i p_i^\top) / T^2`. A scale that depends on the
+input has :math:`c / \sigma_t(x_i)^2`, with sums for each target and no approximation; the outputs for the scale itself
+remain point estimates.
 
-All of it rests on sums over rows (:class:`Statistics`), which add over chunks, streams and ranks. The one α of a head
-is that of the greatest evidence, within [1e-4, 1e4].
+The posterior is computed from sums over rows (:class:`Statistics`), which add over chunks, streams and ranks. Each head
+has one α, which maximises the evidence within [1e-4, 1e4].
 """
 
 import math
@@ -43,34 +43,34 @@ __all__ = [
     "HEADS",
     "HeadPosterior",
     "Statistics",
-    "as_points",
     "check_heads",
-    "doubt_about_heads",
-    "greatest_evidence",
     "head_posterior",
     "head_statistics",
-    "per_square",
-    "with_posterior",
+    "head_variance",
+    "location_information",
+    "maximize_evidence",
+    "replace_heads_by_means",
+    "set_head_posterior",
 ]
 
-#: What the mean of a normal head is: the trained head, or that of the posterior.
-HEADS = ("laplace", "conjugate")
+#: Kinds of mean of a normal head: the trained head, or the mean of the posterior.
+HEADS = ("laplace", "bayes")
 
-_CHUNK = 8192  # rows at once
-_LOW, _HIGH = 1e-4, 1e4  # between which the precision of the prior is looked for
-_POINTS = 97  # of the grid over its logarithm
+_CHUNK = 8192  # rows evaluated at once
+_LOW, _HIGH = 1e-4, 1e4  # range of the precision of the prior
+_POINTS = 97  # number of grid points over its logarithm
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 
 @dataclass(frozen=True)
 class Statistics:
-    r"""What the posterior of a head of K outputs needs to know of the rows; two of them add.
+    r"""Sufficient statistics of rows for the posterior of a head of K outputs; two of them add.
 
     Attributes
     ----------
     gram : float64 Tensor, shape (1 or K, P, P)
-        :math:`\sum_i s_i \varphi_i \varphi_i^\top`; with a scale that depends on the input, one for each output, where
-        rows also weigh by their information.
+        :math:`\sum_i s_i \varphi_i \varphi_i^\top`. With a scale that depends on the input there is one for each
+        output, whose rows are also weighted by their information.
     cross : float64 Tensor, shape (K, P)
         :math:`\sum_i s_i y_{ik} \varphi_i`, with the same weights; 0 for classes.
     information : float64 Tensor, shape (K, K)
@@ -86,20 +86,20 @@ class Statistics:
 
     @classmethod
     def of(cls, features: Tensor, f: Tensor, y: Tensor, weight: Tensor | None, likelihood: Likelihood) -> "Statistics":
-        """Sum over some rows.
+        """Compute the sums over some rows.
 
         Parameters
         ----------
         features : Tensor, shape (B, P − 1)
-            What the head sees.
+            Inputs of the head.
         f : Tensor, shape (B, K)
-            What it makes of it.
+            Outputs of the head.
         y : Tensor, shape (B, ...)
             Targets.
         weight : Tensor, shape (B,), optional
-            How often each row counts.
+            Sample weights.
         likelihood : Likelihood
-            Of classes, or of a location and scale.
+            Likelihood of classes, or of a location and scale.
         """
         phi = nn.functional.pad(features.double(), (0, 1), value=1.0)  # (B, P)
         s = phi.new_ones(len(phi)) if weight is None else weight.double()
@@ -107,11 +107,12 @@ class Statistics:
             p = likelihood.components(f[None].detach()).log_probs[0].detach().exp().to(phi)  # (B, K)
             temperature = 1.0 if likelihood.log_temperature is None else likelihood.log_temperature.double().exp()
             information = (torch.diag(s @ p) - (s[:, None] * p).T @ p) / temperature**2
-            none = phi.new_zeros(p.shape[1], phi.shape[1])
-            return cls(((s[:, None] * phi).T @ phi)[None], none, information, s.sum())
+            no_cross = phi.new_zeros(p.shape[1], phi.shape[1])
+            return cls(((s[:, None] * phi).T @ phi)[None], no_cross, information, s.sum())
         assert isinstance(likelihood, LocationScale)
         _, log_scale = likelihood.noise.split(f[None].double())
-        c, y = per_square(likelihood).to(phi), y.double()
+        c = location_information(likelihood).to(phi)
+        y = y.double()
         if log_scale.ndim < 3:  # one scale for all rows
             information = s.sum() * torch.diag((c * torch.exp(-2.0 * log_scale)).expand(y.shape[1]).to(phi))
             w = s[:, None].expand_as(y)  # (B, K)
@@ -119,7 +120,7 @@ class Statistics:
         else:
             w = s[:, None] * c * torch.exp(-2.0 * log_scale[0])
             information = s.sum() * torch.eye(y.shape[1]).to(phi)
-            gram = torch.stack([(one[:, None] * phi).T @ phi for one in w.T])
+            gram = torch.stack([(weights[:, None] * phi).T @ phi for weights in w.T])
         return cls(gram, (w * y).T @ phi, information, s.sum())
 
     def __add__(self, other: "Statistics") -> "Statistics":
@@ -127,7 +128,7 @@ class Statistics:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All sums."""
+        """All sums, in the order of the fields."""
         return self.gram, self.cross, self.information, self.count
 
 
@@ -140,9 +141,9 @@ class HeadPosterior:
     mean : Tensor, shape (K, P)
         Weights and bias.
     basis, mixing, scale : Tensors, shapes (1 or K, P, P), (K, K) and (K, P)
-        Directions, and standard deviations along them.
+        Eigenvectors, and standard deviations along them.
     precision : float
-        α.
+        Prior precision α.
     """
 
     mean: Tensor
@@ -153,9 +154,11 @@ class HeadPosterior:
 
     @torch.no_grad()
     def head(self, linear: nn.Linear) -> GaussianHead:
-        """Return a linear map with this posterior; outputs beyond K stay point estimates."""
-        head, K = GaussianHead(linear, 1 if len(self.basis) == 1 else linear.out_features), len(self.mean)
-        head.weight[:K], head.bias[:K] = self.mean[:, :-1].to(head.weight), self.mean[:, -1].to(head.bias)
+        """Return a linear map with this posterior; outputs after the first K remain point estimates."""
+        head = GaussianHead(linear, 1 if len(self.basis) == 1 else linear.out_features)
+        K = len(self.mean)
+        head.weight[:K] = self.mean[:, :-1].to(head.weight)
+        head.bias[:K] = self.mean[:, -1].to(head.bias)
         head.basis[: len(self.basis)] = self.basis.to(head.basis)
         head.mixing[:K, :K] = self.mixing.to(head.mixing)
         head.scale[:K] = self.scale.to(head.scale)
@@ -166,10 +169,10 @@ class HeadPosterior:
 def head_posterior(
     statistics: Statistics, trained: Tensor, kind: str = "laplace", precision: float | None = None
 ) -> HeadPosterior:
-    r"""Return the posterior of a head.
+    r"""Compute the posterior of a head.
 
     With eigenvalues λ of :math:`\Phi^\top S \Phi` and γ of the mean information, all precisions are
-    :math:`\gamma_k \lambda_j + \alpha`, and the log evidence is, up to what does not depend on α,
+    :math:`\gamma_k \lambda_j + \alpha`, and the log evidence is, up to a constant in α,
 
     .. math:: \tfrac12 K P \log \alpha - \tfrac12 \sum_{kj} \log(\gamma_k \lambda_j + \alpha) + \begin{cases}
         -\tfrac12 \alpha \lVert W \rVert^2 & \text{at the trained head W} \\
@@ -183,34 +186,35 @@ def head_posterior(
     statistics : Statistics
         Sums over the rows.
     trained : Tensor, shape (K, P)
-        The head that was trained: weights, and the bias last.
-    kind : {"laplace", "conjugate"}
-        Whether the mean is the trained head, or the mean of the posterior under Gaussian noise.
+        Trained head: weights, and the bias last.
+    kind : {"laplace", "bayes"}
+        Mean of the posterior: the trained head ("laplace"), or the exact mean under Gaussian noise ("bayes").
     precision : float, optional
-        α; the one of greatest evidence by default.
+        Prior precision α; by default the one that maximises the evidence.
     """
     checks.choice("last_layer", kind, HEADS)
     eigenvalues, basis = torch.linalg.eigh(statistics.gram)  # (G, P), (G, P, P)
     eigenvalues = eigenvalues.clamp(min=0.0)
     information = statistics.information / statistics.count
     if bool((information == torch.diag(information.diagonal())).all()):
-        strength, mixing = information.diagonal(), torch.eye(len(information)).to(information)
+        strength = information.diagonal()
+        mixing = torch.eye(len(information)).to(information)
     else:
         strength, mixing = torch.linalg.eigh(information)
     data = strength.clamp(min=0.0)[:, None] * eigenvalues  # (K, P) γ λ
-    size, square = data.numel(), trained.double().square().sum()
-    conjugate = kind == "conjugate"
-    # b in the eigenbasis: with diagonal information, as all noise has, outputs are their own eigenvectors
-    b = strength[:, None] * (basis.mT @ statistics.cross[:, :, None])[:, :, 0] if conjugate else torch.zeros_like(data)
+    square = trained.double().square().sum()
+    bayes = kind == "bayes"
+    # b in the eigenbasis of the features; every noise has a diagonal information, so outputs need no rotation
+    b = strength[:, None] * (basis.mT @ statistics.cross[:, :, None])[:, :, 0] if bayes else torch.zeros_like(data)
 
     def evidence(log_alpha: Tensor) -> Tensor:
         alpha = log_alpha.exp()[:, None, None]
         total = data + alpha  # (points, K, P)
-        fit = (b.square() / total).sum((1, 2)) if conjugate else -alpha[:, 0, 0] * square
-        value: Tensor = 0.5 * (size * log_alpha - total.log().sum((1, 2)) + fit)
+        fit = (b.square() / total).sum((1, 2)) if bayes else -alpha[:, 0, 0] * square
+        value: Tensor = 0.5 * (data.numel() * log_alpha - total.log().sum((1, 2)) + fit)
         return value
 
-    alpha = greatest_evidence(evidence, data) if precision is None else precision
+    alpha = maximize_evidence(evidence, data) if precision is None else precision
     total = data + alpha
     mean = (basis @ (b / total)[:, :, None])[:, :, 0] if conjugate else trained.double()
     return HeadPosterior(mean, basis, mixing, total.rsqrt(), alpha)
@@ -218,71 +222,73 @@ def head_posterior(
 
 @torch.no_grad()
 def head_statistics(model: Model, likelihood: Likelihood, rows: Rows | Stream) -> dict[int, Statistics]:
-    """Pass over the rows once; return the sums for the head of every structure in use.
+    """Compute, in one pass over the rows, the statistics for the head of every structure in use.
 
-    Each of several ranks goes through its share of every chunk, and gets the sums of all.
+    With several ranks, each evaluates its share of every chunk, and the sums are added over all ranks.
 
     Parameters
     ----------
     model : LinearHeads
-        A trained network.
+        Trained network.
     likelihood : Likelihood
-        With the noise that is known by now.
+        Likelihood with its present noise.
     rows : Rows or Stream
-        Those that the network was trained on.
+        Training rows of the network.
     """
-    group, heads = ranks(), check_heads(model, likelihood)
+    group = ranks()
+    heads = check_heads(model, likelihood)
     assert isinstance(model, LinearHeads)
     model.eval()
-    found: dict[int, Statistics] = {}
+    statistics: dict[int, Statistics] = {}
     for part in rows.parts(_CHUNK):
-        own = group.share(part)
-        if not len(own):  # every rank goes through the same motions
-            own = replace(part.take(slice(0, 1)), weight=part.x.new_zeros(1, dtype=torch.float64))
-        for number, features in model.features(own.x).items():
-            one = Statistics.of(features, heads[number](features), own.y, own.weight, likelihood)
-            found[number] = found[number] + one if number in found else one
-    group.add([tensor for statistics in found.values() for tensor in statistics.tensors])
-    return found
+        share = group.share(part)
+        if not len(share):  # one row of weight 0, so that this rank has the same tensors to add as the others
+            share = replace(part.take(slice(0, 1)), weight=part.x.new_zeros(1, dtype=torch.float64))
+        for number, features in model.features(share.x).items():
+            sums = Statistics.of(features, heads[number](features), share.y, share.weight, likelihood)
+            statistics[number] = statistics[number] + sums if number in statistics else sums
+    group.add([tensor for sums in statistics.values() for tensor in sums.tensors])
+    return statistics
 
 
-def with_posterior(model: Model, likelihood: Likelihood, rows: Rows | Stream, kind: str) -> None:
-    """Give a trained network, in place, the posterior of its heads in place of the heads.
+def set_head_posterior(model: Model, likelihood: Likelihood, rows: Rows | Stream, kind: str) -> None:
+    """Replace the heads of a trained network, in place, by their posterior.
 
     Parameters
     ----------
     model, likelihood, rows
         As for :func:`head_statistics`.
-    kind : {"laplace", "conjugate"}
-        What its mean is.
+    kind : {"laplace", "bayes"}
+        As in :func:`head_posterior`.
 
     Raises
     ------
     DataError
-        As :func:`check_heads` does.
+        As in :func:`check_heads`.
     """
     heads = check_heads(model, likelihood, kind)
     assert isinstance(model, LinearHeads)
-    drawn = {}
+    posteriors = {}
     for number, statistics in head_statistics(model, likelihood, rows).items():
         linear = heads[number]
         trained = torch.cat([linear.weight, linear.bias[:, None]], 1).detach()[: len(statistics.cross)]
-        drawn[number] = head_posterior(statistics, trained, kind).head(linear)
-    model.replace_heads(drawn)
+        posteriors[number] = head_posterior(statistics, trained, kind).head(linear)
+    model.replace_heads(posteriors)
 
 
-def as_points(model: Model) -> None:
-    """Give a network, or all of an ensemble, the means of its normal heads in place of them."""
-    for one in list_members(model):
-        if isinstance(one, LinearHeads) and any(isinstance(part, GaussianHead) for part in one.modules()):
-            heads = one.heads_in_use()
-            one.replace_heads({k: head.mean_map() for k, head in heads.items() if isinstance(head, GaussianHead)})
+def replace_heads_by_means(model: Model) -> None:
+    """Replace the normal heads of a network, or of all members of an ensemble, by their means."""
+    for member in members_of(model):
+        if isinstance(member, LinearHeads) and any(isinstance(part, GaussianHead) for part in member.modules()):
+            heads = member.heads_in_use()
+            member.replace_heads({k: head.mean_map() for k, head in heads.items() if isinstance(head, GaussianHead)})
 
 
 @torch.no_grad()
-def doubt_about_heads(model: LinearHeads, x: Tensor) -> Tensor:
-    """Return the variance of the outputs, (B, K), that is due to normal heads, on average over structures."""
-    posterior, features = model.structure(), model.features(x)
+def head_variance(model: LinearHeads, x: Tensor) -> Tensor:
+    """Return the variance of the outputs, (B, K), due to normal heads, averaged over structures."""
+    posterior = model.structure()
+    features = model.features(x)
     assert isinstance(posterior, ListedPosterior)
     weight = dict(zip(map(int, posterior.names), posterior.probabilities, strict=True))
     heads = {number: head for number, head in model.heads_in_use().items() if isinstance(head, GaussianHead)}
@@ -290,47 +296,50 @@ def doubt_about_heads(model: LinearHeads, x: Tensor) -> Tensor:
 
 
 def check_heads(model: Model, likelihood: Likelihood, kind: str = "laplace") -> dict[int, nn.Linear]:
-    """Return the heads of a network by structure, if they can have a posterior.
+    """Check that the heads of a network can have a posterior; return them by structure.
 
     Raises
     ------
     DataError
-        For heads that are not linear or are shared, weights that are drawn, a likelihood without a scale or classes,
-        and for "conjugate" a likelihood under which the posterior has no mean in closed form.
+        If heads are not linear or are shared, weights are drawn, or the likelihood has neither a scale nor classes; for
+        "bayes" also if the mean of the posterior has no closed form under the likelihood.
     """
     if not isinstance(model, LinearHeads):
-        raise missing_capability(model, LinearHeads, f"last_layer={kind!r}", "set last_layer='point'")
-    found = model.heads_in_use()
-    linear = {number: head for number, head in found.items() if type(head) is nn.Linear and head.bias is not None}
-    if len(linear) < len(found):
-        kinds = sorted({type(head).__name__ for number, head in found.items() if number not in linear})
+        raise lacks(model, LinearHeads, f"head={kind!r}", "set head='point'")
+    heads = model.heads_in_use()
+    linear = {number: head for number, head in heads.items() if type(head) is nn.Linear and head.bias is not None}
+    if len(linear) < len(heads):
+        kinds = sorted({type(head).__name__ for number, head in heads.items() if number not in linear})
         raise DataError(
             f"last_layer={kind!r} was given for heads of type {', '.join(kinds)}; nn.Linear with a bias, and "
             "weights='map', are needed: set last_layer='point'"
         )
     if not isinstance(likelihood, Categorical | LocationScale):
         raise DataError(
-            f"last_layer={kind!r} was given with {type(likelihood).__name__} as likelihood; a noise with a scale, or "
-            "classes, are allowed: set last_layer='point'"
+            f"head={kind!r} was given with {type(likelihood).__name__} as likelihood; allowed are noise with a scale "
+            "and classes: set head='point'"
         )
     if kind == "conjugate" and isinstance(likelihood, Categorical | Laplace):
         raise DataError(
-            f"last_layer='conjugate' was given with {type(likelihood).__name__} as likelihood, under which the mean of "
-            "a head has no closed form; last_layer='laplace' keeps the trained head as the mean"
+            f"head='bayes' was given with {type(likelihood).__name__} as likelihood, under which the mean of a head "
+            "has no closed form; head='laplace' keeps the trained head as the mean"
         )
     return linear
 
 
-def per_square(likelihood: LocationScale) -> Tensor:
-    """Return the Fisher information of a location for scale 1, shape () or (T,)."""
+def location_information(likelihood: LocationScale) -> Tensor:
+    """Return the Fisher information of the location of a noise with scale 1, shape () or (T,)."""
     if isinstance(likelihood, StudentT):
         df = likelihood.df().detach().double()
         return (df + 1.0) / (df + 3.0)
     return torch.ones((), dtype=torch.float64, device="cpu")
 
 
-def greatest_evidence(evidence: Callable[[Tensor], Tensor], like: Tensor) -> float:
-    """Return the α of greatest evidence: on a grid, then by golden section around the best point."""
+def maximize_evidence(evidence: Callable[[Tensor], Tensor], like: Tensor) -> float:
+    """Return the α that maximises the evidence: on a grid, then by golden section around the best point.
+
+    `evidence` takes log α, (points,); the computation is on the device and in the type of `like`.
+    """
     grid = torch.linspace(math.log(_LOW), math.log(_HIGH), _POINTS, dtype=torch.float64, device=like.device)
     best = int(evidence(grid).argmax())
     left, right = float(grid[max(best - 1, 0)]), float(grid[min(best + 1, _POINTS - 1)])

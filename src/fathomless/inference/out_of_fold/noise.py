@@ -1,13 +1,13 @@
-r"""The noise of a prediction, from rows that its networks were not fitted to.
+r"""Noise of predictions, fitted to held-out or out-of-fold rows.
 
-A network that fits its training rows takes the noise for too small. So what a likelihood itself learns (a scale,
-degrees of freedom, a temperature) is fitted anew, by maximum a posteriori, to the mixture over structures of rows that
-were held out or are out of fold,
+A network that fits its training rows closely underestimates the noise. The parameters of the likelihood (a scale,
+degrees of freedom, a temperature) are therefore fitted again to held-out or out-of-fold rows, by maximum a posteriori
+under the mixture over structures,
 
 .. math:: \sum_i s_i \log \sum_\ell q(\ell)\, p(y_i \mid f_{i\ell}, \phi) + \log p(\phi),
 
-with log scales normal around those of the training with standard deviation κ, log (ν − 2) ~ N(log 8, 1) for the degrees
-of freedom, and log T ~ N(0, 0.2²) for the temperature of classes.
+with a normal prior of log scales around their trained values with standard deviation κ, log (ν − 2) ~ N(log 8, 1) for
+the degrees of freedom, and log T ~ N(0, 0.2²) for the temperature of classes.
 """
 
 import copy
@@ -27,80 +27,84 @@ __all__ = [
     "KAPPA",
     "KAPPA_ALONE",
     "average_noise_factor",
-    "by_structure",
     "choose_noise",
-    "density",
-    "disagreement",
+    "cross_validate_score",
+    "estimate_disagreement",
     "fit_noise",
-    "heavy_tailed",
-    "left_out_score",
-    "total",
+    "log_densities_by_structure",
+    "mixture_log_density",
+    "sum_log_density",
+    "to_student_t",
 ]
 
-KAPPA = 0.5  #: how far log scales may go from those of the training, for rows that are all out of fold
-KAPPA_ALONE = 0.35  #: the same for the few held-out rows of one network
-_NARROWEST = 0.1  # least share of the variance of the noise that an average keeps
-_TEMPERATURE = 0.2  # standard deviation of log T
-_LEAST_GAIN = 2.0  # standard errors by which Student's law must be better than Gauss's
-_MOST_OF_A_ROW = 3.0  # nats that one row counts for in this at most
+KAPPA = 0.5  #: prior standard deviation of log scales if all rows are out of fold
+KAPPA_ALONE = 0.35  #: prior standard deviation of log scales for the few held-out rows of a single network
+_NARROWEST = 0.1  # smallest factor of the noise variance for an average of networks
+_TEMPERATURE = 0.2  # prior standard deviation of log T
+_LEAST_GAIN = 2.0  # standard errors by which Student's t must be better than Gaussian noise
+_MOST_OF_A_ROW = 3.0  # nats at which the gain of one row is clipped in this comparison
 
 
-def density(held: OutOfFold, likelihood: Likelihood) -> Tensor:
-    """Log density of each row under the mixture over structures, (N,)."""
-    log_p = likelihood.log_prob(held.f, held.y)
-    return torch.logsumexp(held.log_weight[:, None].to(log_p.device) + log_p.double(), 0)
+def mixture_log_density(out_of_fold: OutOfFold, likelihood: Likelihood) -> Tensor:
+    """Return the log density of each row under the mixture over structures, (N,)."""
+    log_p = likelihood.log_prob(out_of_fold.f, out_of_fold.y)
+    return torch.logsumexp(out_of_fold.log_weight[:, None].to(log_p.device) + log_p.double(), 0)
 
 
 @torch.no_grad()
-def total(held: OutOfFold, likelihood: Likelihood) -> tuple[float, float]:
-    """Return the sum of the log densities of the rows, each as often as it counts, and how many they are."""
-    rows = density(held, likelihood)
-    weight = torch.ones_like(rows) if held.weight is None else held.weight.double()
+def sum_log_density(out_of_fold: OutOfFold, likelihood: Likelihood) -> tuple[float, float]:
+    """Return the weighted sum of the log densities of the rows, and the sum of their sample weights."""
+    rows = mixture_log_density(out_of_fold, likelihood)
+    weight = torch.ones_like(rows) if out_of_fold.weight is None else out_of_fold.weight.double()
     return float((weight * rows).sum()), float(weight.sum())
 
 
 @torch.no_grad()
-def by_structure(held: OutOfFold, likelihood: Likelihood) -> LogDensities:
-    """Return the log density of each row under each structure: the mean over draws, and networks, of equal weight."""
-    log_p = likelihood.log_prob(held.f, held.y).double()  # (S, N)
-    numbers = sorted(set(held.structure.tolist()))
-    own = [log_p[held.structure == number] for number in numbers]
-    columns = [torch.logsumexp(one, 0) - math.log(len(one)) for one in own]
-    weight = None if held.weight is None else held.weight.double().cpu()
-    return LogDensities(tuple(numbers), torch.stack(columns, 1).cpu(), held.rows, weight)
+def log_densities_by_structure(out_of_fold: OutOfFold, likelihood: Likelihood) -> LogDensities:
+    """Return the log density of each row under each structure, averaged over draws and networks of equal weight."""
+    log_p = likelihood.log_prob(out_of_fold.f, out_of_fold.y).double()  # (S, N)
+    numbers = sorted(set(out_of_fold.structure.tolist()))
+    by_structure = [log_p[out_of_fold.structure == number] for number in numbers]
+    columns = [torch.logsumexp(draws, 0) - math.log(len(draws)) for draws in by_structure]
+    weight = None if out_of_fold.weight is None else out_of_fold.weight.double().cpu()
+    return LogDensities(tuple(numbers), torch.stack(columns, 1).cpu(), out_of_fold.rows, weight)
 
 
-def heavy_tailed(likelihood: LocationScale) -> StudentT:
-    """Return Student's noise, with degrees of freedom to be fitted, and the scale of another law."""
+def to_student_t(likelihood: LocationScale) -> StudentT:
+    """Return Student's t noise with the scale of another law and degrees of freedom to be fitted."""
     heavy = StudentT(likelihood.targets, df="learned").to(_dtype_of(likelihood))
     heavy.noise = copy.deepcopy(likelihood.noise)
     return heavy.to(next(likelihood.parameters()).device)
 
 
-def fit_noise(held: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
-    """Return a copy of a likelihood whose parameters are those of greatest posterior density.
+def fit_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
+    """Fit the parameters of a likelihood to out-of-fold rows by maximum a posteriori; return a copy.
 
     Parameters
     ----------
-    held : Held
-        Rows under networks that have not seen them.
+    out_of_fold : OutOfFold
+        Held-out or out-of-fold predictions.
     likelihood : Likelihood
-        Its scales are the centre of the prior.
+        Trained likelihood, whose scales are the centre of the prior.
     kappa : float
-        Standard deviation of the prior of log scales.
+        Prior standard deviation of log scales.
     """
     fitted = copy.deepcopy(likelihood).double().requires_grad_()
     parameters = list(fitted.parameters())
-    held = replace(held, f=held.f.double(), y=held.y.double() if held.y.is_floating_point() else held.y)
-    if not parameters or not len(held.rows):
+    out_of_fold = replace(
+        out_of_fold,
+        f=out_of_fold.f.double(),
+        y=out_of_fold.y.double() if out_of_fold.y.is_floating_point() else out_of_fold.y,
+    )
+    if not parameters or not len(out_of_fold.rows):
         return fitted.to(_dtype_of(likelihood)).eval()
     centre = [scale.detach().clone() for scale in _log_scales(fitted)]
     optimizer = torch.optim.LBFGS(parameters, max_iter=60, line_search_fn="strong_wolfe", tolerance_change=1e-10)
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        rows = density(held, fitted)
-        value = -(rows if held.weight is None else rows * held.weight).sum()
+        rows = mixture_log_density(out_of_fold, fitted)
+        value = -(rows if out_of_fold.weight is None else rows * out_of_fold.weight).sum()
         for scale, start in zip(_log_scales(fitted), centre, strict=True):
             value = value + 0.5 * ((scale - start) / kappa).square().sum()
         if isinstance(fitted, StudentT) and fitted.raw_df is not None:
@@ -117,35 +121,37 @@ def fit_noise(held: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> 
     return fitted.to(_dtype_of(likelihood)).eval()
 
 
-def choose_noise(held: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
-    """Fit Gaussian noise, and take Student's in its place if its density of the rows is higher by two standard errors.
+def choose_noise(out_of_fold: OutOfFold, likelihood: Likelihood, kappa: float = KAPPA) -> Likelihood:
+    """Fit Gaussian noise, or Student's t if its log-likelihood is higher by more than two standard errors.
 
-    The gain of a row counts as 3 nats at most: one row far out can make up most of the sum and of its standard error,
-    whose ratio then comes close to one.
+    The gain of a row is clipped at 3 nats. Without the limit, a single outlier can dominate both the sum and its
+    standard error, and their ratio is then close to one.
 
     Parameters
     ----------
-    held : Held
-        Rows under networks that have not seen them.
+    out_of_fold : OutOfFold
+        Held-out or out-of-fold predictions.
     likelihood : Gaussian
-        With learned scales, as the training left them.
+        Trained likelihood with learned scales.
     kappa : float
         As in :func:`fit_noise`.
     """
-    plain = fit_noise(held, likelihood, kappa)
+    plain = fit_noise(out_of_fold, likelihood, kappa)
     if not isinstance(likelihood, Gaussian) or not isinstance(likelihood.noise, LearnedNoise):
         return plain
-    heavy = fit_noise(held, heavy_tailed(likelihood), kappa)
+    heavy = fit_noise(out_of_fold, to_student_t(likelihood), kappa)
     with torch.no_grad():
-        gain = (density(held, heavy) - density(held, plain)).clamp(max=_MOST_OF_A_ROW)
-    weight = torch.ones_like(gain) if held.weight is None else held.weight.double()
+        gain = (mixture_log_density(out_of_fold, heavy) - mixture_log_density(out_of_fold, plain)).clamp(
+            max=_MOST_OF_A_ROW
+        )
+    weight = torch.ones_like(gain) if out_of_fold.weight is None else out_of_fold.weight.double()
     gained = float((weight * gain).sum())
     spread = float((weight * (gain - gained / float(weight.sum())).square()).sum()) ** 0.5
     return heavy if gained > _LEAST_GAIN * spread else plain
 
 
-def left_out_score(
-    held: OutOfFold,
+def cross_validate_score(
+    out_of_fold: OutOfFold,
     likelihood: Likelihood,
     folds: Tensor,
     log_prior: Tensor | None,
@@ -153,58 +159,68 @@ def left_out_score(
     law: Law | None = None,
     kappa: float | None = KAPPA,
 ) -> float:
-    """Mean log density of a row under a posterior and a noise that were fitted without its fold, in nats.
+    """Cross-validate the posterior and the noise: fit both without a fold, and score that fold.
 
     Parameters
     ----------
-    held : Held
-        Rows, each under the networks that have not seen it.
+    out_of_fold : OutOfFold
+        Held-out or out-of-fold predictions.
     likelihood : Likelihood
-        As the training left it, of the kind that was chosen.
+        Trained likelihood, of the chosen kind.
     folds : Tensor of int64, shape (N,)
-        The fold of each row.
+        Fold of each row.
     log_prior : Tensor, shape (L,), optional
         Log prior over the structures; None if the posterior is not fitted.
     numbers : sequence of L int
-        The structures.
+        Structures.
     law : callable, optional
-        How a named law is fitted; categorical weights by default.
+        Fits a named law; categorical weights by default.
     kappa : float, optional
-        As in :func:`fit_noise`; None leaves the noise as it is.
+        As in :func:`fit_noise`; None leaves the noise unchanged.
+
+    Returns
+    -------
+    float
+        Mean log density in nats per row.
     """
-    summed = count = 0.0
-    every = held.structure.cpu()
+    total = 0.0
+    count = 0.0
+    structure = out_of_fold.structure.cpu()
     for k in folds.unique().tolist():
-        rest, own = held.take(folds != k), held.take(folds == k)
+        rest = out_of_fold.take(folds != k)
+        fold = out_of_fold.take(folds == k)
         if log_prior is not None and len(rest.rows):
             with torch.no_grad():
-                each = likelihood.log_prob(rest.f, rest.y).double().cpu()  # (S, N)
-            columns = [torch.logsumexp(each[every == number], 0) for number in numbers]
+                log_p = likelihood.log_prob(rest.f, rest.y).double().cpu()  # (S, N)
+            columns = [torch.logsumexp(log_p[structure == number], 0) for number in numbers]
             weight = None if rest.weight is None else rest.weight.double().cpu()
-            found = torch.stack(columns, 1), log_prior, weight
-            q = stacking.refit(*found) if law is None else law(numbers, *found)
+            table = torch.stack(columns, 1), log_prior, weight
+            q = stacking.refit(*table) if law is None else law(numbers, *table)
             place = {number: i for i, number in enumerate(numbers)}
-            times = int((every == numbers[0]).sum())
-            log_weight = (q[[place[number] for number in every.tolist()]] / times).clamp(min=1e-300).log()
-            rest, own = (replace(h, log_weight=log_weight.to(h.f.device)) for h in (rest, own))
-        of_fold, rows = total(own, likelihood if kappa is None else fit_noise(rest, likelihood, kappa))
-        summed, count = summed + of_fold, count + rows
-    return summed / count
+            times = int((structure == numbers[0]).sum())  # draws of each structure, which share its mass
+            log_weight = (q[[place[number] for number in structure.tolist()]] / times).clamp(min=1e-300).log()
+            rest, fold = (replace(part, log_weight=log_weight.to(part.f.device)) for part in (rest, fold))
+        fitted = likelihood if kappa is None else fit_noise(rest, likelihood, kappa)
+        fold_total, fold_count = sum_log_density(fold, fitted)
+        total += fold_total
+        count += fold_count
+    return total / count
 
 
 @torch.no_grad()
-def disagreement(f: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    r"""Estimate how much of the squared error of single networks is disagreement between them.
+def estimate_disagreement(f: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    r"""Estimate the share of the squared error of single networks that is disagreement between them.
 
-    Network k predicts row i, which it has not seen, with the error e = y − f_k, and the average of those that have seen
-    it is g = f̄ − f_k away. Let networks scatter around a common prediction with variance V, let what is left of the
-    error have the mean square T (noise, and what all networks miss), and let seeing a row move a prediction towards it
-    by the share h of that error. Then, with a = 1 + 1/m for m networks that have seen a row,
+    Network k was not fitted to row i and predicts it with the error e = y − f_k. The average prediction of the networks
+    that were fitted to the row differs from that of network k by g = f̄ − f_k. Let networks scatter around a common
+    prediction with variance V, and let the rest of the error have the mean square T (noise, and errors common to all
+    networks). Let fitting a row move its prediction towards the target by the share h of that error. Then, with
+    a = 1 + 1/m for m networks that were fitted to a row,
 
     .. math:: S = E e^2 = T + V, \quad C = E\, g e = h T + V, \quad D = E g^2 = h^2 T + a V ,
 
-    so that V is a root of :math:`(a - 1) V^2 + (2 C - a S - D) V + D S - C^2 = 0`. Networks that only follow the rows
-    that they see have :math:`D = C^2 / S`, and V = 0; a plain mean of g² would take that for disagreement.
+    so that V is a root of :math:`(a - 1) V^2 + (2 C - a S - D) V + D S - C^2 = 0`. Networks that differ only by fitting
+    different rows have :math:`D = C^2 / S`, and V = 0; the mean of g² alone would count that as disagreement.
 
     Parameters
     ----------
@@ -213,23 +229,24 @@ def disagreement(f: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = N
     y : Tensor, shape (N, T)
         Targets.
     unseen : bool Tensor, shape (F, N)
-        Which network has not seen which row.
+        True if the network was not fitted to the row.
     weight : Tensor, shape (N,), optional
-        How often each row counts.
+        Sample weights.
 
     Returns
     -------
     V, S : Tensors, shape (T,)
         Between 0 and S; and S.
     """
-    f, y, out = f.double(), y.double(), unseen.double()
+    f, y = f.double(), y.double()
+    out = unseen.double()
     seen = 1.0 - out
     m = seen.sum(0)
     rest = (seen[..., None] * f).sum(0) / m[:, None].clamp(min=1.0)  # (N, T)
     s = out * (m > 0.0) * (1.0 if weight is None else weight.double())
     s = s / s.sum()
     e, g = y - f, rest - f
-    S, C, D = (torch.einsum("kn,knt->t", s, one) for one in (e * e, g * e, g * g))
+    S, C, D = (torch.einsum("kn,knt->t", s, product) for product in (e * e, g * e, g * g))
     a = 1.0 + (s.sum(0) / m.clamp(min=1.0)).sum()
     half = 0.5 * (a * S + D - 2.0 * C)
     root = (half.square() - (a - 1.0) * (D * S - C * C)).clamp(min=0.0).sqrt()
@@ -238,16 +255,16 @@ def disagreement(f: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = N
 
 
 def average_noise_factor(V: Tensor, S: Tensor, beside: int, networks: int) -> Tensor:
-    r"""Return by what factor a scale that was fitted to single networks is too large for their average, (T,).
+    r"""Return the factor of the noise scale for an average of networks, for a scale fitted to single ones, (T,).
 
-    With the scale σ of single networks, :math:`\sigma^2` stands for T + V. The error of an average of M is T + V/M, and
-    its mixture spreads by V (1 − 1/M) of itself, so the noise of the mixture is T + (2/M − 1) V. Where a row is unseen
-    by R networks, σ was fitted to their mixture, and M = R gives what it stands for.
+    For single networks, :math:`\sigma^2` estimates T + V. The mean squared error of an average of M networks is
+    T + V/M. Their mixture already has the variance V (1 − 1/M) between networks, so its noise is T + (2/M − 1) V. If
+    each row is out of fold for R networks, σ was fitted to their mixture and estimates this with M = R.
 
     Parameters
     ----------
     V, S : Tensors, shape (T,)
-        See :func:`disagreement`.
+        See :func:`estimate_disagreement`.
     beside, networks : int
         R and M.
     """
@@ -257,10 +274,11 @@ def average_noise_factor(V: Tensor, S: Tensor, beside: int, networks: int) -> Te
 
 
 def _dtype_of(likelihood: nn.Module) -> torch.dtype:
-    """Return the floating-point type of what a likelihood has learned; double if nothing."""
+    """Return the floating-point type of the parameters of a likelihood; double if it has none."""
     return next((p.dtype for p in likelihood.parameters()), torch.float64)
 
 
 def _log_scales(likelihood: Likelihood) -> list[Tensor]:
+    """Return the learned log scales of a likelihood, if it has any."""
     learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
     return [likelihood.noise.log_scale()] if learned else []  # type: ignore[union-attr, operator]

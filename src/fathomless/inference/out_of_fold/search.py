@@ -1,20 +1,22 @@
-r"""A posterior over a list of structures, found while its networks are trained, from rows that they are not fitted to.
+r"""Search for the posterior over a list of structures, from held-out rows, while the networks are trained.
 
-A training with looks has four phases.
+The search has four phases.
 
-1. *Explore*: every structure of the support is trained alike, at a constant rate. That ends before its time only
-   where the rows say that the networks overfit: when for a tenth of the planned epochs every score was clearly lower
-   than the best one. A score that stands still ends nothing, since hard tables stand still for long and then fall. It
-   lasts longer where learning has only begun: while the last fifth brought more than a tenth of all that was learned.
-2. *Look and grow*: at every fifth of the planned epochs the posterior is fitted to the held-out rows
-   (:mod:`fathomless.inference.out_of_fold.stacking`). While the last third of the support is worth more than 2 nats and
-   more than two of its standard errors, the support grows by half, and exploring lasts a fifth longer.
-3. *Focus*: from the best state, weights are trained under ¾ of the fitted Poisson law and ¼ of an even one, while the
-   rate falls to zero; what neither law wants rests.
-4. *Refit*: the posterior is fitted once more, to the state that is kept, and adopted.
+1. *Explore*: all structures of the support are trained with equal mass, at a constant learning rate. Exploring ends
+   early only if the networks overfit: for a tenth of the planned epochs, every validation score has been clearly lower
+   than the best one. A constant score does not end it, since on hard tables the score can be flat for long before it
+   improves. Exploring is prolonged while the score is still rising: while the last fifth of the planned epochs brought
+   more than a tenth of the total improvement.
+2. *Expand*: at every fifth of the planned epochs the posterior is fitted to the held-out rows
+   (:mod:`fathomless.inference.out_of_fold.stacking`). If the last third of the support gains more than 2 nats and more
+   than two of its standard errors, the support grows by half, and exploring takes a fifth longer.
+3. *Focus*: training continues from the best state, under a mixture of ¾ of the fitted Poisson law and ¼ of a uniform
+   one, while the learning rate decays to zero. Structures with negligible mass under both the Poisson law and the
+   fitted posterior are frozen.
+4. *Refit*: the posterior is fitted again, to the best state, and given to the model.
 
-So where the training starts has no say in the posterior; and the epoch that is kept is the one whose fitted mixture
-predicts the held-out rows best.
+The posterior therefore does not depend on the masses with which training starts. The epoch that is kept is the one
+whose fitted mixture predicts the held-out rows best.
 """
 
 import math
@@ -38,21 +40,33 @@ from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["LogDensities", "StructureSearch", "score_structures"]
 
-FIRST = 7  #: structures in the support at first
-_WORTH = 2.0  # nats
-_FALL = 0.01  # nats per row that a score is lower, and nats in all as for growth, where it has fallen clearly
-_BEGUN = 0.1  # share of all that was learned that the last fifth brings where learning has only begun
-_REST = 1e-3  # mass below which a structure rests in the focus; and that is dropped at the end
+FIRST = 7  #: structures in the first support
+_MIN_GAIN = 2.0  # nats that the last third of a support must gain for the support to grow
+_FALL = 0.01  # nats per row below the best score from which on a score counts as clearly lower
+_STILL_LEARNING = 0.1  # share of the total improvement in the last fifth above which exploring is prolonged
+_NEGLIGIBLE = 1e-3  # mass below which a structure is frozen in the focus phase; also the total mass dropped at the end
 _CHUNK = 8192  # rows scored at once
-_WIDER, _WIDEST = 2.0 ** (1 / 3), 16.0  # factors by which noise is widened, one after the other
+# attributes of a search that checkpoints hold, by their keys there
+_STATE = {
+    "explored": "explored",
+    "focusing": "focusing",
+    "q": "q",
+    "edge": "tail_gain",
+    "grown": "grown",
+    "widest": "widest",
+    "low": "low_since",
+    "began": "first_score",
+    "reached": "previous_best",
+}
+_WIDER, _WIDEST = 2.0 ** (1 / 3), 16.0  # ratio of successive factors by which noise is widened, and their limit
 
-#: Fits a law to L structures, by their log densities (N, L), log prior (L,) and weights (N,) or None: masses (L,).
+#: Fit a law over L structures to log densities (N, L), log prior (L,) and sample weights (N,) or None: masses (L,).
 Law = Callable[[Sequence[int], Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
 class LogDensities:
-    """How well each structure predicts rows that its networks were not fitted to.
+    """Log predictive densities of held-out rows under each structure.
 
     Attributes
     ----------
@@ -61,9 +75,9 @@ class LogDensities:
     log_density : float64 Tensor, shape (N, L)
         In nats, on the CPU.
     rows : Tensor of int64, shape (N,)
-        Numbers of the rows in the table.
+        Indices of the rows in the table.
     weight : float64 Tensor, shape (N,), optional
-        How often each counts.
+        Sample weights.
     """
 
     numbers: tuple[int, ...]
@@ -73,13 +87,13 @@ class LogDensities:
 
     @property
     def count(self) -> float:
-        """Rows, each as often as it counts."""
+        """Number of rows, or the sum of their sample weights."""
         return float(len(self.rows) if self.weight is None else self.weight.sum())
 
     def score(self, q: Tensor) -> float:
         """Mean log density of a row under the mixture with weights q (L,), in nats."""
-        each = torch.logsumexp(self.log_density[:, q > 0.0] + q[q > 0.0].log(), 1)
-        return float((each if self.weight is None else each * self.weight).sum()) / self.count
+        log_mixture = torch.logsumexp(self.log_density[:, q > 0.0] + q[q > 0.0].log(), 1)
+        return float((log_mixture if self.weight is None else log_mixture * self.weight).sum()) / self.count
 
 
 @torch.no_grad()
@@ -91,122 +105,144 @@ def score_structures(
     Parameters
     ----------
     model, likelihood
-        Networks, one or several side by side.
-    valid : Rows or Blocks
-        Rows that they were not fitted to. The density of a row that several networks were not fitted to is the mean
-        of theirs.
+        One network, or several stacked ones.
+    valid : Rows or StackedRows
+        Rows that the networks were not fitted to. If several networks were not fitted to a row, the density of the row
+        is the mean of theirs.
     draws : int
-        Weight draws, where weights are drawn.
+        Number of weight draws, for families that draw weights.
     seed : int
-        Of these draws.
+        Seed of these draws.
     widened : bool
-        Whether the noise of the likelihood, or the temperature of classes, is widened by the one factor that suits
-        these rows best. What networks have learned of it from the rows they were fitted to is too small, and it will be
-        fitted anew at the end.
+        If True, widen the noise of the likelihood (or raise the temperature of classes) by the one factor that
+        maximises the density of these rows. Noise learned on training rows is too small, and it is fitted again at the
+        end of the training.
     """
     model.eval()
     likelihood.eval()
     numbers: list[int] = []
-    each, kept = [], []
+    densities: list[Tensor] = []
+    evaluated: list[tuple[Rows, Draws]] = []
     for part in valid.parts(_CHUNK):
         drawn = model.draw(part.x, draws, as_generator(fold_in(seed, "score")))
         if not numbers:
             numbers = sorted(set(drawn.structure.tolist()))
-        each.append(_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
+        densities.append(_average_by_structure(drawn, likelihood.log_prob(drawn.f, part.y), numbers))
         if widened:
-            kept.append((part, drawn))
+            evaluated.append((part, drawn))
     if widened and isinstance(likelihood, HasWidth):
-        each = _widened(likelihood, kept, each, numbers)
+        densities = _widen(likelihood, evaluated, densities, numbers)
     if isinstance(valid, Rows):
         weight = None if valid.weight is None else valid.weight.double().cpu()
-        return LogDensities(tuple(numbers), torch.cat(each).cpu(), torch.arange(len(valid), device="cpu"), weight)
+        return LogDensities(tuple(numbers), torch.cat(densities).cpu(), torch.arange(len(valid), device="cpu"), weight)
     networks = len(valid.index)
-    joined = torch.cat([part.reshape(networks, -1, len(numbers)) for part in each], 1).flatten(0, 1).cpu()  # (F·V, L)
-    real = (valid.weight > 0.0).reshape(-1).cpu()
+    by_network = [part.reshape(networks, -1, len(numbers)) for part in densities]
+    stacked = torch.cat(by_network, 1).flatten(0, 1).cpu()  # (F·V, L)
+    real = (valid.weight > 0.0).reshape(-1).cpu()  # padding has no weight
     rows, place = valid.index.reshape(-1).cpu()[real].unique(return_inverse=True)
-    joined, empty = joined[real], torch.full((len(rows), len(numbers)), -math.inf, dtype=torch.float64, device="cpu")
-    largest = empty.scatter_reduce(0, place[:, None].expand_as(joined), joined, "amax")
-    sums = torch.zeros_like(empty).index_add(0, place, (joined - largest[place]).exp())
-    mean = largest + (sums / place.bincount()[:, None]).log()
-    whole = valid.table.weight
-    return LogDensities(tuple(numbers), mean, rows, None if whole is None else whole.double().cpu()[rows])
+    mean = _average_by_row(stacked[real], place, len(rows))
+    table_weight = valid.table.weight
+    weight = None if table_weight is None else table_weight.double().cpu()[rows]
+    return LogDensities(tuple(numbers), mean, rows, weight)
 
 
-def _widened(
-    likelihood: HasWidth, parts: list[tuple[Rows, Draws]], each: list[Tensor], numbers: list[int]
+def _average_by_row(log_density: Tensor, place: Tensor, rows: int) -> Tensor:
+    """Return the log of the mean density of each row over its networks, (rows, L) from (F·V, L)."""
+    shape = (rows, log_density.shape[1])
+    lowest = torch.full(shape, -math.inf, dtype=torch.float64, device="cpu")
+    # the largest of each row is taken out before the exponential, so that small densities do not underflow
+    largest = lowest.scatter_reduce(0, place[:, None].expand_as(log_density), log_density, "amax")
+    sums = torch.zeros_like(lowest).index_add(0, place, (log_density - largest[place]).exp())
+    return largest + (sums / place.bincount()[:, None]).log()
+
+
+def _widen(
+    likelihood: HasWidth, evaluated: list[tuple[Rows, Draws]], densities: list[Tensor], numbers: list[int]
 ) -> list[Tensor]:
-    """Return the densities of each part under the likelihood so wide that they are best; `each` are those as it is."""
+    """Return the log densities of each part under the widened likelihood that maximises their sum.
 
-    def total(densities: list[Tensor]) -> float:
-        rows = [torch.logsumexp(one, 1) for one in densities]
-        pairs = zip(rows, parts, strict=True)
+    `densities` are those of the likelihood itself. The search ends at the first factor that does not improve the sum.
+    """
+
+    def total(candidate: list[Tensor]) -> float:
+        rows = [torch.logsumexp(part_density, 1) for part_density in candidate]
+        pairs = zip(rows, evaluated, strict=True)
         return sum(
             float((row if part.weight is None else row * part.weight.reshape(-1)).sum()) for row, (part, _) in pairs
         )
 
-    best, factor = total(each), _WIDER
+    best = total(densities)
+    factor = _WIDER
     while factor <= _WIDEST:
-        law = likelihood.widen(factor)
-        wider = [_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in parts]
-        if (found := total(wider)) <= best:
+        law = likelihood.wider(factor)
+        wider = [_average_by_structure(drawn, law.log_prob(drawn.f, part.y), numbers) for part, drawn in evaluated]
+        value = total(wider)
+        if value <= best:
             break
-        each, best, factor = wider, found, factor * _WIDER
-    return each
+        densities = wider
+        best = value
+        factor *= _WIDER
+    return densities
 
 
-def _by_structure(drawn: Draws, log_p: Tensor, numbers: Sequence[int]) -> Tensor:
-    """Return the log density of each row (B,) under each structure: the mean over its draws, (B, L)."""
+def _average_by_structure(drawn: Draws, log_p: Tensor, numbers: Sequence[int]) -> Tensor:
+    """Return the log density of each row (B,) under each structure, averaged over its draws, (B, L)."""
     if len(drawn.structure) == len(numbers):
         return log_p.double().T
     columns = []
     for number in numbers:
-        own = drawn.structure == number
-        log_weight = drawn.log_weight[own].double()
+        of_structure = drawn.structure == number
+        log_weight = drawn.log_weight[of_structure].double()
         log_weight = log_weight - torch.logsumexp(log_weight, 0)
-        columns.append(torch.logsumexp(log_weight[:, None] + log_p[own].double(), 0))
+        columns.append(torch.logsumexp(log_weight[:, None] + log_p[of_structure].double(), 0))
     return torch.stack(columns, 1)
 
 
 @dataclass(eq=False)
 class StructureSearch:
-    """Where a training with looks is.
+    """State and options of a structure search.
 
     Attributes
     ----------
     planned : int
-        Epochs, if the support does not grow.
+        Number of epochs if the support does not grow.
     law : callable, optional
         Fits a named law; the posterior is categorical by default.
     patience : int, optional
-        Epochs of the focus without a better score after which the training ends; None never ends it early.
+        Number of epochs of the focus phase without a better score after which the training ends. None disables early
+        stopping.
     first : int
-        Structures in the support at first.
+        Number of structures in the first support.
     widened : bool
-        Whether scores are those of noise, or a temperature, that suits the held-out rows; see :func:`score_structures`.
+        If True, scores are those of noise, or a temperature, fitted to the held-out rows; see
+        :func:`score_structures`.
     draws : int
-        Weight draws of which a density is the mean, where weights are drawn; those of the training, if they are more.
+        Number of weight draws that a density is averaged over, for families that draw weights. The draws of the
+        training are used if they are more.
     focus : float
-        How long the focus lasts, as a share of the planned epochs.
+        Length of the focus phase, as a share of the planned epochs.
     lengthen : bool
-        Whether exploring may last longer where learning has only begun.
-    worth : float
-        Nats that the last third of a support is worth, at least, where it grows; two of its standard errors, if more.
+        If True, exploring is prolonged while the score is still rising.
+    min_gain : float
+        Least gain in nats of the last third of a support for the support to grow. The gain must also exceed two of its
+        standard errors.
     explored : int
-        Epochs of exploring.
+        Number of epochs of exploring.
     focusing : bool
-        Whether the focus has begun.
+        True once the focus phase has begun.
     q : mapping of int to float
-        The posterior at the last evaluation.
-    edge : float
-        What the last third of the support was worth at the last look, in nats.
+        Posterior at the last evaluation.
+    tail_gain : float
+        Gain of the last third of the support at the last check for growth, in nats.
     grown : int
-        How often the support grew.
+        Number of times the support grew.
     widest : int
-        Structures in the largest support so far. It does not grow again from a better state that was found before.
-    low : int, optional
-        The epoch since which every score is clearly lower than the best one.
-    began, reached : float, optional
-        The first score, and the best one at the last look, in nats per row.
+        Number of structures in the largest support so far. The support does not grow again if a best state of an
+        earlier, smaller support is restored.
+    low_since : int, optional
+        Epoch since which every score has been clearly lower than the best one.
+    first_score, previous_best : float, optional
+        The first score, and the best one at the last check for growth, in nats per row.
     """
 
     planned: int
@@ -217,188 +253,195 @@ class StructureSearch:
     draws: int = 16
     focus: float = 0.4
     lengthen: bool = False
-    worth: float = _WORTH
+    min_gain: float = _MIN_GAIN
     explored: int = 0
     focusing: bool = False
     q: Mapping[int, float] = field(default_factory=dict)
-    edge: float = 0.0
+    tail_gain: float = 0.0
     grown: int = 0
     widest: int = 0
-    low: int | None = None
-    began: float | None = None
-    reached: float | None = None
+    low_since: int | None = None
+    first_score: float | None = None
+    previous_best: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.focusing:  # a training that goes on from another begins with the focus
+        if not self.focusing:  # a training that continues another one starts in the focus phase
             self.explored = self.explored or max(1, round(0.6 * self.planned))
 
     @property
     def epochs(self) -> int:
-        """Epochs of the whole training, as it is known by now."""
+        """Number of epochs of the whole training, by the present plan."""
         return self.explored + max(1, round(self.focus * self.planned))
 
     def begin(self, model: ListedStructure) -> None:
-        """Give every structure of the first support the same mass."""
-        self._even(model, self.first, only=True)
+        """Give all structures of the first support the same mass."""
+        self._set_uniform(model, self.first, only=True)
 
     def factor(self, step: int, steps_per_epoch: int) -> float:
-        """Return the factor of the rates at a step: 1 while exploring, then a cosine down to 0."""
+        """Return the factor of the learning rates at a step: 1 while exploring, then a cosine down to 0."""
         begun = self.explored * steps_per_epoch
         done = (step - begun) / (self.epochs * steps_per_epoch - begun)
         return 1.0 if done <= 0.0 else 0.5 * (1.0 + math.cos(math.pi * done))
 
-    def due(self, epoch: int) -> bool:
-        """Whether the posterior is looked at after an epoch: every fifth of the planned ones, until the focus."""
+    def is_due(self, epoch: int) -> bool:
+        """Return True if growth is checked after an epoch: at every fifth of the planned epochs, until the focus."""
         fifths = {round(0.2 * k * self.planned) for k in range(1, 11)}
         return not self.focusing and (epoch == self.explored or (epoch in fifths and epoch < self.explored))
 
-    def fit(self, found: LogDensities, log_prior: Tensor) -> Tensor:
-        """Fit the posterior (L,) to held-out densities, from where it was."""
+    def fit(self, densities: LogDensities, log_prior: Tensor) -> Tensor:
+        """Fit the posterior (L,) to held-out densities, starting from the previous one."""
         if self.law is not None:
-            return self.law(found.numbers, found.log_density, log_prior, found.weight)
-        before = torch.tensor([self.q.get(number, 0.0) for number in found.numbers], dtype=torch.float64, device="cpu")
+            return self.law(densities.numbers, densities.log_density, log_prior, densities.weight)
+        masses = [self.q.get(number, 0.0) for number in densities.numbers]
+        before = torch.tensor(masses, dtype=torch.float64, device="cpu")
         start = before if bool(before.sum() > 0.0) else None
-        return stacking.refit(found.log_density, log_prior, found.weight, start=start)
+        return stacking.refit(densities.log_density, log_prior, densities.weight, start=start)
 
-    def score(self, model: ListedStructure, found: LogDensities) -> float:
-        """Fit the posterior, keep it, and return the score of its mixture in nats per row."""
-        q = self.fit(found, prior_of(model, found.numbers))
-        self.q = dict(zip(found.numbers, q.tolist(), strict=True))
-        return found.score(q)
+    def score(self, model: ListedStructure, densities: LogDensities) -> float:
+        """Fit and store the posterior, and return the score of its mixture in nats per row."""
+        q = self.fit(densities, log_prior_of(model, densities.numbers))
+        self.q = dict(zip(densities.numbers, q.tolist(), strict=True))
+        return densities.score(q)
 
-    def overfits(self, score: float, best: float, count: float, epoch: int) -> bool:
-        """Whether exploring should end, since scores of `count` rows have long been clearly lower than the best one.
+    def is_overfitting(self, score: float, best: float, count: float, epoch: int) -> bool:
+        """Return True if scores have been clearly lower than the best one for a tenth of the planned epochs.
 
         Parameters
         ----------
         score, best : float
-            The present score and the best one, in nats per row.
+            Present and best score, in nats per row.
         count : float
-            Rows, each as often as it counts.
+            Number of held-out rows, or the sum of their sample weights.
         epoch : int
-            Now.
+            Present epoch.
         """
-        if best - score <= max(_FALL, self.worth / count):
-            self.low = None
-        elif self.low is None:
-            self.low = epoch
-        return not self.focusing and self.low is not None and epoch - self.low >= 0.1 * self.planned
+        if best - score <= max(_FALL, self.min_gain / count):
+            self.low_since = None
+        elif self.low_since is None:
+            self.low_since = epoch
+        return not self.focusing and self.low_since is not None and epoch - self.low_since >= 0.1 * self.planned
 
-    def begins(self, best: float, count: float) -> bool:
-        """Whether learning has only begun.
+    def is_still_learning(self, best: float, count: float) -> bool:
+        """Return True if the score is still rising, so that exploring should be prolonged.
 
-        That is so if since the last look the best score rose by more than a tenth of all that it has risen, and by
-        what a support must be worth to grow.
+        Since the last check for growth, the best score must have risen by more than a tenth of its total rise, and by
+        more nats in total than the support must gain to grow.
         """
-        if not self.lengthen or self.began is None or self.reached is None:
+        if not self.lengthen or self.first_score is None or self.previous_best is None:
             return False
-        rise = best - self.reached
-        return rise * count > self.worth and rise > _BEGUN * (best - self.began)
+        rise = best - self.previous_best
+        return rise * count > self.min_gain and rise > _STILL_LEARNING * (best - self.first_score)
 
-    def pace(self, score: float, best: float, count: float, epoch: int) -> None:
-        """Let exploring end early, or last a fifth longer, by how scores went; parameters as in :meth:`overfits`."""
-        if self.overfits(score, best, count, epoch):
+    def adjust_length(self, score: float, best: float, count: float, epoch: int) -> None:
+        """End exploring early or prolong it by a fifth, from the scores; parameters as in :meth:`is_overfitting`."""
+        if self.is_overfitting(score, best, count, epoch):
             self.explored = epoch
-        elif epoch == self.explored and not self.focusing and self.begins(best, count):
+        elif epoch == self.explored and not self.focusing and self.is_still_learning(best, count):
             self._lengthen()
-        self.began = score if self.began is None else self.began
-        if self.due(epoch):
-            self.reached = best
+        self.first_score = score if self.first_score is None else self.first_score
+        if self.is_due(epoch):
+            self.previous_best = best
 
-    def move(self, model: ListedStructure, found: LogDensities, epoch: int) -> int:
-        """Let the support grow, or begin the focus, if it is time; return how many parts were created."""
-        if not self.due(epoch):
+    def advance_phase(self, model: ListedStructure, densities: LogDensities, epoch: int) -> int:
+        """Expand the support or begin the focus phase, if it is due; return the number of parts created."""
+        if not self.is_due(epoch):
             return 0
-        log_prior, size = prior_of(model, found.numbers), len(found.numbers)
+        log_prior = log_prior_of(model, densities.numbers)
+        size = len(densities.numbers)
         deepest = size - 1
-        self.edge, error = stacking.marginal_gain(found.log_density, log_prior, found.weight, 2 * deepest // 3 + 1)
-        if self.edge > max(self.worth, 2.0 * error) and size >= self.widest:
-            reach = len(model.list_structures(math.ceil(1.5 * deepest) + 1))
-            if reach > size and self._lengthen():
-                _ask_for_memory(model, reach / size)
-                self.grown, self.widest, self.low = self.grown + 1, reach, None
-                return self._even(model, reach)
+        two_thirds = 2 * deepest // 3 + 1
+        self.tail_gain, error = stacking.marginal_gain(densities.log_density, log_prior, densities.weight, two_thirds)
+        # the best state that was restored may have a smaller support than the largest one tried; it predicts better,
+        # so the support does not grow again
+        if self.tail_gain > max(self.min_gain, 2.0 * error) and size >= self.widest:
+            larger = len(model.listed(math.ceil(1.5 * deepest) + 1))
+            if larger > size and self._lengthen():
+                _require_memory(model, larger / size)
+                self.grown += 1
+                self.widest = larger
+                self.low_since = None
+                return self._set_uniform(model, larger)
             if epoch == self.explored:
-                limit = "max_depth or its prior" if reach == size else f"twice the planned {self.planned} epochs"
+                limit = "max_depth or its prior" if larger == size else f"twice the planned {self.planned} epochs"
                 warnings.warn(
-                    f"the posterior over structure ends at {found.numbers[-1]}, where the last third of its support is "
-                    f"still worth {self.edge:.1f} nats; growth ended at {limit}. Raise that limit",
+                    f"the posterior over structure is cut off at {densities.numbers[-1]}: the last third of its "
+                    f"support still gains {self.tail_gain:.1f} nats on the held-out rows, and growth is limited by "
+                    f"{limit}. Raise that limit",
                     ConvergenceWarning,
                     stacklevel=5,
                 )
         if epoch < self.explored:
             return 0
+        return self._begin_focus(model, densities, log_prior)
+
+    def _begin_focus(self, model: ListedStructure, densities: LogDensities, log_prior: Tensor) -> int:
+        """Weigh the networks for the focus phase, and freeze structures of negligible mass."""
         self.focusing = True
-        _, poisson, _ = stacking.poisson(found.log_density, log_prior, found.weight)
-        wanted_by = torch.tensor(
-            [self.q[number] for number in found.numbers], dtype=torch.float64, device="cpu"
-        ).maximum(poisson)
-        kept = (wanted_by >= _REST) & stacking.usable(found.log_density)
+        _, poisson, _ = stacking.poisson(densities.log_density, log_prior, densities.weight)
+        masses = [self.q[number] for number in densities.numbers]
+        largest = torch.tensor(masses, dtype=torch.float64, device="cpu").maximum(poisson)
+        kept = (largest >= _NEGLIGIBLE) & stacking.usable(densities.log_density)
+        # stacking weights can be close to 0 between two good structures; the smooth law and the uniform share keep such
+        # structures in training, so that the refit at the end can still choose them
         mass = 0.75 * poisson[kept] / poisson[kept].sum().clamp(min=1e-300) + 0.25 / int(kept.sum())
-        numbers = [number for number, keep in zip(found.numbers, kept.tolist(), strict=True) if keep]
+        numbers = [number for number, keep in zip(densities.numbers, kept.tolist(), strict=True) if keep]
         return model.weigh(dict(zip(numbers, mass.tolist(), strict=True)))
 
-    def adopt(self, model: ListedStructure, found: LogDensities) -> LogDensities:
-        """Fit the posterior to the state that is kept, drop what holds next to nothing, give it to the model."""
-        q = self.fit(found, prior_of(model, found.numbers))
-        order, total = q.argsort(), 0.0
+    def adopt(self, model: ListedStructure, densities: LogDensities) -> LogDensities:
+        """Fit the posterior to the restored best state, drop negligible structures, and give it to the model."""
+        q = self.fit(densities, log_prior_of(model, densities.numbers))
+        total = 0.0
         kept = q > 0.0
-        for i in order.tolist():
+        for i in q.argsort().tolist():  # the smallest masses first, until their sum is no longer negligible
             total += float(q[i])
-            if total >= _REST:
+            if total >= _NEGLIGIBLE:
                 break
             kept[i] = False
-        found = LogDensities(
-            tuple(number for number, keep in zip(found.numbers, kept.tolist(), strict=True) if keep),
-            found.log_density[:, kept],
-            found.rows,
-            found.weight,
+        densities = LogDensities(
+            tuple(number for number, keep in zip(densities.numbers, kept.tolist(), strict=True) if keep),
+            densities.log_density[:, kept],
+            densities.rows,
+            densities.weight,
         )
         q = q[kept] / q[kept].sum()
-        self.q = dict(zip(found.numbers, q.tolist(), strict=True))
+        self.q = dict(zip(densities.numbers, q.tolist(), strict=True))
         model.weigh(self.q, only=True)
-        return found
+        return densities
 
     def to_json(self) -> dict[str, Any]:
-        """Return what changes in a training."""
-        return {
-            "explored": self.explored,
-            "focusing": self.focusing,
-            "q": {str(number): mass for number, mass in self.q.items()},
-            "edge": self.edge,
-            "grown": self.grown,
-            "widest": self.widest,
-            "low": self.low,
-            "began": self.began,
-            "reached": self.reached,
-        }
+        """Return the state that changes during a training."""
+        state = {key: getattr(self, name) for key, name in _STATE.items()}
+        state["q"] = {str(number): mass for number, mass in self.q.items()}
+        return state
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`to_json` returned."""
-        for name in ("explored", "focusing", "edge", "grown", "widest", "low", "began", "reached"):
-            setattr(self, name, state[name])
+        """Restore a state that :meth:`to_json` returned."""
+        for key, name in _STATE.items():
+            setattr(self, name, state[key])
         self.q = {int(number): mass for number, mass in state["q"].items()}
 
     def _lengthen(self) -> bool:
-        """Let exploring last a fifth of the planned epochs longer, up to 1.6 times as many as these; say whether."""
+        """Prolong exploring by a fifth of the planned epochs, up to 1.6 times their number; return True if done."""
         longer = max(1, round(0.2 * self.planned))
         if self.explored + longer + max(1, round(0.4 * self.planned)) > 2 * self.planned:
             return False
         self.explored += longer
         return True
 
-    def _even(self, model: ListedStructure, count: int, *, only: bool = False) -> int:
-        numbers = model.list_structures(count)
+    def _set_uniform(self, model: ListedStructure, count: int, *, only: bool = False) -> int:
+        """Give the first `count` structures equal mass; return the number of parts created."""
+        numbers = model.listed(count)
         return model.weigh({number: 1.0 / len(numbers) for number in numbers}, only=only)
 
 
-def prior_of(model: ListedStructure, numbers: Sequence[int]) -> Tensor:
-    """Return the log prior of some structures, (L,)."""
-    listed = model.list_structures(numbers[-1] + 1)
+def log_prior_of(model: ListedStructure, numbers: Sequence[int]) -> Tensor:
+    """Return the log prior of the given structures, (L,)."""
+    listed = model.listed(numbers[-1] + 1)
     return torch.tensor([listed[number] for number in numbers], dtype=torch.float64, device="cpu")
 
 
-def _ask_for_memory(model: Model, factor: float) -> None:
-    """Refuse a support that is `factor` times as large: weights, gradients, two moments and the best state."""
+def _require_memory(model: Model, factor: float) -> None:
+    """Raise an error if a support `factor` times as large does not fit into memory."""
+    # weights, gradients, two moments of Adam, and the best state
     need = 5.0 * factor * sum(p.numel() * p.element_size() for p in model.parameters())
     memory.require(need, "a larger support of the posterior over structure", lambda _: "set max_depth")

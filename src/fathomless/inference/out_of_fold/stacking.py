@@ -16,12 +16,12 @@ simplex and u = d/q, masses move by
 .. math:: q_l \leftarrow q_l \, \varphi(t u_l) / \text{sum}, \qquad
           \varphi(u) = 1 + u \;\text{ for } u \ge 0, \quad \max(e^u, 0.01) \;\text{ for } u < 0,
 
-which is the Newton step to first order: each structure goes at most 0.99 of its way to the border, and no hopeless one
-holds the others back. t is halved until F rises enough. As F is concave, :math:`\max_l g_l - \sum_l q_l g_l` bounds
-what is left to gain; where it is at most 1e-8 nats, one more step is taken, the last.
+which is the Newton step to first order. Each mass goes at most 0.99 of its way to the border, so that a structure whose
+mass tends to 0 does not shorten the step of the others. t is halved until F rises enough. As F is concave,
+:math:`\max_l g_l - \sum_l q_l g_l` bounds the remaining gain; once it is at most 1e-8 nats, one last step is taken.
 
-A structure with a density that is not finite on any row is left out, with weight 0: see :func:`usable`. Tensors of any
-dtype and device are taken, float64 on the CPU is returned.
+A structure whose density is not finite on some row gets weight 0: see :func:`usable`. Inputs may have any dtype and
+device; results are float64 on the CPU.
 
 References
 ----------
@@ -54,11 +54,11 @@ __all__ = [
     "value",
 ]
 
-_GAP = 1e-8  # nats that may be left to gain
-_STEPS = 60  # tables take 4 to 20; what needs more is reached another way
-_HALVINGS = 40
-_LEAST = 1e-16  # of a mass: what it hides, times as many rows as fit in memory, is below the gap
-_EVEN = 1e-3  # share of even masses in a start: a mass grows slowly from 0 and falls quickly to it
+_GAP = 1e-8  # remaining gain in nats at which the ascent has converged
+_STEPS = 60  # Newton steps; typical tables take 4 to 20, and harder ones a start by continuation, see refit
+_HALVINGS = 40  # of the step length
+_LEAST = 1e-16  # smallest mass: its effect on F, for as many rows as fit in memory, is below the gap
+_EVEN = 1e-3  # share of uniform masses in a start: a mass grows slowly from 0 but falls quickly to it
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 _CHUNK = 2_000_000  # numbers in an array of bootstrap weights: 16 MB
 
@@ -66,22 +66,22 @@ Array = npt.NDArray[np.float64]  # the solver is NumPy's: at ten structures thre
 
 
 class _Table(NamedTuple):
-    """What is weighed, without the structures that cannot be: K of L are kept."""
+    """Inputs restricted to the K of L structures that can have weight."""
 
     kept: Tensor  # (L,) bool
-    log_p: Tensor  # (N, K) log densities less the largest of the row
+    log_p: Tensor  # (N, K) log densities minus the largest of the row
     top: Tensor  # (N,) the largest
     log_prior: Tensor  # (K,) as given
     weight: Tensor  # (N,)
 
     @property
     def p(self) -> Array:
-        """Densities over the largest of the row, (K, N)."""
+        """Densities divided by the largest of the row, (K, N)."""
         p: Array = np.exp(np.ascontiguousarray(self.log_p.numpy().T))
         return p
 
     def spread(self, masses: Tensor) -> Tensor:
-        """Put numbers of the kept structures among zeros, (K,) to (L,)."""
+        """Return values of all structures, with 0 for those that were dropped, (K,) to (L,)."""
         return torch.zeros(len(self.kept), dtype=torch.float64, device="cpu").masked_scatter(self.kept, masses)
 
 
@@ -92,9 +92,9 @@ class StandardErrors:
     Attributes
     ----------
     weights : float64 Tensor, shape (L,)
-        Of each weight.
+        Standard error of each weight.
     mean : float
-        Of the mean Σ q_l numbers_l.
+        Standard error of the mean Σ q_l numbers_l.
     """
 
     weights: Tensor
@@ -102,7 +102,7 @@ class StandardErrors:
 
 
 def usable(log_density: Tensor) -> Tensor:
-    """Return which structures can be weighed, bool (L,): their log densities (N, L) are finite on all rows.
+    """Return a mask, bool (L,), of the structures whose log densities (N, L) are finite on all rows.
 
     Examples
     --------
@@ -115,72 +115,78 @@ def usable(log_density: Tensor) -> Tensor:
 def refit(
     log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None, *, start: Tensor | None = None
 ) -> Tensor:
-    """Return the weights of structures that maximise F, see the module.
+    """Return the weights of structures that maximise F (see the module).
 
     Parameters
     ----------
     log_density : Tensor, shape (N, L)
         Log predictive density of each row under each structure, in nats, by networks that were not fitted to the row.
-        Constants of rows do not matter.
+        A constant added to a row does not matter.
     log_prior : Tensor, shape (L,)
         Log prior in nats, normalised or not; −∞ excludes a structure.
     weight : Tensor, shape (N,), optional
-        How often each row counts.
+        Sample weights.
     start : Tensor, shape (L,), optional
-        Masses near which the maximum is expected. They change the time that it takes, and the result by rounding.
+        Masses near which the maximum is expected. They affect the computing time, and the result up to rounding.
 
     Returns
     -------
     float64 Tensor, shape (L,)
-        q, which sums to 1; exactly 0 for structures that are excluded or not :func:`usable`. Masses below 1e-12 are
-        small, no more is known of them.
+        q, which sums to 1; exactly 0 for structures that are excluded or not :func:`usable`. The values of masses below
+        1e-12 are not accurate.
 
     Raises
     ------
     DataError
-        If shapes do not agree, a prior is NaN or +∞, a weight is negative or not finite, or no structure is left.
+        If shapes do not agree, a prior is NaN or +∞, a weight is negative or not finite, or no structure remains.
 
     Examples
     --------
     >>> refit(torch.tensor([[-0.4, -0.2]] * 20), torch.zeros(2))
     tensor([0.0255, 0.9745], dtype=torch.float64)
     """
-    table = _table(log_density, log_prior, weight)
-    near = None if start is None else _vector("start", start, len(table.kept))[table.kept]
+    table = _make_table(log_density, log_prior, weight)
+    near = None if start is None else _check_vector("start", start, len(table.kept))[table.kept]
     if not float(table.weight.sum()):
         return table.spread(table.log_prior.softmax(0))
     w = table.weight[None]
-    q, found = _ascend(table, w, _inside(near, table), _STEPS)
-    if not found:  # rows that count a million times, and neighbours that stand in for each other
-        q, few, total = _inside(None, table), 100.0, float(w.sum())
-        while few < total:
-            q, few = _ascend(table, w * (few / total), q, 6)[0], 30.0 * few
+    q, converged = _ascend(table, w, _interior_start(near, table), _STEPS)
+    if not converged:
+        # large sample weights and nearly equal structures make F steep in some directions and flat in others. The
+        # weights are therefore scaled down to a total of 100 and raised step by step, each maximum starting the next
+        q = _interior_start(None, table)
+        total = float(w.sum())
+        scaled = 100.0
+        while scaled < total:
+            q, _ = _ascend(table, w * (scaled / total), q, 6)
+            scaled *= 30.0
         q, _ = _ascend(table, w, q, 5 * _STEPS)
     return table.spread(q[0])
 
 
 def value(q: Tensor, log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None) -> float:
-    """Return F(q) in nats for masses q (L,), with 0 log 0 = 0; the rest and errors as in :func:`refit`.
+    """Return F(q) in nats for masses q (L,), with 0 log 0 = 0; other parameters and errors as in :func:`refit`.
 
-    The prior counts as it is given: F under one that is not normalised is higher by the log of its sum. Structures
-    without mass may have any density.
+    The prior is not normalised: F under an unnormalised prior is higher by the log of its sum. Structures without mass
+    may have any density.
     """
-    density, prior, s = (t.numpy() for t in _given(log_density, log_prior, weight))
-    mass: Array = _vector("q", q, len(prior)).numpy()
-    held = mass > 0.0
-    joint = (density[:, held] + np.log(mass[held]))[s > 0.0]
+    density, prior, s = (t.numpy() for t in _check_inputs(log_density, log_prior, weight))
+    mass: Array = _check_vector("q", q, len(prior)).numpy()
+    positive_mass = mass > 0.0
+    density, mass, prior = density[:, positive_mass], mass[positive_mass], prior[positive_mass]
+    joint = (density + np.log(mass))[s > 0.0]
     top = joint.max(1, initial=np.finfo(np.float64).min)
     with np.errstate(divide="ignore"):
         mixture = np.log(np.exp(joint - top[:, None]).sum(1)) + top  # in logs
-    return float(s[s > 0.0] @ mixture - mass[held] @ (np.log(mass[held]) - prior[held]))
+    return float(s[s > 0.0] @ mixture - mass @ (np.log(mass) - prior))
 
 
 def marginal_gain(log_density: Tensor, log_prior: Tensor, weight: Tensor | None, shorter: int) -> tuple[float, float]:
-    """Return what the structures beyond the first `shorter` add: max F over all less max F over those, in nats.
+    """Return the gain in max F from the structures after the first `shorter`, in nats, with its standard error.
 
-    Both have the same prior, not normalised again, so that the structures beyond pay for their place with their prior
-    mass alone. The result is not negative, and infinite if no structure of the shorter list can be weighed. The rest
-    and errors as in :func:`refit`; `shorter` is between 1 and L.
+    Both maxima have the same prior, which is not normalised again: the cost of the additional structures is their prior
+    mass alone. The gain is not negative, and infinite if no structure of the shorter list can have weight. `shorter` is
+    between 1 and L; other parameters and errors as in :func:`refit`.
 
     Returns
     -------
@@ -190,32 +196,34 @@ def marginal_gain(log_density: Tensor, log_prior: Tensor, weight: Tensor | None,
         Its standard error: the square root of the sum, over rows, of the squared deviations of the differences between
         the two mixtures' log densities from their mean.
     """
-    table = _table(log_density, log_prior, weight)
+    table = _make_table(log_density, log_prior, weight)
     if whole("shorter", shorter) > len(table.kept):
         raise DataError(f"shorter={shorter} was given; at most {len(table.kept)} is allowed, the number of structures")
     if not bool(table.kept[:shorter].any()):
         return math.inf, 0.0
     q = refit(log_density, log_prior, weight)
-    near = (log_density[:, :shorter], log_prior[:shorter], weight)
-    p = refit(*near, start=q[:shorter])
-    gain = value(q, log_density, log_prior, weight) - value(p, *near)
+    short_list = (log_density[:, :shorter], log_prior[:shorter], weight)
+    p = refit(*short_list, start=q[:shorter])
+    gain = value(q, log_density, log_prior, weight) - value(p, *short_list)
     both = torch.stack([q, torch.cat([p, q.new_zeros(len(q) - shorter)])])[:, table.kept]
     longer, short = torch.logsumexp(table.log_p + both[:, None].log(), 2)  # (2, N) log densities of the mixtures
-    rows, s = longer - short, table.weight
-    mean = (s @ rows) / s.sum().clamp(min=1e-300)
-    return max(0.0, gain), float((s @ (rows - mean).square()).sqrt())
+    difference = longer - short
+    s = table.weight
+    mean = (s @ difference) / s.sum().clamp(min=1e-300)
+    return max(0.0, gain), float((s @ (difference - mean).square()).sqrt())
 
 
 def pseudo_bma(
     log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None, *, seed: int = 0, bootstraps: int = 1000
 ) -> Tensor:
-    r"""Return weights by how well each structure predicts alone, where :func:`refit` asks for the best mixture.
+    r"""Return pseudo-BMA+ weights, by the predictions of each structure alone rather than of their mixture.
 
-    This is pseudo-BMA+, :math:`q_l \propto p_l \exp \sum_i w_i \log p_l(y_i)` averaged over Bayesian bootstraps
-    w ~ N Dirichlet(1), or Σs Dirichlet(s) with weights of rows. Without the bootstrap it would be sure of one of two
-    equal structures by chance. Parameters, shapes and errors as in :func:`refit`; `seed` is of the bootstrap.
+    They are :math:`q_l \propto p_l \exp \sum_i w_i \log p_l(y_i)` averaged over Bayesian bootstraps
+    w ~ N Dirichlet(1), or Σs Dirichlet(s) with sample weights s. Without the bootstrap, one of two equal structures
+    would get nearly all weight by chance. Parameters, shapes and errors as in :func:`refit`; `seed` is that
+    of the bootstrap.
     """
-    table = _table(log_density, log_prior, weight)
+    table = _make_table(log_density, log_prior, weight)
     drawn = _bootstraps(table.weight, None, seed, whole("bootstraps", bootstraps))
     return table.spread(torch.cat([(w @ table.log_p + table.log_prior).softmax(1) for w in drawn]).mean(0))
 
@@ -232,7 +240,7 @@ def standard_errors(
     seed: int = 0,
     bootstraps: int = 200,
 ) -> StandardErrors:
-    r"""Return standard errors of fitted weights: by bootstraps of rows, and by leaving out folds, whichever is larger.
+    r"""Return standard errors of fitted weights: the larger of a bootstrap over rows and a jackknife over folds.
 
     Each Bayesian bootstrap takes two Newton steps from q. The jackknife is
     :math:`\sqrt{(K - 1)/K \sum_k (\theta_{(k)} - \bar\theta)^2}` over refits without the rows of fold k. Networks of
@@ -241,32 +249,35 @@ def standard_errors(
     Parameters
     ----------
     q : Tensor, shape (L,)
-        What :func:`refit` returned for the same rows.
+        Result of :func:`refit` for the same rows.
     log_density, log_prior, weight
         As in :func:`refit`, as are errors.
     fold : integer Tensor, shape (N,), optional
-        Fold of each row, which stands for the network that gave its densities. One fold alone tells nothing.
+        Fold of each row, which identifies the network that gave its densities. With a single fold there is no
+        jackknife.
     group : integer Tensor, shape (N,), optional
-        Rows with equal numbers are drawn together, by one factor that multiplies their weights.
+        Group of each row. The rows of a group share one bootstrap factor, which multiplies their weights.
     numbers : Tensor, shape (L,), optional
-        Number that each structure stands for; its place in the list if not given.
+        Numerical value of each structure, for the mean; its index in the list by default.
     seed, bootstraps : int
         Seed and number (at least 2) of the bootstraps.
     """
-    table = _table(log_density, log_prior, weight)
+    table = _make_table(log_density, log_prior, weight)
     N, L = log_density.shape
-    at = (torch.arange(L, dtype=torch.float64, device="cpu") if numbers is None else _vector("numbers", numbers, L))[
-        table.kept
-    ]
-    near = _inside(_vector("q", q, L)[table.kept], table, even=_LEAST)
-    folds, groups = (None if given is None else _labels(given, N) for given in (fold, group))
+    if numbers is None:
+        positions = torch.arange(L, dtype=torch.float64, device="cpu")
+    else:
+        positions = _check_vector("numbers", numbers, L)
+    positions = positions[table.kept]
+    near = _interior_start(_check_vector("q", q, L)[table.kept], table, even=_LEAST)
+    folds, groups = (None if labels is None else _relabel(labels, N) for labels in (fold, group))
     drawn = _bootstraps(table.weight, groups, seed, whole("bootstraps", bootstraps, least=2))
     theta = torch.cat([_ascend(table, w, near.expand(len(w), -1), 2)[0] for w in drawn])  # (bootstraps, K)
-    errors = torch.cat([theta.std(0), (theta @ at).std(0, keepdim=True)])
+    errors = torch.cat([theta.std(0), (theta @ positions).std(0, keepdim=True)])
     if folds is not None and N and (count := int(folds.max()) + 1) > 1:
         rest = table.weight * (folds != torch.arange(count, device="cpu")[:, None])  # (folds, N)
-        theta, _ = _ascend(table, rest, _inside(near[0], table).expand(count, -1), _STEPS)
-        spread = torch.cat([theta.std(0), (theta @ at).std(0, keepdim=True)])
+        theta, _ = _ascend(table, rest, _interior_start(near[0], table).expand(count, -1), _STEPS)
+        spread = torch.cat([theta.std(0), (theta @ positions).std(0, keepdim=True)])
         errors = torch.maximum(errors, (count - 1) / math.sqrt(count) * spread)
     return StandardErrors(table.spread(errors[:-1]), float(errors[-1]))
 
@@ -280,56 +291,57 @@ def fit_path(
     high: float,
     points: int = 60,
 ) -> tuple[float, Tensor, float]:
-    """Fit a law with one positive parameter by F: a grid over its logarithm, then golden section around the best point.
+    """Fit a law with one positive parameter: maximise F over a grid of its logarithm, then by golden section.
 
-    F is not concave along a path: of several maxima the one is found that is highest on the grid.
+    F need not be concave in the parameter. Of several maxima, the result is the one around the highest grid point.
 
     Parameters
     ----------
     log_density, log_prior, weight
         As in :func:`refit`, as are errors.
     law : callable
-        Parameter to masses, shape (L,). They are renormalised over the structures that can be weighed.
+        Parameter to masses, shape (L,). They are renormalised over the structures that can have weight.
     low, high : float
-        Least and largest parameter, 0 < low <= high.
+        Smallest and largest parameter, 0 < low <= high.
     points : int
-        Of the grid, at least 2.
+        Number of grid points, at least 2.
 
     Returns
     -------
     rate : float
-        The best parameter.
+        Parameter that maximises F.
     q : float64 Tensor, shape (L,)
-        Its masses.
+        Masses of the law with this parameter.
     F : float
-        Its value in nats, as :func:`value` gives it.
+        F(q) in nats, as returned by :func:`value`.
 
     Raises
     ------
     DataError
-        Also if no parameter gives mass where the data need it.
+        Also if the law has no mass on usable structures for any parameter.
     """
-    table = _table(log_density, log_prior, weight)
+    table = _make_table(log_density, log_prior, weight)
     if positive("low", low) > positive("high", high):
         raise DataError(f"a path was given from {low:g} to {high:g}; low <= high is needed")
-    p, s, prior = table.p, table.weight.numpy(), table.log_prior.numpy()
-    counted, constant = s > 0.0, float(table.weight @ table.top)
-    p, s = p[:, counted], s[counted]
+    s = table.weight.numpy()
+    prior = table.log_prior.numpy()
+    constant = float(table.weight @ table.top)  # the largest density of each row was divided out
+    p, s = table.p[:, s > 0.0], s[s > 0.0]
 
     def rate(at: float) -> float:
         return min(max(math.exp(at), low), high)
 
     def masses(at: float) -> Tensor:
-        mass = _vector("law", law(rate(at)), len(table.kept))[table.kept]
+        mass = _check_vector("law", law(rate(at)), len(table.kept))[table.kept]
         return mass / mass.sum()
 
     def score(at: float) -> float:
         mass: Array = masses(at).numpy()
-        held = mass > 0.0
+        used = mass > 0.0
         with np.errstate(divide="ignore"):
             fit = s @ np.log(mass @ p) + constant
-        found = float(fit - mass[held] @ (np.log(mass[held]) - prior[held]))
-        return -math.inf if math.isnan(found) else found  # a law without mass on any structure that is left
+        objective = float(fit - mass[used] @ (np.log(mass[used]) - prior[used]))
+        return -math.inf if math.isnan(objective) else objective  # NaN if the law has no mass on any usable structure
 
     grid = torch.linspace(
         math.log(low), math.log(high), whole("points", points, least=2), dtype=torch.float64, device="cpu"
@@ -349,9 +361,9 @@ def fit_path(
 
 
 def poisson(log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None) -> tuple[float, Tensor, float]:
-    """Fit a Poisson law on the offsets 0, …, L − 1, renormalised there, with λ between 1e-3 and 3 L.
+    """Fit a Poisson law truncated to 0, …, L − 1, with λ between 1e-3 and 3 L.
 
-    Parameters and errors as in :func:`refit`; returns λ (the mean before the cut), q and F as :func:`fit_path`.
+    Parameters and errors as in :func:`refit`. Returns λ (the mean without truncation), q and F as :func:`fit_path`.
     """
     offset = torch.arange(log_prior.numel(), dtype=torch.float64, device="cpu")
     log_factorial = torch.lgamma(offset + 1.0)
@@ -362,40 +374,42 @@ def poisson(log_density: Tensor, log_prior: Tensor, weight: Tensor | None = None
     return fit_path(log_density, log_prior, weight, law, 1e-3, 3.0 * max(len(offset), 1))
 
 
-def _given(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Check log densities (N, L), the log prior (L,) and weights of rows (N,); return them in float64."""
+def _check_inputs(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Check log densities (N, L), the log prior (L,) and sample weights (N,); return them in float64."""
     if log_density.ndim != 2:
         raise DataError(f"log_density has shape {tuple(log_density.shape)}; (N, L), rows by structures, is needed")
     N, L = log_density.shape
-    prior = _vector("log_prior", log_prior, L)
+    prior = _check_vector("log_prior", log_prior, L)
     if bool((prior.isnan() | (prior == math.inf)).any()):
         raise DataError("log_prior holds NaN or +inf; finite numbers are allowed, and -inf to exclude a structure")
-    s = torch.ones(N, dtype=torch.float64, device="cpu") if weight is None else _vector("weight", weight, N)
+    s = torch.ones(N, dtype=torch.float64, device="cpu") if weight is None else _check_vector("weight", weight, N)
     if not bool(s.isfinite().all() and (s >= 0.0).all()):
         raise DataError("weight holds a number that is negative or not finite; finite weights of 0 or more are allowed")
     return log_density.detach().to("cpu", torch.float64), prior, s
 
 
-def _vector(name: str, given: Tensor, size: int) -> Tensor:
-    if given.shape != (size,):
-        raise DataError(f"{name} has shape {tuple(given.shape)}; ({size},) is needed")
-    return given.detach().to("cpu", torch.float64)
+def _check_vector(name: str, vector: Tensor, size: int) -> Tensor:
+    """Check the shape of a vector; return it in float64 on the CPU."""
+    if vector.shape != (size,):
+        raise DataError(f"{name} has shape {tuple(vector.shape)}; ({size},) is needed")
+    return vector.detach().to("cpu", torch.float64)
 
 
-def _labels(given: Tensor, size: int) -> Tensor:
-    """Return numbers from 0 for whatever numbers fold or group holds."""
-    if given.shape != (size,):
-        raise DataError(f"numbers of folds or groups have shape {tuple(given.shape)}; ({size},) is needed")
-    labels: Tensor = torch.unique(given.detach().cpu(), return_inverse=True)[1]
-    return labels
+def _relabel(labels: Tensor, size: int) -> Tensor:
+    """Return labels of folds or groups as consecutive integers from 0."""
+    if labels.shape != (size,):
+        raise DataError(f"numbers of folds or groups have shape {tuple(labels.shape)}; ({size},) is needed")
+    consecutive: Tensor = torch.unique(labels.detach().cpu(), return_inverse=True)[1]
+    return consecutive
 
 
-def _table(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> _Table:
-    density, prior, s = _given(log_density, log_prior, weight)
+def _make_table(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> _Table:
+    """Check the inputs and drop the structures that cannot have weight."""
+    density, prior, s = _check_inputs(log_density, log_prior, weight)
     kept = usable(density) & (prior > -math.inf)
     if not bool(kept.any()):
         raise DataError(
-            f"none of {len(kept)} structures can be weighed; one is needed with a finite density on every row and a "
+            f"none of {len(kept)} structures can have weight; at least one needs a finite density on every row and a "
             "finite log prior"
         )
     if not bool(kept.all()):
@@ -404,8 +418,8 @@ def _table(log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> _Ta
     return _Table(kept, density - top[:, None], top, prior, s)
 
 
-def _inside(near: Tensor | None, table: _Table, even: float = _EVEN) -> Tensor:
-    """Return a start inside the simplex, (1, K), near given masses of the kept structures."""
+def _interior_start(near: Tensor | None, table: _Table, even: float = _EVEN) -> Tensor:
+    """Return a start inside the simplex, (1, K): given masses of the kept structures mixed with uniform ones."""
     start = torch.full((1, len(table.log_prior)), 1.0 / len(table.log_prior), dtype=torch.float64, device="cpu")
     if near is None or not float(near.sum()):
         return start
@@ -415,18 +429,21 @@ def _inside(near: Tensor | None, table: _Table, even: float = _EVEN) -> Tensor:
 
 
 def _ascend(table: _Table, weight: Tensor, start: Tensor, steps: int) -> tuple[Tensor, bool]:
-    """Take Newton steps on F for B weightings of the rows side by side: weight (B, N), start (B, K) to q (B, K).
+    """Take Newton steps on F for a batch of B sample weights: weight (B, N), start (B, K) to q (B, K).
 
-    Also returned is whether the maximum was found, to rounding.
+    The second result is True if all have converged.
     """
-    p, s, q, log_prior = table.p, weight.numpy(), start.numpy(), table.log_prior.numpy()
+    p = table.p
+    log_prior = table.log_prior.numpy()
+    s, q = weight.numpy(), start.numpy()
     mixture = q @ p  # (B, N)
-    enough = _GAP + 1e-14 * s.sum(1)  # what rounding leaves of many rows
+    enough = _GAP + 1e-14 * s.sum(1)  # the second term is the rounding error of a sum over many rows
     for _ in range(steps):
         slope = (s / mixture) @ p.T - np.log(q) + log_prior  # (B, K)
         slope -= (q * slope).sum(1, keepdims=True)
-        u = _newton(np.stack([(r := p * v) @ r.T for v in np.sqrt(s) / mixture]), slope, q)  # Σ s_i r_i r_iᵀ
-        q, mixture = _search(p, s, log_prior, q, mixture, u, slope)
+        curvature = np.stack([(r := p * v) @ r.T for v in np.sqrt(s) / mixture])  # Σ s_i r_i r_iᵀ
+        u = _newton(curvature, slope, q)
+        q, mixture = _line_search(p, s, log_prior, q, mixture, u, slope)
         if (slope.max(1) <= enough).all():
             return torch.as_tensor(q, device="cpu"), True
     return torch.as_tensor(q, device="cpu"), False
@@ -435,10 +452,10 @@ def _ascend(table: _Table, weight: Tensor, start: Tensor, steps: int) -> tuple[T
 def _newton(curvature: Array, slope: Array, q: Array) -> Array:
     """Return u of the Newton step d = q u: (curvature + diag(1/q)) d = slope − λ, Σ d = 0. Shapes (B, K) and (B, K, K).
 
-    Scaled by √q on both sides the matrix has no eigenvalue below 1, however small a mass is. u is not d/q but slope −
-    λ − curvature d, which has its digits also where q is tiny; there it takes a mass to its maximum at once.
+    Scaled by √q on both sides, the matrix has no eigenvalue below 1, however small a mass is. u is computed not as d/q
+    but as slope − λ − curvature d, which is accurate also for tiny q and moves such a mass to its maximum in one step.
     """
-    root = np.where((q <= _LEAST) & (slope < 0.0), 0.0, np.sqrt(q))  # what lies at the floor and would sink stays
+    root = np.where((q <= _LEAST) & (slope < 0.0), 0.0, np.sqrt(q))  # masses at the floor do not move further down
     scaled = root[:, :, None] * curvature * root[:, None, :] + np.eye(q.shape[1])
     x = np.linalg.solve(scaled, np.stack([root * slope, root], 2))  # (B, K, 2)
     level = (root * x[:, :, 0]).sum(1, keepdims=True) / (root * x[:, :, 1]).sum(1, keepdims=True)
@@ -447,12 +464,13 @@ def _newton(curvature: Array, slope: Array, q: Array) -> Array:
     return u
 
 
-def _search(
+def _line_search(
     p: Array, s: Array, log_prior: Array, q: Array, mixture: Array, u: Array, slope: Array
 ) -> tuple[Array, Array]:
-    """Go along u until F has risen by a share of what its slope promises; a weighting that finds no such point stays.
+    """Halve the step along u until F rises by a share of the first-order prediction (Armijo's rule).
 
-    The gain is a sum of differences by rows, exact to about 1e-15 of the sum of weights.
+    Batch elements for which no such step is found do not move. The gain is a sum of differences over rows, exact to
+    about 1e-15 of the sum of weights.
     """
     slack = 1e-12 + 1e-15 * s.sum(1)
     before = (q * (np.log(q) - log_prior)).sum(1)
@@ -471,7 +489,7 @@ def _search(
 
 
 def _bootstraps(weight: Tensor, group: Tensor | None, seed: int, count: int) -> Iterator[Tensor]:
-    """Yield weights of rows, (b, N) at a time, with the sum given: ~ Gamma(s_i), or s_i times a factor of its group."""
+    """Yield bootstrap weights (b, N) with the sum of s: ~ Gamma(s_i), or s_i times one ~ Gamma(1) per group."""
     rng = np.random.default_rng(seed)
     shape = weight if group is None else torch.ones(len(group.unique()), dtype=torch.float64, device="cpu")
     size = max(1, _CHUNK // max(len(weight), 1))

@@ -1,1 +1,1 @@
-"""Runs that can be watched, paused and resumed, in one process or several."""
+"""Runs that can be monitored, paused and resumed, in one process or several."""

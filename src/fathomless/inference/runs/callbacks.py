@@ -1,4 +1,4 @@
-"""What is called after every row of a history: it is written down, the state is kept."""
+"""Callbacks after each evaluation: history files, TensorBoard, checkpoints."""
 
 import json
 import math
@@ -20,14 +20,15 @@ __all__ = ["Checkpoint", "History", "TensorBoard", "open_checkpoint", "write_his
 
 
 class History:
-    """Write the history to a folder as it grows: ``history.csv`` and, a JSON object per line, ``history.jsonl``.
+    """Callback that writes the history to a folder, as ``history.csv`` and ``history.jsonl`` (one object per line).
 
-    A run that is resumed writes both anew, so that they hold what the run holds. Of several ranks the first one writes.
+    A resumed run writes both files again, so that they agree with its history. With several ranks, only the first one
+    writes.
 
     Parameters
     ----------
     folder : path
-        Where; created if needed.
+        Folder of the files; created if needed.
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
@@ -36,39 +37,41 @@ class History:
         self._rows = 0
 
     def __call__(self, run: ResumableRun) -> None:
-        """Append the rows that are new."""
+        """Append the new rows."""
         if ranks().rank:
             return
         names = list(run.history[-1])
         if names != self._names or len(run.history) < self._rows:
             write_history(self.folder, run.history)
         else:
-            for name, text in _written(run.history[self._rows :], names).items():
+            for name, text in _format_rows(run.history[self._rows :], names).items():
                 io.append_text(self.folder / name, text)
-        self._names, self._rows = names, len(run.history)
+        self._names = names
+        self._rows = len(run.history)
 
 
 def write_history(folder: str | PathLike[str], history: Sequence[Mapping[str, float]]) -> None:
-    """Write a whole history as ``history.csv`` and ``history.jsonl``, each in one step."""
+    """Write a whole history as ``history.csv`` and ``history.jsonl``, each file atomically."""
     names = list(history[-1]) if history else []
-    files = _written(history, names)
+    files = _format_rows(history, names)
     io.write_text(Path(folder) / "history.csv", ",".join(names) + "\n" + files["history.csv"])
     io.write_text(Path(folder) / "history.jsonl", files["history.jsonl"])
 
 
-def _written(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, str]:
+def _format_rows(rows: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, str]:
+    """Return the text of rows by the name of the file."""
     table = [",".join(str(row.get(name, "")) for name in names) for row in rows]
     objects = [json.dumps(nonfinite.name_nonfinite(row)) for row in rows]
     return {"history.csv": "".join(f"{line}\n" for line in table), "history.jsonl": "".join(f"{o}\n" for o in objects)}
 
 
 class TensorBoard:
-    """Write every row of the history for TensorBoard; of several ranks the first one does.
+    """Callback that writes every row of the history for TensorBoard; with several ranks, only the first one writes.
 
     Parameters
     ----------
     folder : path
-        Where TensorBoard looks (``tensorboard --logdir FOLDER``).
+        Folder of the event files (``tensorboard --logdir FOLDER``).
 
     Raises
     ------
@@ -85,11 +88,11 @@ class TensorBoard:
         self._writer: Any = None
 
     def __call__(self, run: ResumableRun) -> None:
-        """Write the last row."""
+        """Write the last row of the history."""
         if ranks().rank:
             return
         row = run.history[-1]
-        if self._writer is None:  # of what an interrupted run wrote, what comes now takes the place
+        if self._writer is None:  # purge_step removes what an interrupted run wrote from this epoch on
             self._writer = self._open(int(row["epoch"]))
         for name, value in row.items():
             if name != "epoch":
@@ -98,21 +101,22 @@ class TensorBoard:
 
 
 class Checkpoint:
-    """Write the run to a folder, atomically: at the first row of the history, then at most every so many seconds.
+    """Callback that writes the run to a folder, atomically, after evaluations and at most once in a given time.
 
-    The end of a run is written too, and where it is asked to pause. Of several ranks the first one writes, and
-    all read: they must see the same files.
+    The first evaluation, the end of a run and a pause are always written. With several ranks, the first one writes and
+    all read, so they need a shared folder.
 
     Parameters
     ----------
     folder : Path
-        Where.
+        Folder of the checkpoint.
     seconds : float
-        Least time between two checkpoints; 0 writes one at every evaluation.
+        Shortest time between two checkpoints; 0 writes one after every evaluation.
     extra : mapping
-        More JSON to keep beside the run, for instance a fingerprint of the data.
+        Additional JSON for the checkpoint, for instance a fingerprint of the data.
     device : torch.device, optional
-        Where the run is. One on an accelerator goes on there alone: its generators draw other numbers elsewhere.
+        Device of the run. A run on an accelerator can be resumed only there, since random generators of other devices
+        draw other numbers.
     """
 
     kind = "checkpoint"
@@ -125,13 +129,16 @@ class Checkpoint:
         device: torch.device | None = None,
     ) -> None:
         io.writable(folder)
-        self.folder, self.seconds, self.extra = Path(folder), seconds, dict(extra or {})
+        self.folder = Path(folder)
+        self.seconds = seconds
+        self.extra = dict(extra or {})
         if device is not None and device.type != "cpu":
             self.extra["device"] = device.type
-        self._last, self._before = -math.inf, list[dict[str, str]]()
+        self._last = -math.inf  # time of the last checkpoint
+        self._before: list[dict[str, str]] = []  # other versions that have written this run
 
     def __call__(self, run: ResumableRun) -> None:
-        """Write, if it is time."""
+        """Write the run if a checkpoint is due."""
         if ranks().rank:
             return
         ended = run.stop or run.epoch >= run.epochs
@@ -141,22 +148,23 @@ class Checkpoint:
             io.save(self.folder, kind=self.kind, tensors=run.tensors(), meta=meta)
             self._last = time.monotonic()
 
-    def found(self, before: list[dict[str, str]] | None = None, *, replace: bool = False) -> State | None:
-        """Return the state in the folder, or None if there is none.
+    def load(self, before: list[dict[str, str]] | None = None, *, replace: bool = False) -> State | None:
+        """Load the state in the folder; return None if there is none.
 
         Parameters
         ----------
         before : list, optional
-            Gets the versions under which the run was begun, if these are others than now, with a warning.
+            List to which the versions that wrote the checkpoint are appended, if they differ from the present ones; a
+            warning is issued too.
         replace : bool
-            Whether the checkpoint of another run is removed.
+            If True, remove the checkpoint of another run instead of raising an error.
 
         Raises
         ------
         FileError
             If the checkpoint is damaged.
         DataError
-            If it belongs to another run (its `extra` differs) and is not replaced, or to a device of another kind.
+            If it belongs to another run (its `extra` differs) and is not replaced, or to another type of device.
         """
         if not io.holds(self.folder):
             return None
@@ -165,30 +173,33 @@ class Checkpoint:
         if saved.meta["extra"] | {"device": ""} == self.extra | {"device": ""} and there != here:
             raise DataError(
                 f"the checkpoint in {self.folder} was written on device {there!r}, and this fit is on {here!r}, whose "
-                f"generators draw other numbers; set device={there!r}, or give another folder to start anew"
+                f"generators draw other numbers; set device={there!r}, or give another folder to start a new fit"
             )
         if saved.meta["extra"] != self.extra:
             if replace:
                 io.remove(self.folder)
                 return None
             raise DataError(
-                f"the checkpoint in {self.folder} belongs to a fit of other data or other options; give another "
-                "folder, or delete this one to start anew"
+                f"the checkpoint in {self.folder} belongs to a fit with other data or other options; give another "
+                "folder, or delete this one to start a new fit"
             )
         self._before = list(saved.meta.get("before", []))
-        if saved.written_by != (now := io.versions()):
-            self._before = [*(one for one in self._before if one != saved.written_by), saved.written_by]
-            unlike = [name for name in now if saved.written_by.get(name) != now[name]]
-            told = ", ".join(f"{name} {saved.written_by.get(name, 'unknown')} (now {now[name]})" for name in unlike)
+        present = io.versions()
+        if saved.written_by != present:
+            self._before = [*(entry for entry in self._before if entry != saved.written_by), saved.written_by]
+            differing = [name for name in present if saved.written_by.get(name) != present[name]]
+            versions = ", ".join(
+                f"{name} {saved.written_by.get(name, 'unknown')} (now {present[name]})" for name in differing
+            )
             warnings.warn(
-                f"the checkpoint in {self.folder} was written by {told}; the fit goes on, and may end in other bytes "
-                "than one under a single version",
+                f"the checkpoint in {self.folder} was written by {versions}; the fit continues, but its result may not "
+                "be bit-identical to that of a single version",
                 DataWarning,
                 stacklevel=2,
             )
         if before is not None:
-            before += [one for one in self._before if one not in before]
-        return saved.tensors, nonfinite.decode_nonfinite(saved.meta["run"])
+            before += [entry for entry in self._before if entry not in before]
+        return saved.tensors, nonfinite.restored(saved.meta["run"])
 
 
 def open_checkpoint(
@@ -206,36 +217,37 @@ def open_checkpoint(
     Parameters
     ----------
     callbacks : sequence of callables, optional
-        Those of the user; they run before the checkpoint is written.
+        Callbacks of the user; they are called before the checkpoint is written.
     folder : path, optional
-        Place of the checkpoint; without it there is none, and nothing to resume.
+        Folder of the checkpoint; by default there is no checkpoint, and nothing to resume.
     seconds : float
-        Least time between two checkpoints.
+        Shortest time between two checkpoints.
     fingerprint : callable
-        Returns the name of the data and options that a checkpoint belongs to; called only if there is a folder.
+        Returns the fingerprint of the data and options that a checkpoint belongs to; called only if there is a folder.
     device : torch.device, optional
         Device of the run; see :class:`Checkpoint`.
     before : list, optional
-        Gets the versions under which the run was begun, if these are others than now.
+        As in :meth:`Checkpoint.load`.
     replace : bool
-        Whether the checkpoint of another run is removed instead of refused.
+        If True, remove the checkpoint of another run instead of raising an error.
 
     Returns
     -------
     callbacks : list of callables
         Callbacks for the run.
     resume : (tensors, meta) or None
-        State in the folder.
+        State in the folder, if there is one.
 
     Raises
     ------
     FileError
         If the folder cannot be written, or its checkpoint is damaged.
     DataError
-        If the checkpoint belongs to another run, or to a device of another kind.
+        If the checkpoint belongs to another run, or to another type of device.
     """
-    given = list(callbacks or ())
+    user_callbacks = list(callbacks or ())
     if folder is None:
-        return given, None
+        return user_callbacks, None
     checkpoint = Checkpoint(folder, seconds, {"fingerprint": fingerprint()}, device)
-    return [*given, checkpoint], checkpoint.found(before, replace=replace)
+    state = checkpoint.load(before, replace=replace)
+    return [*user_callbacks, checkpoint], state

@@ -1,8 +1,8 @@
-"""Several processes that train one network: which rows are whose, and what they tell each other.
+"""Data-parallel training of one network by several processes: shares of the rows, and communication.
 
-Every process (its number is its *rank*) holds all rows, the whole network and the same random numbers. It takes its
-share of each batch; the gradients of all are summed, and everyone makes the same step. So R processes follow the path
-of one, up to rounding, and need no more than a sum per step. Nothing else in the library knows of other processes.
+Every process (its number is its *rank*) has all rows, the whole network and the same random numbers. It evaluates its
+share of each batch; the gradients are summed over ranks, and all ranks take the same step. R processes therefore follow
+the path of a single one, up to rounding, with one sum per step. No other module handles several processes.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fathomless.data.rows import Rows
 from fathomless.system.errors import DataError, RankError
 
-__all__ = ["Ranks", "called", "checksum", "local_device", "ranks", "started"]
+__all__ = ["Ranks", "checksum", "device_name", "local_device", "ranks", "start_group"]
 
 _ANNOUNCED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """A group of processes, as one of them sees it.
+    """Group of processes, from the view of one of them.
 
     Attributes
     ----------
     rank, count : int
-        The number of this process, from 0, and how many there are.
+        Number of this process, from 0, and number of processes.
     device : torch.device
-        Where short messages have to lie.
+        Device of the tensors of short messages.
     """
 
     rank: int = 0
@@ -45,42 +45,42 @@ class Ranks:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def share(self, rows: Rows) -> Rows:
-        """Return the part of some rows that is this rank's; the parts are nearly equal, and together they are all."""
+        """Return the share of this rank in the rows; shares have nearly equal sizes and partition the rows."""
         if self.count == 1:
             return rows
         return rows.take(slice(*(len(rows) * rank // self.count for rank in (self.rank, self.rank + 1))))
 
     def add(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by their sums over all ranks, in place, with one message per data type."""
+        """Sum tensors over all ranks, in place, with one message per data type."""
         if self.count == 1:
             return
-        kinds: dict[torch.dtype, list[Tensor]] = {}
+        by_type: dict[torch.dtype, list[Tensor]] = {}
         for tensor in tensors:
-            kinds.setdefault(tensor.dtype, []).append(tensor.detach())
-        for alike in kinds.values():
-            total = _flatten_dense_tensors(alike)
+            by_type.setdefault(tensor.dtype, []).append(tensor.detach())
+        for same_type in by_type.values():
+            total = _flatten_dense_tensors(same_type)
             dist.all_reduce(total)
-            for tensor, part in zip(alike, _unflatten_dense_tensors(total, alike), strict=True):
+            for tensor, part in zip(same_type, _unflatten_dense_tensors(total, same_type), strict=True):
                 tensor.copy_(part)
 
-    def agree(self, *wishes: bool) -> tuple[bool, ...]:
-        """Return, for each wish, whether any rank has it; all ranks wait here for each other."""
+    def agree(self, *requests: bool) -> tuple[bool, ...]:
+        """Return, for each request, True if any rank makes it; all ranks are synchronised here."""
         if self.count == 1:
-            return wishes
-        votes = torch.tensor([float(wish) for wish in wishes], device=self.device)
+            return requests
+        votes = torch.tensor([float(request) for request in requests], device=self.device)
         dist.all_reduce(votes)
         return tuple(vote > 0.0 for vote in votes.tolist())
 
-    def from_first(self, value: float) -> float:
-        """Return the value that rank 0 gave."""
+    def broadcast(self, value: float) -> float:
+        """Return the value of rank 0 on all ranks."""
         if self.count == 1:
             return value
         message = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.broadcast(message, src=0)
         return float(message)
 
-    def tensor_from_first(self, tensor: Tensor) -> Tensor:
-        """Return the tensor that rank 0 gave, as all give one of equal shape."""
+    def broadcast_tensor(self, tensor: Tensor) -> Tensor:
+        """Return the tensor of rank 0 on all ranks; all must pass one of the same shape."""
         if self.count == 1:
             return tensor
         shared = torch.zeros_like(tensor) if self.rank else tensor.clone()
@@ -88,79 +88,79 @@ class Ranks:
         return shared
 
     def compare(self, step: int, tensors: Mapping[str, Tensor], plain: Any = None) -> None:
-        """Refuse to go on if a rank holds other tensors, or other plain JSON, than rank 0.
+        """Check that all ranks have the same tensors and the same plain JSON as rank 0.
 
         Raises
         ------
         RankError
-            On every rank, since all see the checksums of all.
+            On every rank, if any of them differs.
         """
         if self.count == 1:
             return
         digest = torch.tensor(checksum(tensors, plain), device=self.device)
         digests = [torch.empty_like(digest) for _ in range(self.count)]
         dist.all_gather(digests, digest)
-        strange = [rank for rank, one in enumerate(digests) if int(one) != int(digests[0])]
-        if strange:
+        differing = [rank for rank, other in enumerate(digests) if int(other) != int(digests[0])]
+        if differing:
             raise RankError(
-                f"after step {step}, {'ranks' if strange[1:] else 'rank'} {', '.join(map(str, strange))} of "
-                f"{self.count} held another network, or other data, than rank 0; give every process the same data, "
-                "options, callbacks and seed, on machines of one kind"
+                f"after step {step}, {'ranks' if differing[1:] else 'rank'} {', '.join(map(str, differing))} of "
+                f"{self.count} had another network, or other data, than rank 0; give every process the same data, "
+                "options, callbacks and seed, on machines of the same type"
             )
 
     def refuse_statistics(self, model: nn.Module) -> None:
-        """Refuse layers that compute statistics of a batch, of which each rank sees a part.
+        """Check that no layer computes statistics of a batch, since each rank evaluates a part of it.
 
         Raises
         ------
         DataError
-            If there is one and more than one rank.
+            If there are such a layer and more than one rank.
         """
         for name, module in model.named_modules() if self.count > 1 else ():
             if isinstance(module, _BatchNorm) or (isinstance(module, _InstanceNorm) and module.track_running_stats):
                 raise DataError(
-                    f"{name} is a {type(module).__name__}, whose statistics would be those of a part of the batch on "
-                    f"each of {self.count} processes; use another normalisation (norm='group', nn.GroupNorm, "
+                    f"{name} is a {type(module).__name__}, which would compute its statistics from a part of the batch "
+                    f"on each of {self.count} processes; use another normalisation (norm='group', nn.GroupNorm, "
                     "nn.LayerNorm), or one process"
                 )
 
-    def first(self, event: str) -> bool:
-        """Whether no rank has asked this before, for instance which of them is to tell of a failure.
+    def is_first(self, event: str) -> bool:
+        """Return True on the first rank that calls this for an event, for instance to report a failure once.
 
-        It waits for nobody. If the processes can no longer reach each other, somebody else was first.
+        The call does not wait for other ranks. It returns False if the processes can no longer communicate.
         """
         if self.count == 1:
             return True
         try:
-            asked: int = dist.distributed_c10d._get_default_store().add(f"fathomless/{event}", 1)
+            calls: int = dist.distributed_c10d._get_default_store().add(f"fathomless/{event}", 1)
         except RuntimeError:
             return False
-        return asked == 1
+        return calls == 1
 
 
 def ranks() -> Ranks:
-    """Return the group this process belongs to; alone if ``torch.distributed`` was not started."""
+    """Return the group of this process; a group of one if ``torch.distributed`` was not started."""
     if not (dist.is_available() and dist.is_initialized()):
         return Ranks()
-    nccl = "cpu:" not in dist.get_backend_config()  # which takes nothing from the processor's memory
+    nccl = "cpu:" not in dist.get_backend_config()  # nccl alone cannot send tensors in the memory of the CPU
     device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
     return Ranks(dist.get_rank(), dist.get_world_size(), device)
 
 
 @contextlib.contextmanager
-def started() -> Iterator[Ranks]:
-    """Start the group that ``torchrun`` announces in the environment, and end it.
+def start_group() -> Iterator[Ranks]:
+    """Start the group that ``torchrun`` announces in the environment, and end it on exit.
 
-    Where nothing is announced, or a group is there already, nothing is started. Messages go by gloo, between graphics
-    processors by nccl; each process takes the one that its LOCAL_RANK says.
+    If none is announced, or a group has been started already, nothing is started. Communication uses gloo, and nccl
+    between GPUs; each process uses the GPU with the number LOCAL_RANK.
     """
     announced = os.environ.keys() >= _ANNOUNCED and int(os.environ["WORLD_SIZE"]) > 1
     if not announced or dist.is_initialized():
         yield ranks()
         return
-    accelerated = torch.cuda.is_available() and _local() < torch.cuda.device_count()
+    accelerated = torch.cuda.is_available() and _local_rank() < torch.cuda.device_count()
     if accelerated:
-        torch.cuda.set_device(_local())
+        torch.cuda.set_device(_local_rank())
     dist.init_process_group("cpu:gloo,cuda:nccl" if accelerated else "gloo")
     try:
         yield ranks()
@@ -169,38 +169,38 @@ def started() -> Iterator[Ranks]:
 
 
 def local_device() -> torch.device:
-    """Return the accelerator that is this process's, or the processor if there is none.
+    """Return the GPU of this process, or the CPU if there is none.
 
     Raises
     ------
     DataError
-        If there are more processes on this machine than accelerators.
+        If there are more processes on this machine than GPUs.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
     if ranks().count == 1:
         return torch.device("cuda")
-    if _local() >= torch.cuda.device_count():
+    if _local_rank() >= torch.cuda.device_count():
         raise DataError(
-            f"process {_local()} of this machine (LOCAL_RANK) has none of its {torch.cuda.device_count()} graphics "
-            "processors; start as many processes as there are (torchrun --nproc-per-node), or give device='cpu'"
+            f"process {_local_rank()} of this machine (LOCAL_RANK) has no GPU: there are {torch.cuda.device_count()}; "
+            "start as many processes as there are GPUs (torchrun --nproc-per-node), or set device='cpu'"
         )
-    return torch.device("cuda", _local())
+    return torch.device("cuda", _local_rank())
 
 
-def called(device: torch.device) -> str:
-    """Return the kind of a device, and the name of a graphics processor.
+def device_name(device: torch.device) -> str:
+    """Return the type of a device, with the name of a GPU.
 
     Examples
     --------
-    >>> called(torch.device("cpu"))
+    >>> device_name(torch.device("cpu"))
     'cpu'
     """
     return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
 
 
 def checksum(tensors: Mapping[str, Tensor], plain: Any = None) -> int:
-    """Return a checksum, of 64 bits, of the names and bytes of some tensors and of plain JSON.
+    """Return a 64-bit checksum of the names and bytes of tensors and of plain JSON.
 
     Examples
     --------
@@ -214,5 +214,6 @@ def checksum(tensors: Mapping[str, Tensor], plain: Any = None) -> int:
     return int.from_bytes(digest.digest(), "big", signed=True)
 
 
-def _local() -> int:
+def _local_rank() -> int:
+    """Return the number of this process among those on its machine."""
     return int(os.environ.get("LOCAL_RANK", "0"))

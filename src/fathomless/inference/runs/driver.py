@@ -1,7 +1,7 @@
-"""The loop of every inference that can be resumed: rounds of work, each followed by callbacks and the display.
+"""Loop of every resumable inference: rounds of work, each followed by callbacks and the display.
 
-An inference keeps its state in a :class:`ResumableRun` and passes the work of one round to :func:`drive`. Its
-callbacks see that state alone, so checkpoints, history files and requests to pause work alike for all inferences.
+An inference keeps its state in a :class:`ResumableRun` and passes the work of one round to :func:`drive`. Callbacks
+receive that state only, so checkpoints, history files and pauses work in the same way for all inferences.
 """
 
 from abc import abstractmethod
@@ -26,14 +26,14 @@ class ResumableRun(Protocol):
     Attributes
     ----------
     epoch : int
-        Epochs done; a sweep of all chains, or a round of a stage, counts as an epoch.
+        Number of epochs done; a sweep of all chains, or a round of a stage, counts as an epoch.
     history : list of dict
         One row per round.
     stop : bool
         Set it in a callback to end the run after this round.
     pause : bool
         Set it in a callback to leave the run after this round with :class:`~fathomless.system.errors.PausedError`;
-        the same call continues from the checkpoint. It has no effect on a run that has ended or is to stop.
+        the same call continues from the checkpoint. It has no effect on a run that has ended or will stop.
     """
 
     epoch: int
@@ -44,7 +44,7 @@ class ResumableRun(Protocol):
     @property
     @abstractmethod
     def epochs(self) -> int:
-        """Planned number of epochs, as far as it is known."""
+        """Number of planned epochs, which may still grow."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ def drive(
     """Advance a run to its end, round by round.
 
     After each round the callbacks are called in their order, the display is updated, and a requested pause takes
-    effect. The display is closed however the run ends.
+    effect. The display is closed also after an error.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def drive(
     progress : Progress, optional
         A display.
     ranks : Ranks, optional
-        Processes that share the run: the first displays it, and a stop or pause requested in one holds in all.
+        Processes that share the run: the first one displays it, and a stop or pause requested in one applies to all.
     unit : str
         Name of an epoch in the message of a pause.
 
@@ -109,7 +109,7 @@ def drive(
             if run.pause and run.epoch < run.epochs and not run.stop:
                 raise PausedError(
                     f"the fit was paused after {unit} {run.epoch} of {run.epochs}; with a checkpoint, the same call "
-                    "goes on from there"
+                    "continues from there"
                 )
     finally:
         display.close()

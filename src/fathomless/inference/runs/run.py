@@ -1,4 +1,4 @@
-"""A training between two epochs: a value that can be taken apart into tensors and JSON and put together again."""
+"""State of a training between two epochs, which can be saved as tensors and JSON and restored."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,23 +22,33 @@ from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError, DivergenceError, FathomlessError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Best", "Fitted", "Run", "check", "first_part", "history_row", "not_finite", "structure_parameters", "under"]
+__all__ = [
+    "Best",
+    "Fitted",
+    "Run",
+    "check",
+    "find_first_part",
+    "find_nonfinite",
+    "history_row",
+    "structure_parameters",
+    "under",
+]
 
 
 @dataclass
 class Best:
-    """The best validation score so far, and the state it was reached in.
+    """Best validation score so far, with the state of the model at that epoch.
 
     Attributes
     ----------
     score : float or None
-        Best mean log predictive density, in nats per row.
+        Best mean log predictive density of the validation rows, in nats per row.
     epoch : int
-        When.
+        Epoch of the best score.
     since : int
-        Scores since then.
+        Number of scores since then.
     blueprint : dict or None
-        That of the model then; {} if its parts are fixed, None if there was no score yet.
+        Blueprint of the model at that epoch; {} if its parts are fixed, None if there is no score yet.
     state : dict of str to Tensor
         Copies of the tensors of model and likelihood.
     """
@@ -50,11 +60,14 @@ class Best:
     state: Mapping[str, Tensor] = field(default_factory=dict)
 
     def offer(self, score: float, epoch: int, model: Model, likelihood: nn.Module) -> None:
-        """Keep the present state if its score is better."""
+        """Store a copy of the present state if its score is the best so far."""
         if not math.isfinite(score) or (self.score is not None and score <= self.score):
             self.since += 1
             return
-        self.score, self.epoch, self.since, self.blueprint = score, epoch, 0, get_blueprint(model)
+        self.score = score
+        self.epoch = epoch
+        self.since = 0
+        self.blueprint = blueprint_of(model)
         self.state = {
             f"{prefix}/{name}": value.clone()
             for prefix, module in (("model", model), ("likelihood", likelihood))
@@ -62,61 +75,62 @@ class Best:
         }
 
     def restore(self, model: Model, likelihood: nn.Module) -> None:
-        """Put model and likelihood into the state that was kept, if there is one."""
+        """Restore the stored state of model and likelihood, if there is one."""
         if self.blueprint is not None:
             rebuild(model, self.blueprint)
             model.load_state_dict(under("model", self.state))
             likelihood.load_state_dict(under("likelihood", self.state))
 
-    def exhausted(self, patience: int | None) -> bool:
-        """Whether so many scores have come since."""
+    def is_exhausted(self, patience: int | None) -> bool:
+        """Return True if the last `patience` scores have not been better."""
         return patience is not None and self.since >= patience
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but the tensors, by the names that checkpoints have for it."""
+        """Return everything but the tensors as plain JSON, by the keys of checkpoints."""
         return {"score": self.score, "epoch": self.epoch, "since": self.since, "layout": self.blueprint}
 
     @staticmethod
     def from_json(meta: Mapping[str, Any], state: Mapping[str, Tensor]) -> "Best":
-        """Undo :meth:`to_json`."""
+        """Restore a value from the result of :meth:`to_json` and the tensors."""
         return Best(meta["score"], meta["epoch"], meta["since"], meta["layout"], state)
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What an inference returns, however it found the posterior.
+    """Result of an inference, of any kind.
 
     Attributes
     ----------
     model : Model
-        The posterior.
+        Posterior.
     likelihood : Likelihood
         p(y | f).
     history : list of dict
         One row per evaluation; see :class:`Run`.
     n_iter : int
-        Epochs done.
+        Number of epochs done.
     score : float or None
-        Best mean log predictive density of the validation rows, in nats per row of the targets that were trained on.
+        Best mean log predictive density of the validation rows, in nats per row on the scale of the training targets.
     seed : int
-        Of the order of the rows and of weight draws.
+        Seed of the order of the rows and of weight draws.
     training : Training, optional
-        The options, if it was trained.
+        Options of the training, if there was one.
     stopped : bool
-        Whether it ended before its time, by its validation rows or a callback.
+        True if it ended before the last planned epoch, by early stopping or a callback.
     error : str
-        If it is one of several trainings and was given up: where its bound ceased to be finite.
-    found : Densities, optional
-        Of the held-out rows, in the state that was kept, if the posterior over structure was fitted to them.
-    lost : tuple of int
-        Of networks that were trained side by side, those that diverged and were left out.
+        Reason for which one of several trainings was abandoned: the epoch at which its bound was not finite.
+    log_densities : LogDensities, optional
+        Log densities of the held-out rows in the restored best state, if the posterior over structure was fitted to
+        them.
+    diverged : tuple of int
+        Indices of jointly trained networks that diverged and were left out.
     resumable : bool
-        Whether a checkpoint of its end can be gone on with by a longer inference, to the same bytes: nothing that was
-        done followed from how long it was going to be.
+        True if training can be extended bit-identically from its final checkpoint: none of its steps depended on the
+        planned length.
     diagnostics : Diagnostics
         Diagnostics of the inference.
     warnings : tuple of str
-        Goals that the inference did not reach, a sentence each; an estimator warns of them.
+        One sentence for each goal that the inference did not reach; an estimator issues them as warnings.
     """
 
     model: Model
@@ -128,44 +142,47 @@ class Fitted:
     training: Training | None = None
     stopped: bool = False
     error: str = ""
-    found: LogDensities | None = field(default=None, repr=False)
-    lost: tuple[int, ...] = ()
+    log_densities: LogDensities | None = field(default=None, repr=False)
+    diverged: tuple[int, ...] = ()
     resumable: bool = False
     diagnostics: Diagnostics = field(default_factory=CrossFitDiagnostics, repr=False)
     warnings: tuple[str, ...] = ()
 
 
 class Run(ResumableRun):
-    """A training between two epochs: everything that is needed to go on.
+    """State of a training between two epochs: everything that is needed to continue it.
 
     Attributes
     ----------
     epoch, step : int
-        Epochs and steps done.
+        Number of epochs and steps done.
     history : list of dict
         One row per evaluation: epoch, step, learning_rate, elbo, log_likelihood and divergence_* in nats for the
         data set, validation_log_likelihood in nats per row, and the structure's statistics.
     best : Best
-        Best validation score and the state it was reached in.
+        Best validation score, with the state of the model at that epoch.
     terms : tuple of str
         Names of the divergences.
     tempered : frozenset of str
-        Those that the temperature multiplies.
+        Names of the divergences that the temperature multiplies.
     search : StructureSearch, optional
-        Where it is, if the posterior over structure is fitted to held-out rows.
+        State of the search, if the posterior over structure is fitted to held-out rows.
     ranks : Ranks
-        The processes that train this network; alone if there is one.
+        Processes that train this network.
     stop : bool
         Set it to end the training after this epoch.
     pause : bool
         Set it in a callback to leave the training after this epoch with :class:`~fathomless.system.errors.PausedError`,
-        once a checkpoint is written: the same call then goes on from there, to the same bytes.
+        once a checkpoint is written. The same call then continues from the checkpoint, with bit-identical results.
     """
 
     def __init__(
         self, model: Model, likelihood: Likelihood, training: Training, seed: int, search: StructureSearch | None = None
     ) -> None:
-        self.model, self.likelihood, self.training, self.seed = model, likelihood, training, seed
+        self.model = model
+        self.likelihood = likelihood
+        self.training = training
+        self.seed = seed
         self.search = search
         self.ranks = ranks()
         self.epoch = self.step = 0
@@ -182,50 +199,50 @@ class Run(ResumableRun):
         self.likelihood.train()
 
     def result(self) -> Fitted:
-        """Return what the training has come to."""
+        """Return the result of the training so far."""
         done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
         return Fitted(*done, training=self.training, stopped=self.stop)
 
     @property
     def epochs(self) -> int:
-        """How many epochs there will be, as it is known by now."""
+        """Number of epochs of the whole training, by the present plan."""
         return self.training.epochs if self.search is None else self.search.epochs
 
     @property
     def evaluates(self) -> bool:
-        """Return True if the epoch that has just ended gets a row in the history."""
-        looked = self.search is not None and self.search.due(self.epoch)
-        return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs or looked
+        """True if the epoch that has just ended gets a row in the history."""
+        due = self.search is not None and self.search.is_due(self.epoch)
+        return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs or due
 
-    def named(self) -> dict[str, nn.Parameter]:
-        """Return every parameter by the name it has in checkpoints."""
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """Return all parameters by their names in checkpoints."""
         return {
             **{f"model/{name}": p for name, p in self.model.named_parameters()},
             **{f"likelihood/{name}": p for name, p in self.likelihood.named_parameters()},
         }
 
     def register_parameters(self) -> None:
-        """Hand parameters that the optimiser does not know to its existing groups."""
+        """Add new parameters to the groups of the optimiser."""
         weights, structure = self.optimizer.param_groups
         known = {id(p) for group in (weights, structure) for p in group["params"]}
         of_structure = {id(p) for p in structure_parameters(self.model).values()}
-        for p in self.named().values():
+        for p in self.named_parameters().values():
             if id(p) not in known:
                 (structure if id(p) in of_structure else weights)["params"].append(p)
                 if self.training.optimizer == "sgd" and self.training.momentum:
-                    # fused steps take no mixture of present and absent momenta; zero is what an absent one means
+                    # a fused step needs momenta for all parameters or for none; a missing one is equivalent to zero
                     self.optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state's tensors by name, not copied."""
         state = {
-            **_prefixed("model", self.model.state_dict()),
-            **_prefixed("likelihood", self.likelihood.state_dict()),
-            **_prefixed("best", self.best.state),
+            **_add_prefix("model", self.model.state_dict()),
+            **_add_prefix("likelihood", self.likelihood.state_dict()),
+            **_add_prefix("best", self.best.state),
             "generator/order": self.order.get_state(),
             "generator/noise": self.noise.get_state(),
         }
-        for name, p in self.named().items():
+        for name, p in self.named_parameters().items():
             for key, value in self.optimizer.state.get(p, {}).items():
                 if value is not None:
                     state[f"optimizer/{name}/{key}"] = value
@@ -243,49 +260,51 @@ class Run(ResumableRun):
         }
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
+        """Restore a state that :meth:`tensors` and :meth:`meta` returned."""
         rebuild(self.model, meta["layout"])
         self.model.load_state_dict(under("model", tensors))
         self.likelihood.load_state_dict(under("likelihood", tensors))
         self.register_parameters()
-        for name, p in self.named().items():
+        for name, p in self.named_parameters().items():
             moments = under(f"optimizer/{name}", tensors)
             if moments:
-                # fused optimisers keep all their state, the step too, beside the parameter
+                # fused optimisers need all their state, the step count too, on the device of the parameter
                 self.optimizer.state[p] = {key: value.to(p.device) for key, value in moments.items()}
         self.order.set_state(tensors["generator/order"].cpu())
         self.noise.set_state(tensors["generator/noise"].cpu())
         self.best = Best.from_json(meta["best"], under("best", tensors))
-        self.epoch, self.step = meta["epoch"], meta["step"]
+        self.epoch = meta["epoch"]
+        self.step = meta["step"]
         if self.search is None and self.epoch > self.epochs:
             raise DataError(
-                f"epochs={self.epochs} was given, and {self.epoch} are done; as many or more are allowed to go on"
+                f"epochs={self.epochs} was given, and the checkpoint has {self.epoch} epochs; give at least as many"
             )
         self.history = list(meta["history"])
         if self.search is not None:
             self.search.resume(meta["looks"])
-        self.stop = meta["stop"] if self.search is not None else self.best.exhausted(self.training.patience)
+        self.stop = meta["stop"] if self.search is not None else self.best.is_exhausted(self.training.patience)
 
 
 @torch.no_grad()
 def check(
     model: Model, likelihood: Likelihood, data: Rows | Stream | StackedRows | Batches, *, finite: bool = True
 ) -> None:
-    """Try the first rows, so that what does not fit together is told before a training starts.
+    """Check model, likelihood and data against each other on the first rows, before a training starts.
 
     Parameters
     ----------
     model, likelihood, data
-        What is trained, on what.
+        Model and likelihood to be trained, and the training data.
     finite : bool
-        Whether values that are not finite are refused; of several networks, those that diverge are left out.
+        If True, raise an error for outputs that are not finite. It is False for several networks, since those that
+        diverge are left out.
 
     Raises
     ------
     DataError
-        If rows, model and likelihood do not fit together.
+        If rows, model and likelihood are not compatible.
     DivergenceError
-        If the network gives values that are not finite for rows that are.
+        If the outputs of the network are not finite for finite rows.
     """
     rows = data.first
     for name, value in (("x", rows.x), ("y", rows.y), ("weight", rows.weight)):
@@ -302,10 +321,10 @@ def check(
         odd = rows.weight[~(rows.weight.isfinite() & (rows.weight >= 0))]
         if len(odd):
             raise DataError(
-                f"weight has {odd[0].item():g} among its numbers; finite numbers >= 0 are allowed: leave such rows out"
+                f"weight has the value {odd[0].item():g}; finite numbers >= 0 are allowed: remove such rows"
             )
         if isinstance(data, Rows) and not rows.weight.any():
-            raise DataError("every weight is zero; at least one row must count")
+            raise DataError("all sample weights are zero; at least one must be positive")
     if rows.x.is_floating_point() and rows.x.dtype != model.dtype:
         raise DataError(f"x is {rows.x.dtype} and the model {model.dtype}; convert one of them, for instance x.float()")
     if isinstance(likelihood, Categorical):
@@ -330,69 +349,69 @@ def check(
     finally:
         model.train(was_training)
     if draws.f.dtype != model.dtype:
-        where = first_part(model, few.x, lambda value: value.is_floating_point() and value.dtype != model.dtype)
+        where = find_first_part(model, few.x, lambda value: value.is_floating_point() and value.dtype != model.dtype)
         raise DataError(
-            f"the network gives {draws.f.dtype} and its weights are {model.dtype}: {where} returns another type; make "
-            "what it adds or multiplies of the type of its input"
+            f"the output of the network is {draws.f.dtype} and its weights are {model.dtype}: {where} returns another "
+            "type; convert the tensors that it adds or multiplies to the type of its input"
         )
     if finite and few.x.isfinite().all() and not draws.f.isfinite().all():
         raise DivergenceError(
-            f"before the first step the network gives values that are not finite, for rows that are: look at "
-            f"{not_finite(model, few.x)}, at what it computes and at its initial weights"
+            f"before the first step the output of the network is not finite for finite rows; check "
+            f"{find_nonfinite(model, few.x)}: its computation and its initial weights"
         )
 
 
 @torch.no_grad()
-def first_part(model: nn.Module, x: Tensor, wrong: Callable[[Tensor], bool]) -> str:
-    """Name the first part of a model whose output is wrong, by its place in the model and its class.
+def find_first_part(model: nn.Module, x: Tensor, wrong: Callable[[Tensor], bool]) -> str:
+    """Find the first part of a model whose output is wrong; return its name and class.
 
     Parameters
     ----------
     model : Model
         Any family.
     x : Tensor, shape (B, ...)
-        Rows that it is applied to.
+        Rows that the model is applied to.
     wrong : callable
-        Given the output of a part, says whether it is.
+        Output of a part to bool.
     """
-    found: list[str] = []
+    parts: list[str] = []
 
-    def looking(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def look(part: nn.Module, _: Any, output: Any) -> None:
+    def make_hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def check_output(part: nn.Module, _: Any, output: Any) -> None:
             values = output if isinstance(output, tuple) else (output,)
             if any(isinstance(value, Tensor) and wrong(value) for value in values):
-                found.append(f"{name} (a {type(part).__name__})")
+                parts.append(f"{name} (a {type(part).__name__})")
 
-        return look
+        return check_output
 
-    hooks = [part.register_forward_hook(looking(name)) for name, part in model.named_modules() if name]
+    hooks = [part.register_forward_hook(make_hook(name)) for name, part in model.named_modules() if name]
     try:
         model(x, 1, as_generator(0))
     finally:
         for hook in hooks:
             hook.remove()
-    return found[0] if found else "the network's output"
+    return parts[0] if parts else "the network's output"
 
 
 def _refuse_inference_tensors(model: nn.Module, likelihood: nn.Module, rows: Rows) -> None:
-    """Refuse tensors that torch allows in no training, in place of its error in the first step."""
-    given = {"x": rows.x, "y": rows.y, **({} if rows.weight is None else {"weight": rows.weight})}
+    """Raise an error for tensors made in inference mode, which torch would refuse only in the first step."""
+    tensors = {"x": rows.x, "y": rows.y, **({} if rows.weight is None else {"weight": rows.weight})}
     for prefix, module in (("model", model), ("likelihood", likelihood)):
-        given |= {f"{prefix}.{name}": p for name, p in module.state_dict(keep_vars=True).items()}
-    made = [name for name, value in given.items() if isinstance(value, Tensor) and value.is_inference()]
-    if made:
+        tensors |= {f"{prefix}.{name}": p for name, p in module.state_dict(keep_vars=True).items()}
+    names = [name for name, value in tensors.items() if isinstance(value, Tensor) and value.is_inference()]
+    if names:
         raise DataError(
-            f"{made[0]} was made inside torch.inference_mode(), which allows its tensors in no training; make it "
-            "outside, or take torch.no_grad() in place of torch.inference_mode()"
+            f"{names[0]} was made inside torch.inference_mode(), and such tensors cannot be trained; make it outside, "
+            "or use torch.no_grad() instead of torch.inference_mode()"
         )
 
 
-def not_finite(model: nn.Module, x: Tensor) -> str:
-    """Name the first weight of a model that is not finite, or else the first part whose output for some rows is not."""
+def find_nonfinite(model: nn.Module, x: Tensor) -> str:
+    """Find the first weight of a model that is not finite, or else the first part whose output is not finite."""
     for name, p in model.named_parameters():
         if not bool(p.isfinite().all()):
             return f"model/{name}"
-    return first_part(model, x, lambda value: value.is_floating_point() and not bool(value.isfinite().all()))
+    return find_first_part(model, x, lambda value: value.is_floating_point() and not bool(value.isfinite().all()))
 
 
 def history_row(
@@ -402,7 +421,7 @@ def history_row(
     tempered: Collection[str],
     temperature: float,
 ) -> dict[str, float]:
-    """Return a row of a history: where the training is, and the bound with its parts, in nats for the data set.
+    """Return a row of a history: epoch, step and rate, and the bound with its parts, in nats for the data set.
 
     Parameters
     ----------
@@ -413,7 +432,7 @@ def history_row(
     terms : sequence of str
         Names of the divergences.
     tempered : collection of str
-        Those that the temperature multiplies.
+        Names of the divergences that the temperature multiplies.
     temperature : float
         T.
     """
@@ -431,12 +450,12 @@ def structure_parameters(model: Model) -> dict[str, nn.Parameter]:
 
 
 def _optimizer(t: Training) -> torch.optim.Optimizer:
-    """Two groups, weights and structure, empty at first."""
-    # an empty group is refused: each opens with a placeholder that is taken out again
+    """Return an optimiser with two empty groups of parameters: weights and structure."""
+    # torch refuses empty groups, so each starts with a placeholder that is removed again
     groups: list[dict[str, Any]] = [{"params": [nn.Parameter(torch.zeros((), device="cpu"))]} for _ in range(2)]
     optimizer: torch.optim.Optimizer
     if t.optimizer == "adam":
-        # the loss is divided by N, so eps must be far below the usual 1e-8
+        # the loss is divided by N, so gradients are small and eps must be far below the usual 1e-8
         optimizer = torch.optim.Adam(groups, lr=t.learning_rate, eps=1e-10, fused=True)
     else:
         optimizer = torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.momentum, fused=True)
@@ -445,10 +464,11 @@ def _optimizer(t: Training) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _prefixed(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _add_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the entries with a prefix before their names."""
     return {f"{prefix}/{name}": value for name, value in state.items()}
 
 
 def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the entries below a prefix, by the rest of their names."""
+    """Return the entries with a prefix, by the rest of their names."""
     return {name[len(prefix) + 1 :]: value for name, value in state.items() if name.startswith(prefix + "/")}

@@ -1,1 +1,1 @@
-"""Training by stochastic gradients of the evidence bound."""
+"""Variational training: stochastic gradient ascent on the evidence lower bound."""

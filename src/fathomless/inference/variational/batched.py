@@ -1,14 +1,15 @@
-r"""Many trainings at once: networks of one kind, side by side in one tensor per parameter.
+r"""Batched training: many networks of one architecture, stacked in one tensor per parameter.
 
-At the size of most tables a training step costs dispatch, not arithmetic. F networks of the same architecture, each
-with its own data, seed, rates and posterior over structure, share every operation: parameters are stacked into (F, …),
-the evidence bound is evaluated under ``torch.func.vmap``, and one backward pass serves all. Each network follows the
-path on which :func:`fathomless.inference.variational.svi.fit` would take it alone, up to rounding: it has its own order
-of rows, its own moments and counts of steps, and its parts grow and rest when its own posterior says so. (Weights that
-are drawn, and dropout, come from one stream for all, so there the paths differ as two seeds do.)
+At the size of most tables, the cost of a training step is dispatch rather than arithmetic. F networks of the same
+architecture, each with its own data, seed, learning rates and posterior over structure, therefore share every
+operation: parameters are stacked into (F, …), the evidence lower bound is evaluated under ``torch.func.vmap``, and one
+backward pass computes all gradients. Each network follows the path of a separate
+:func:`fathomless.inference.variational.svi.fit`, up to rounding: it has its own order of rows, its own moments and step
+counts, and its parts are created and frozen by its own posterior. (Weight draws and dropout use one random generator
+for all networks, so these paths differ like those of two seeds.)
 
-The network that is evaluated has every part that any of the F has. A part that one of them lacks, or has at rest,
-gets no weight in its bound, and there parameters, moments and counts stay as they are.
+The evaluated network has the union of the parts of all F networks. A part that a network lacks, or has frozen, has no
+weight in its bound, and its parameters, moments and counts do not change.
 """
 
 import contextlib
@@ -46,20 +47,20 @@ from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in, seeded_globals
 from fathomless.system.torch_state import enable_gradients
 
-__all__ = ["BatchedRun", "BatchedRuns", "densities", "fit_batched"]
+__all__ = ["BatchedRun", "BatchedRuns", "fit_batched", "log_densities"]
 
 _CHUNK = 65536  # rows scored at once, over all members
-_KINDS = ("value", "first", "second", "count")  # what is kept of every parameter, (F, …) each
+_KINDS = ("value", "first", "second", "count")  # state of every parameter, (F, …) each: value, moments, step count
 
 
 @dataclass(eq=False)
 class BatchedRun:
-    """One of the trainings, with the attributes of a :class:`~fathomless.inference.runs.run.Run`.
+    """One member of a batched training, with the attributes of a :class:`~fathomless.inference.runs.run.Run`.
 
     Attributes
     ----------
     model, likelihood
-        Trained in place: they hold the result once all members are done, not before.
+        Trained in place; they have the result only after all members are done.
     training : Training
         Options.
     seed : int
@@ -67,13 +68,13 @@ class BatchedRun:
     history : list of dict
         One row per evaluation.
     best : Best
-        Best validation score and the state it was reached in.
+        Best validation score, with the state of the model at that epoch.
     epoch : int
-        Epochs done.
+        Number of epochs done.
     stop : bool
-        Whether it has stopped early.
+        True if it has stopped early.
     error : str
-        If its bound ceased to be finite and it was given up: where. The others went on.
+        Reason for which it was abandoned, if its bound was no longer finite. The other members continue.
     """
 
     model: Model
@@ -87,12 +88,12 @@ class BatchedRun:
     error: str = ""
 
     def result(self) -> Fitted:
-        """Return what the training has come to."""
+        """Return the result of the training so far."""
         done = (self.model, self.likelihood, self.history, self.epoch, self.best.score, self.seed)
         return Fitted(*done, training=self.training, stopped=self.stop, error=self.error)
 
-    def parts(self) -> dict[str, nn.Parameter]:
-        """Return every parameter by the name that it has in the pair that is evaluated."""
+    def named_parameters(self) -> dict[str, nn.Parameter]:
+        """Return all parameters by their names in the evaluated pair of model and likelihood."""
         return {
             **{f"model.{name}": p for name, p in self.model.named_parameters()},
             **{f"likelihood.{name}": p for name, p in self.likelihood.named_parameters()},
@@ -100,18 +101,18 @@ class BatchedRun:
 
 
 class BatchedRuns(ResumableRun):
-    """Trainings side by side, between two epochs.
+    """State of a batched training between two epochs.
 
     Attributes
     ----------
     members : tuple of BatchedRun
-        In the order given.
+        Members, in the order given.
     epoch, step : int
-        Epochs and steps done.
+        Number of epochs and steps done.
     history : list of dict
         Means over the members that were still being trained.
     stop, pause : bool
-        For all at once; see :class:`~fathomless.inference.runs.run.Run`.
+        Requests to stop or pause all members; see :class:`~fathomless.inference.runs.run.Run`.
     """
 
     def __init__(self, members: Sequence[BatchedRun]) -> None:
@@ -132,45 +133,43 @@ class BatchedRuns(ResumableRun):
 
     @property
     def epochs(self) -> int:
-        """How many epochs there will be."""
+        """Number of planned epochs."""
         return self.training.epochs
 
     @property
     def evaluates(self) -> bool:
-        """Return True if the epoch that has just ended gets a row in the history."""
+        """True if the epoch that has just ended gets a row in the history."""
         return self.epoch % self.training.evaluate_every == 0 or self.epoch == self.epochs
 
     def gather(self) -> None:
-        """Set up what is evaluated: every part that any active member has, with a row for each member."""
+        """Build the evaluated network, with the parts of all active members, and the tensors of its parameters."""
         live = [self.members[i] for i in self.active]
         for member in live:
             member.model.train()
         first = live[0].model
         if not isinstance(first, Mergeable):
-            raise missing_capability(
-                first, Mergeable, "a training side by side", "fit its networks one by one (n_restarts=1)"
-            )
+            raise lacks(first, Mergeable, "batched training", "fit its networks one by one (n_restarts=1)")
         self.pair = _Pair(first.merge([member.model for member in live[1:]]), live[0].likelihood).train()
         refuse_buffers(self.pair)
-        parts = [member.parts() for member in live]
+        parameters = [member.named_parameters() for member in live]
         self.of_structure = {f"model.{name}" for name in structure_parameters(self.pair.model)}
         self.active_mask: dict[str, Tensor] = {}  # (F,) 1 where a part is in use
         state = self.state
         for name, filler in self.pair.named_parameters():
-            rows = [of_member.get(name) for of_member in parts]
+            rows = [of_member.get(name) for of_member in parameters]
             refuse_shapes(name, filler, rows)
             if name not in state["value"]:
                 blank = torch.zeros(len(rows), *filler.shape, dtype=filler.dtype, device=filler.device)
                 counts = torch.zeros(len(rows), dtype=torch.float32, device=self.device)
                 for kind in _KINDS:
                     state[kind][name] = counts if kind == "count" else blank.clone()
-            moved = state["count"][name].tolist()
+            steps = state["count"][name].tolist()
             for i, row in enumerate(rows):
-                if not moved[i]:
+                if not steps[i]:  # new, or not updated so far: take the value of the member, or the filler
                     state["value"][name][i] = (filler if row is None else row).detach()
             used = [float(row is not None and row.requires_grad) for row in rows]
             self.active_mask[name] = torch.tensor(used, dtype=torch.float32, device=self.device)
-        # the rest of what a step needs, as tensors
+        # names and per-member options as the step needs them
         self.order_of = list(self.active_mask)
         self.rates = torch.tensor([m.training.learning_rate for m in live], dtype=torch.float64, device=self.device)
         self.temperature = torch.tensor([m.training.temperature for m in live], dtype=torch.float64, device=self.device)
@@ -179,7 +178,7 @@ class BatchedRuns(ResumableRun):
         )
 
     def release(self) -> None:
-        """Let members that have stopped go: write their rows into their models and drop them."""
+        """Write members that have stopped into their models, and remove them from the batch."""
         kept = [k for k, i in enumerate(self.active) if not self.members[i].stop]
         for k, i in enumerate(self.active):
             if self.members[i].stop:
@@ -193,15 +192,16 @@ class BatchedRuns(ResumableRun):
 
     @torch.no_grad()
     def write(self, k: int) -> None:
-        """Copy a row into the member's model and likelihood."""
-        for name, p in self.members[self.active[k]].parts().items():
+        """Copy row k of the stacked parameters into the model and likelihood of its member."""
+        for name, p in self.members[self.active[k]].named_parameters().items():
             p.copy_(self.state["value"][name][k])
 
     @torch.no_grad()
-    def follow(self, whole: bool = False) -> None:
-        """Let every member's model follow its own posterior over structure.
+    def update_structure(self, whole: bool = False) -> None:
+        """Create or retire parts of every member by its own posterior over structure.
 
-        A law of few numbers decides what is created; variables as many as the weights are copied only for the `whole`.
+        Only laws with scalar parameters create parts. Laws with a parameter for each weight are copied into the models
+        only if `whole`.
         """
         changed = False
         laws = [name for name in self.of_structure if self.state["value"][name].ndim == 1]
@@ -219,8 +219,8 @@ class BatchedRuns(ResumableRun):
                 p.fill_(values[f"model.{name}"][k])
             if isinstance(model, Growing):
                 model.grow()
-            changed = changed or get_blueprint(model) != before
-            for name, p in structure_parameters(model).items():  # a law may hold its parameters above a lower bound
+            changed = changed or blueprint_of(model) != before
+            for name, p in structure_parameters(model).items():  # a law may have moved its parameters to a bound
                 if f"model.{name}" in values:
                     self.state["value"][f"model.{name}"][k] = p
         if changed:
@@ -232,7 +232,11 @@ class BatchedRuns(ResumableRun):
             **{f"{kind}/{name}": t for kind, of in self.state.items() for name, t in of.items()},
             **{f"order/{i}": order.get_state() for i, order in enumerate(self.orders)},
             **{f"best/{i}/{name}": t for i, m in enumerate(self.members) for name, t in m.best.state.items()},
-            **{f"done/{i}/{name}": p for i in self._done() for name, p in self.members[i].parts().items()},
+            **{
+                f"done/{i}/{name}": p
+                for i in self._inactive()
+                for name, p in self.members[i].named_parameters().items()
+            },
             "noise": self.noise.get_state(),
         }
 
@@ -253,16 +257,20 @@ class BatchedRuns(ResumableRun):
 
     @torch.no_grad()
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Take over a state that :meth:`tensors` and :meth:`meta` returned."""
-        self.epoch, self.step, self.history = meta["epoch"], meta["step"], list(meta["history"])
-        for i, (member, state_of_member) in enumerate(zip(self.members, meta["members"], strict=True)):
-            rebuild(member.model, state_of_member["layout"])
-            member.history, member.epoch = list(state_of_member["history"]), state_of_member["epoch"]
-            member.stop, member.error = state_of_member["stop"], state_of_member["error"]
-            member.best = Best.from_json(state_of_member["best"], under(f"best/{i}", tensors))
+        """Restore a state that :meth:`tensors` and :meth:`meta` returned."""
+        self.epoch = meta["epoch"]
+        self.step = meta["step"]
+        self.history = list(meta["history"])
+        for i, (member, saved) in enumerate(zip(self.members, meta["members"], strict=True)):
+            rebuild(member.model, saved["layout"])
+            member.history = list(saved["history"])
+            member.epoch = saved["epoch"]
+            member.stop = saved["stop"]
+            member.error = saved["error"]
+            member.best = Best.from_json(saved["best"], under(f"best/{i}", tensors))
             self.orders[i].set_state(tensors[f"order/{i}"].cpu())
             for name, value in under(f"done/{i}", tensors).items():
-                member.parts()[name].copy_(value)
+                member.named_parameters()[name].copy_(value)
         self.noise.set_state(tensors["noise"].cpu())
         self.active = [i for i, member in enumerate(self.members) if not member.stop]
         self.state = {kind: {name: t.to(self.device) for name, t in under(kind, tensors).items()} for kind in _KINDS}
@@ -270,7 +278,8 @@ class BatchedRuns(ResumableRun):
             self.gather()
         self.stop = not self.active
 
-    def _done(self) -> list[int]:
+    def _inactive(self) -> list[int]:
+        """Return the indices of the members that are no longer trained."""
         return [i for i in range(len(self.members)) if i not in self.active]
 
 
@@ -290,52 +299,53 @@ def fit_batched(
     progress: Progress | None = None,
     resume: State | None = None,
 ) -> tuple[Fitted, ...]:
-    """Fit F models and their likelihoods, in place, side by side.
+    """Fit F models and their likelihoods in one batch, in place.
 
     Parameters
     ----------
     models : sequence of Model
-        Of one family and built alike; seeds and starts of the posterior over structure may differ.
+        Models of one family and architecture; seeds and starts of the posterior over structure may differ.
     likelihoods : sequence of Likelihood
-        One for each model, alike.
+        One for each model, of the same class and options.
     train, valid : Rows, or sequence of F Rows
-        Data on the models' device, for all or for each; equally many rows for each.
+        Data on the models' device, shared by all models or one for each; all need the same number of rows.
     training : Training, or sequence of F Trainings
-        Options; they may differ in `learning_rate`, `structure_rate` and `temperature`. Steps are Adam's.
+        Options; they may differ in `learning_rate`, `structure_rate` and `temperature`. The optimiser is Adam.
     seeds : sequence of int
-        Seeds of the order of the rows; 0, 1, … if left out.
+        Seeds of the order of the rows; 0, 1, … by default.
     callbacks : sequence of callables
-        Called with the :class:`BatchedRuns` after every evaluation.
+        Functions called with the :class:`BatchedRuns` after every evaluation.
     progress : Progress
         Display of means over the members.
     resume : (tensors, meta), optional
-        State to go on from.
+        State to resume from.
 
     Returns
     -------
     tuple of F Fitted
-        One for each model, in the order given; one that was given up says so in :attr:`Fitted.error`.
+        Results in the order of the models. Members that were abandoned have the reason in :attr:`Fitted.error`.
 
     Raises
     ------
     DataError
-        For models, rows or options that cannot go side by side.
+        If models, rows or options cannot be trained in one batch.
     DivergenceError
-        When no member's bound is finite any more; one that fails alone is given up.
+        If the bounds of all members are no longer finite. A single member that fails is abandoned.
     PausedError
-        When a callback sets ``runs.pause``.
+        If a callback sets ``runs.pause``.
     """
-    members = _members(models, likelihoods, training, seeds)
-    for given in (train, valid):
-        for rows in [given] if isinstance(given, Rows) else given or ():
+    members = _make_members(models, likelihoods, training, seeds)
+    for data in (train, valid):
+        for rows in [data] if isinstance(data, Rows) else data or ():
             check(models[0], likelihoods[0], rows, finite=False)
-    fitted = PaddedRows.of("training", train, len(members))
-    held = None if valid is None or len(valid) == 0 else PaddedRows.of("validation", valid, len(members))
-    runs, t = BatchedRuns(members), members[0].training
+    training_rows = PaddedRows.of("training", train, len(members))
+    valid_rows = None if valid is None or len(valid) == 0 else PaddedRows.of("validation", valid, len(members))
+    runs = BatchedRuns(members)
+    t = members[0].training
     if resume is not None:
         runs.resume(*resume)
     try:
-        drive(runs, lambda: _advance(runs, fitted, held), callbacks=callbacks, progress=progress)
+        drive(runs, lambda: _advance(runs, training_rows, valid_rows), callbacks=callbacks, progress=progress)
     finally:
         for k in range(len(runs.active)):
             runs.write(k)
@@ -344,10 +354,10 @@ def fit_batched(
             member.model.eval()
             member.likelihood.eval()
     scores = [member.best.score for member in members]
-    if t.calibrate and held is not None and any(p.requires_grad for p in likelihoods[0].parameters()):
+    if t.calibrate and valid_rows is not None and any(p.requires_grad for p in likelihoods[0].parameters()):
         for i, member in enumerate(members):
             if not member.error:
-                scores[i] = calibrate(member.model, member.likelihood, held.one(i), t.draws, member.seed)
+                scores[i] = calibrate(member.model, member.likelihood, valid_rows.member(i), t.draws, member.seed)
     if all(member.error for member in members):
         raise DivergenceError(members[0].error)
     return tuple(replace(member.result(), score=score) for member, score in zip(members, scores, strict=True))
@@ -358,9 +368,10 @@ class _Pair(nn.Module):
 
     def __init__(self, model: Model, likelihood: Likelihood) -> None:
         super().__init__()
-        self.model, self.likelihood = model, likelihood
+        self.model = model
+        self.likelihood = likelihood
         self.terms: tuple[str, ...] = ()  # names of the divergences
-        self.tempered: frozenset[str] = frozenset()  # those that the temperature multiplies
+        self.tempered: frozenset[str] = frozenset()  # names of those that the temperature multiplies
 
     def forward(
         self, x: Tensor, y: Tensor, weight: Tensor | None, size: int | None, temperature: Tensor, draws: int, noise: Any
@@ -369,21 +380,26 @@ class _Pair(nn.Module):
         drawn = self.model.draw(x, draws, noise)
         if size is None:
             return (log_predictive(drawn, self.likelihood, y),)
-        with torch.autocast(x.device.type, enabled=False):  # sums over rows need their digits
-            e = elbo(drawn, self.likelihood, y, size=size, weight=weight, temperature=temperature)
-        self.terms, self.tempered = tuple(e.divergence), drawn.tempered
-        return (e.value, e.log_likelihood, *e.divergence.values())
+        with torch.autocast(x.device.type, enabled=False):  # sums over rows need full precision
+            bound = elbo(drawn, self.likelihood, y, size=size, weight=weight, temperature=temperature)
+        self.terms = tuple(bound.divergence)
+        self.tempered = drawn.tempered
+        return (bound.value, bound.log_likelihood, *bound.divergence.values())
 
 
 def _evaluate(
     runs: BatchedRuns, values: dict[str, Tensor], rows: Rows, size: int | None, draws: int, noise: Any
 ) -> Any:
-    def one(parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None, temperature: Tensor) -> Any:
+    """Evaluate the pair for all active members at once; results as in :meth:`_Pair.forward`, with an axis of F."""
+
+    def evaluate_member(
+        parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None, temperature: Tensor
+    ) -> Any:
         return functional_call(runs.pair, parameters, (x, y, weight, size, temperature, draws, noise))
 
-    weighted = None if rows.weight is None else 0
-    each = vmap(one, in_dims=(0, 0, 0, weighted, 0), randomness="different")
-    return each(
+    weight_dim = None if rows.weight is None else 0
+    evaluate_all = vmap(evaluate_member, in_dims=(0, 0, 0, weight_dim, 0), randomness="different")
+    return evaluate_all(
         {name: values[name] for name in runs.active_mask},
         rows.x,
         rows.y,
@@ -393,7 +409,7 @@ def _evaluate(
 
 
 def _advance(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None) -> None:
-    """Train up to the next epoch that is evaluated, and evaluate it."""
+    """Train until the next evaluation is due, and evaluate."""
     totals: Tensor | None = None
     while totals is None or not runs.evaluates:
         with seeded_globals(fold_in(runs.members[0].seed, "epoch", runs.epoch), runs.device):
@@ -404,8 +420,9 @@ def _advance(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None) -> 
 
 
 def _epoch(runs: BatchedRuns, train: PaddedRows) -> Tensor:
-    """One pass over the data; return the sums of the bounds' parts, (parts, F)."""
-    t, size = runs.training, len(train)
+    """Train for one epoch; return the sums of the parts of the bounds, (parts, F)."""
+    t = runs.training
+    size = len(train)
     steps = math.ceil(size / t.batch_size)
     orders = [torch.randperm(size, generator=runs.orders[i], device="cpu") for i in runs.active] if steps > 1 else []
     index = torch.stack(orders).to(runs.device) if orders else None  # (F, N)
@@ -416,25 +433,28 @@ def _epoch(runs: BatchedRuns, train: PaddedRows) -> Tensor:
         runs.step += 1
         structure_step = runs.step % t.structure_every == 0
         runs.temperature_factor = t.temperature_factor((runs.step - 1) / (steps * t.epochs))
-        parts = _step(runs, batch, train, schedule(t.schedule, runs.step - 1, steps * t.epochs, steps), structure_step)
+        factor = schedule(t.schedule, runs.step - 1, steps * t.epochs, steps)
+        parts = _step(runs, batch, train, factor, structure_step)
         shares.append(parts * ((edges.stop - edges.start) / size))
         if structure_step and runs.of_structure:
-            runs.follow()
+            runs.update_structure()
     return torch.stack(shares).sum(0)
 
 
 def _step(runs: BatchedRuns, batch: Rows, train: PaddedRows, factor: float, structure_step: bool) -> Tensor:
-    """One step of all; return (parts, F): log-likelihood and divergences."""
+    """Take one step of all members; return log-likelihoods and divergences, (parts, F)."""
     t = runs.training
     structure_step = structure_step and runs.epoch >= t.structure_delay
-    moving = [name for name in runs.order_of if structure_step or name not in runs.of_structure]
-    values = {name: value.detach().requires_grad_(name in moving) for name, value in runs.state["value"].items()}
+    trained = [name for name in runs.order_of if structure_step or name not in runs.of_structure]
+    values = {name: value.detach().requires_grad_(name in trained) for name, value in runs.state["value"].items()}
     with torch.autocast(runs.device.type, torch.bfloat16) if t.mixed else contextlib.nullcontext():
         bound, *parts = _evaluate(runs, values, batch, len(train), t.draws, runs.noise)
-    runs.terms, runs.tempered = runs.pair.terms, runs.pair.tempered
+    runs.terms = runs.pair.terms
+    runs.tempered = runs.pair.tempered
+    # members share no parameters, so the gradient of the sum of their losses has the gradient of each in its row
     counts = torch.tensor([train.counts[i] for i in runs.active], dtype=bound.dtype, device=runs.device)
-    each = torch.autograd.grad(-(bound / counts).sum(), [values[name] for name in moving], allow_unused=True)
-    gradients = {name: g for name, g in zip(moving, each, strict=True) if g is not None}
+    all_gradients = torch.autograd.grad(-(bound / counts).sum(), [values[name] for name in trained], allow_unused=True)
+    gradients = {name: g for name, g in zip(trained, all_gradients, strict=True) if g is not None}
     if t.clip_norm is not None:
         _clip(gradients, runs.of_structure, t.clip_norm)
     _adam(runs, gradients, factor)
@@ -445,8 +465,12 @@ def _step(runs: BatchedRuns, batch: Rows, train: PaddedRows, factor: float, stru
 def _adam(
     runs: BatchedRuns, gradients: Mapping[str, Tensor], factor: float, beta1: float = 0.9, beta2: float = 0.999
 ) -> None:
-    """Adam on every row that is in use; the others keep value, moments and count."""
-    names, state = list(gradients), runs.state
+    """Take a step of Adam for every member's parameters in use; those not in use keep value, moments and count.
+
+    It is written out since ``torch.optim.Adam`` has one step count and one rate per tensor, not per row.
+    """
+    names = list(gradients)
+    state = runs.state
     used = torch.stack([runs.active_mask[name] for name in names])  # (P, F)
     count = torch.stack([state["count"][name] for name in names]) + used
     of_structure = torch.tensor([name in runs.of_structure for name in names], device=runs.device)
@@ -457,19 +481,20 @@ def _adam(
     rate = factor * runs.rates * structure_rate * used / (1.0 - beta1**count64)  # (P, F)
     spread = (1.0 - beta2**count64).sqrt()
     for k, name in enumerate(names):
-        g, value, first, second = gradients[name], *(state[kind][name] for kind in _KINDS[:3])
-        over = (-1, *[1] * (g.ndim - 1))
-        moved = used[k].to(g.dtype).view(over)
-        first.lerp_(g, (1.0 - beta1) * moved)
-        second.lerp_(g * g, (1.0 - beta2) * moved)
-        scale = (second.sqrt() / spread[k].to(g.dtype).view(over)).add_(1e-10)
-        value.sub_(first * rate[k].to(g.dtype).view(over) / scale)
+        g = gradients[name]
+        value, first, second = (state[kind][name] for kind in _KINDS[:3])
+        per_member = (-1, *[1] * (g.ndim - 1))  # (F, 1, …)
+        in_use = used[k].to(g.dtype).view(per_member)
+        first.lerp_(g, (1.0 - beta1) * in_use)
+        second.lerp_(g * g, (1.0 - beta2) * in_use)
+        scale = (second.sqrt() / spread[k].to(g.dtype).view(per_member)).add_(1e-10)
+        value.sub_(first * rate[k].to(g.dtype).view(per_member) / scale)
         state["count"][name] = count[k]
 
 
 @torch.no_grad()
 def _clip(gradients: Mapping[str, Tensor], of_structure: set[str], longest: float) -> None:
-    """Shorten each member's gradient of the weights to a length."""
+    """Clip the norm of each member's gradient of the weights, law over structure excluded."""
     weights = [g for name, g in sorted(gradients.items()) if name not in of_structure]
     length = torch.stack([g.double().square().flatten(1).sum(1) if g.ndim > 1 else g.double() ** 2 for g in weights])
     factor = (longest / (length.sum(0).sqrt() + 1e-6)).clamp(max=1.0)  # (F,)
@@ -478,12 +503,12 @@ def _clip(gradients: Mapping[str, Tensor], of_structure: set[str], longest: floa
 
 
 def _record(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None, totals: Tensor) -> None:
-    """Read the sums once, give up members whose bound is not finite, score, add a row to each history."""
+    """Read the sums, abandon members whose bound is not finite, score the others, and add rows to the histories."""
     t = runs.training
     last = int(runs.history[-1]["epoch"]) if runs.history else 0
     parts = (totals / (runs.epoch - last)).T.tolist()
     if runs.of_structure:
-        runs.follow(whole=True)
+        runs.update_structure(whole=True)
     scores = [] if valid is None else _score(runs, valid)
     for k, i in enumerate(runs.active):
         member = runs.members[i]
@@ -491,7 +516,7 @@ def _record(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None, tota
         place = {
             "epoch": runs.epoch,
             "step": runs.step,
-            "learning_rate": member.training.learning_rate * _factor(runs, train),
+            "learning_rate": member.training.learning_rate * _rate_factor(runs, train),
         }
         row = history_row(place, parts[k], runs.terms, runs.tempered, member.training.temperature)
         if not math.isfinite(row["elbo"]):
@@ -501,13 +526,13 @@ def _record(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None, tota
                 f"{member.training.learning_rate}), set optimizer__clip_norm, or scale the data"
             )
             continue
-        runs.write(k)  # structure and best state are read from the model
-        row.update(checks.check_returned("structure", member.model.structure(), Structure).statistics)
+        runs.write(k)  # the statistics of the structure and the best state are read from the model
+        row.update(checks.returned("structure", member.model.structure(), Structure).statistics)
         if scores:
             row["validation_log_likelihood"] = scores[k]
         if scores and t.temperature_factor(runs.epoch / t.epochs) == 1.0:
             member.best.offer(scores[k], runs.epoch, member.model, member.likelihood)
-            member.stop = member.stop or member.best.exhausted(t.patience)
+            member.stop = member.stop or member.best.is_exhausted(t.patience)
         member.history.append(row)
     rows = [runs.members[i].history[-1] for i in runs.active if not runs.members[i].error]
     if rows:
@@ -519,14 +544,15 @@ def _record(runs: BatchedRuns, train: PaddedRows, valid: PaddedRows | None, tota
     runs.stop = runs.stop or not runs.active
 
 
-def _factor(runs: BatchedRuns, train: PaddedRows) -> float:
+def _rate_factor(runs: BatchedRuns, train: PaddedRows) -> float:
+    """Return the factor of the learning rate at the last step."""
     steps = math.ceil(len(train) / runs.training.batch_size)
     return schedule(runs.training.schedule, runs.step - 1, steps * runs.training.epochs, steps)
 
 
 @torch.no_grad()
-def densities(runs: BatchedRuns, rows: Rows) -> Tensor:
-    """Log predictive density of rows (F, N, …) of the active members, each under its own network; (F, N)."""
+def log_densities(runs: BatchedRuns, rows: Rows) -> Tensor:
+    """Return the log predictive density of rows (F, N, …), each under the network of its active member, (F, N)."""
     runs.pair.eval()
     noise = as_generator(fold_in(runs.members[0].seed, "score"))
     (density,) = _evaluate(runs, runs.state["value"], rows, None, max(runs.training.draws, 8), noise)
@@ -536,32 +562,32 @@ def densities(runs: BatchedRuns, rows: Rows) -> Tensor:
 
 @torch.no_grad()
 def _score(runs: BatchedRuns, valid: PaddedRows) -> list[float]:
-    """Mean log predictive density of each active member's validation rows, in nats per row."""
+    """Return the mean log predictive density of each active member's validation rows, in nats per row."""
     total = torch.zeros(len(runs.active), dtype=torch.float64, device=runs.device)
     chunk = max(256, _CHUNK // len(runs.active))
     for start in range(0, len(valid), chunk):
         part = valid.take(runs.active, slice(start, start + chunk))
-        density = densities(runs, part)
+        density = log_densities(runs, part)
         total += (density if part.weight is None else density * part.weight).double().sum(1)
     return [value / valid.counts[i] for value, i in zip(total.tolist(), runs.active, strict=True)]
 
 
-def _members(
+def _make_members(
     models: Sequence[Model],
     likelihoods: Sequence[Likelihood],
     training: Training | Sequence[Training] | None,
     seeds: Sequence[int] | None,
 ) -> list[BatchedRun]:
-    """Pair models with likelihoods, options and seeds, and refuse what cannot go side by side."""
+    """Make the members from models, likelihoods, options and seeds, and check that they can be trained in one batch."""
     count = len(models)
     if ranks().count > 1:
         raise DataError(
-            f"{count} trainings side by side were asked of {ranks().count} processes; they need one process"
+            f"a batched training of {count} networks was requested in {ranks().count} processes; use one process"
         )
     trainings = [training or Training()] * count if training is None or isinstance(training, Training) else training
     seeds = range(count) if seeds is None else seeds
-    for name, given in (("likelihoods", likelihoods), ("trainings", trainings), ("seeds", seeds)):
-        if len(given) != count or not count:
-            raise DataError(f"{count} models and {len(given)} {name} were given; one for each model is needed")
+    for name, values in (("likelihoods", likelihoods), ("trainings", trainings), ("seeds", seeds)):
+        if len(values) != count or not count:
+            raise DataError(f"{count} models and {len(values)} {name} were given; one for each model is needed")
     refuse_unlike(trainings, likelihoods)
-    return [BatchedRun(*one) for one in zip(models, likelihoods, trainings, seeds, strict=True)]
+    return [BatchedRun(*member) for member in zip(models, likelihoods, trainings, seeds, strict=True)]

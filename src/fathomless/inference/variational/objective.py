@@ -1,10 +1,10 @@
-r"""The only evidence bound in the library: in nats, for the whole data set, with named parts.
+r"""Evidence lower bound of all families: in nats, for the whole data set, with named parts.
 
 .. math:: \mathrm{ELBO} = \frac{N}{B} \sum_b \sum_s w_s \log p(y_b \mid f_{sb}) - T \, \mathrm{KL}_\text{weights}
           - \sum_{\text{others}} \mathrm{KL}
 
-Nothing is averaged over weights, layers or batches. T = 1 is the model; T < 1 is a cold posterior. Which terms T
-multiplies is what ``tempered`` of :class:`~fathomless.posterior.model.Draws` says.
+No term is averaged over weights, layers or batches. T = 1 is the model; T < 1 is a cold posterior. The attribute
+``tempered`` of :class:`~fathomless.posterior.model.Draws` names the terms that T multiplies.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ __all__ = ["EvidenceBound", "elbo", "log_predictive"]
 
 
 class EvidenceBound(NamedTuple):
-    """An evidence lower bound and its parts, scalars in nats.
+    """Evidence lower bound and its parts, scalars in nats.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class EvidenceBound(NamedTuple):
     log_likelihood : Tensor
         Expected log-likelihood of the whole data set, estimated from the batch.
     divergence : mapping of str to Tensor
-        Kullback-Leibler terms by name, not tempered.
+        Kullback-Leibler divergences by name, not tempered.
     """
 
     value: Tensor
@@ -60,16 +60,16 @@ def elbo(
     y : Tensor, shape (B, ...)
         Targets of the batch.
     size : float
-        Rows N of the whole data set, or the part of them that this batch stands for.
+        Number of rows N of the whole data set, or of the part of it that this batch represents.
     weight : Tensor, shape (B,), optional
-        How often each row counts.
+        Sample weights.
     temperature : float or scalar Tensor
-        T.
+        Temperature T.
 
     Raises
     ------
     DataError
-        If the likelihood does not give one number for each network and row.
+        If the likelihood does not return one number for each network and row.
     """
     log_p = _of_rows(draws, likelihood, y)
     per_draw = log_p.sum(1) if weight is None else log_p @ weight.to(log_p)  # (S,)
@@ -81,16 +81,16 @@ def elbo(
 
 
 def log_predictive(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
-    """Log density of each row under the mixture: logsumexp_s (log w_s + log p(y_b | f_sb)), shape (B,)."""
+    """Return the log density of each row under the mixture, logsumexp_s (log w_s + log p(y_b | f_sb)), shape (B,)."""
     return torch.logsumexp(draws.log_weight[:, None] + _of_rows(draws, likelihood, y), 0)
 
 
 def _of_rows(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
-    """Return log densities, (S, B)."""
+    """Return the log density of each row under each draw, (S, B), and check its shape."""
     log_p = likelihood.log_prob(draws.f, y)
     if log_p.shape != draws.f.shape[:2]:
         raise DataError(
-            f"log_prob of {type(likelihood).__name__} returned {tuple(log_p.shape)}; allowed is "
+            f"log_prob of {type(likelihood).__name__} returned shape {tuple(log_p.shape)}; allowed is "
             f"{tuple(draws.f.shape[:2])}: one log density for each of S networks and B rows, summed over targets, not "
             "over rows"
         )

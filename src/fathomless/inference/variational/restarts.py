@@ -1,4 +1,4 @@
-"""Several trainings from different starts, side by side: the best of them, or all of them as an ensemble."""
+"""Restarts: several trainings from different seeds in one batch, combined as the best one or as an ensemble."""
 
 import copy
 import math
@@ -22,11 +22,11 @@ from fathomless.system.progress import Progress
 from fathomless.system.rng import fold_in
 from fathomless.system.torch_state import enable_gradients
 
-__all__ = ["restarted"]
+__all__ = ["fit_restarts"]
 
 
-@enable_gradients()
-def restarted(
+@recording()
+def fit_restarts(
     starts: Sequence[tuple[Model, Likelihood]],
     train: Rows,
     valid: Rows | None,
@@ -38,32 +38,32 @@ def restarted(
     progress: Progress | None = None,
     resume: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
 ) -> Fitted:
-    """Train every start on the same rows, each with its own order of them; return one fit.
+    """Train all starts on the same rows, each with its own order of the rows; return one fit.
 
     Parameters
     ----------
     starts : sequence of (Model, Likelihood)
-        Untrained, alike but for their seeds.
+        Untrained models that differ in their seeds only.
     train, valid : Rows
         As in :func:`~fathomless.inference.variational.svi.fit`.
     combine : {"best", "average"}
-        The fit with the best validation score (without validation rows, the best evidence bound); or an
-        :class:`~fathomless.posterior.ensemble.Ensemble` of all, whose noise is calibrated anew.
+        Return the fit with the best validation score (without validation rows, the best evidence lower bound); or an
+        :class:`~fathomless.posterior.ensemble.Ensemble` of all, whose noise is calibrated again.
     training, seed, callbacks, progress, resume
         As in :func:`~fathomless.inference.variational.batched.fit_batched`.
 
     Raises
     ------
     DataError
-        For another `combine`, and whatever :func:`~fathomless.inference.variational.batched.fit_batched` refuses.
+        If `combine` has another value, or as in :func:`~fathomless.inference.variational.batched.fit_batched`.
     DivergenceError
-        If every start failed; those that fail alone are left out.
+        If all starts failed; single ones that fail are left out.
     """
     checks.choice("combine", combine, ("best", "average"))
     if not isinstance(train, Rows):
-        raise DataError(f"n_restarts={len(starts)} was given with data that are read in parts; set it to 1")
-    check_no_shared_parameters([model for model, _ in starts])
-    every = fit_batched(
+        raise DataError(f"n_restarts={len(starts)} was given with data that are read in batches; set it to 1")
+    check_apart([model for model, _ in starts])
+    results = fit_batched(
         [model for model, _ in starts],
         [likelihood for _, likelihood in starts],
         train,
@@ -74,18 +74,19 @@ def restarted(
         progress=progress,
         resume=resume,
     )
-    members = [member for member in every if not member.error]
+    members = [member for member in results if not member.error]
     if combine == "best":
-        return max(members, key=_standing)
-    likelihood, score = _mean(members), None
-    whole = Ensemble([member.model for member in members]).eval()
+        return max(members, key=_comparison_score)
+    likelihood = _average_likelihoods(members)
+    ensemble = Ensemble([member.model for member in members]).eval()
+    score = None
     if valid is not None and len(valid):
-        score = calibrate(whole, likelihood, valid, training.draws, seed, move=training.calibrate)
+        score = calibrate(ensemble, likelihood, valid, training.draws, seed, move=training.calibrate)
     return Fitted(
-        whole,
+        ensemble,
         likelihood,
-        _mean_history(every),
-        max(member.n_iter for member in every),
+        _average_histories(results),
+        max(member.n_iter for member in results),
         score,
         seed,
         training=training,
@@ -93,33 +94,34 @@ def restarted(
     )
 
 
-def _standing(member: Fitted) -> float:
+def _comparison_score(member: Fitted) -> float:
+    """Return the validation score of a fit, or its last evidence lower bound without one."""
     if member.score is not None:
         return member.score
     return member.history[-1]["elbo"] if member.history else -math.inf
 
 
-def _mean_history(every: Sequence[Fitted]) -> list[dict[str, float]]:
-    """Average the members' histories, row by row, over those that were still being trained."""
+def _average_histories(members: Sequence[Fitted]) -> list[dict[str, float]]:
+    """Average the histories of members, row by row, over those that were still being trained."""
     rows: dict[int, list[dict[str, float]]] = {}
-    for member in every:
+    for member in members:
         for row in member.history:
             rows.setdefault(int(row["epoch"]), []).append(row)
     return [
         {
-            **{name: math.fsum(row[name] for row in together) / len(together) for name in together[0]},
+            **{name: math.fsum(row[name] for row in of_epoch) / len(of_epoch) for name in of_epoch[0]},
             "epoch": epoch,
-            "step": int(together[0]["step"]),
+            "step": int(of_epoch[0]["step"]),
         }
-        for epoch, together in sorted(rows.items())
+        for epoch, of_epoch in sorted(rows.items())
     ]
 
 
 @torch.no_grad()
-def _mean(members: Sequence[Fitted]) -> Likelihood:
-    """Average what the members' likelihoods have learned."""
+def _average_likelihoods(members: Sequence[Fitted]) -> Likelihood:
+    """Return a likelihood with the averages of the members' parameters."""
     likelihood = copy.deepcopy(members[0].likelihood)
-    each = [dict(member.likelihood.named_parameters()) for member in members]
+    learned = [dict(member.likelihood.named_parameters()) for member in members]
     for name, p in likelihood.named_parameters():
-        p.copy_(torch.stack([parameters[name] for parameters in each]).mean(0))
+        p.copy_(torch.stack([parameters[name] for parameters in learned]).mean(0))
     return likelihood.eval()

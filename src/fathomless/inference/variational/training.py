@@ -1,4 +1,4 @@
-"""How a training goes: its options, the schedule of its rates, and the rules that fill in what is left open."""
+"""Options of a training, its learning-rate schedules, and the rules for automatic defaults."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ __all__ = [
     "schedule",
 ]
 
-SMALL_BATCH = 256  #: rows that make one step, whatever their order
+SMALL_BATCH = 256  #: batch size for small data; up to this number of rows an epoch is one step, whatever their order
 
 
 @dataclass(frozen=True)
@@ -27,56 +27,59 @@ class Training:
     Attributes
     ----------
     epochs : int
-        Passes over the data.
+        Number of passes over the data.
     batch_size : int
         Largest batch; the rows of an epoch are split into batches of nearly equal size.
     optimizer : {"adam", "sgd"}
         Fused Adam, or stochastic gradients with momentum.
     learning_rate : float
-        Rate of the weights, before the schedule.
+        Learning rate of the weights, before the schedule.
     structure_rate : float
-        Rate of the structure's parameters, relative to the weights'. It decides how fast depth is found, and with
-        too few steps how deep it ends.
+        Learning rate of the structure's parameters, relative to that of the weights. It determines how fast the
+        posterior over depth converges; with too few steps, it affects the final depth.
     structure_optimizer : {"adam", "natural"}
-        The weights' kind of step, or the natural gradient: `structure_rate` times I⁻¹ dE/dη with the Fisher information
-        I, no longer than `structure_radius` in the metric I (which bounds the divergence between old and new). Both
-        follow the schedule.
+        Adam, or the natural gradient: `structure_rate` times I⁻¹ dE/dη with the Fisher information I, no longer than
+        `structure_radius` in the metric I (which bounds the divergence between the old and the new law). Both follow
+        the schedule.
     structure_radius : float
         Trust region of one natural step; 0.1 moves a Poisson rate by at most a tenth of its standard deviation.
     structure_delay : int
-        Epochs during which the posterior over structure stays where it is.
+        Number of epochs without updates of the posterior over structure.
     momentum : float
-        For "sgd".
+        Momentum for "sgd".
     schedule : str or tuple of (int, float)
-        "cosine", "constant" or "one_cycle", or pieces (epochs, rate) one after the other, the last one without end.
+        Learning-rate schedule: "cosine", "constant" or "one_cycle", or consecutive pieces (epochs, factor), of which
+        the last one has no end.
     clip_norm : float, optional
-        Longest gradient allowed, in the units of the bound divided by N. Each of several networks that are trained side
-        by side is clipped by its own gradient.
+        Largest norm of the gradient, in units of the bound divided by N. Networks that are trained jointly are clipped
+        separately.
     temperature : float
-        T multiplies the divergence of the weights. T = 1 is the model.
+        Factor T of the divergence of the weights. T = 1 is the model.
     warm_up : float
-        Share of the epochs over which the temperature rises from 0. States of these epochs are not kept as the best
-        ones, except by a structure search (:mod:`~fathomless.inference.out_of_fold.search`), which evaluates every
-        state on held-out rows alike.
+        Share of the epochs over which the temperature rises from 0. The best state is not chosen from these epochs,
+        except by a structure search (:mod:`~fathomless.inference.out_of_fold.search`), which scores the states of all
+        epochs in the same way.
     draws : int
-        Weight draws per step, for families that draw.
+        Number of weight draws per step, for families that draw weights.
     precondition : bool, optional
-        Divide gradients by the probability that their parameter is used. Default: for "sgd" alone, since adaptive
-        optimisers do so by themselves.
+        Divide gradients by the probability that their parameter is used. By default only for "sgd", since adaptive
+        optimisers are invariant to the scale of gradients.
     structure_every : int
-        The posterior over structure moves, and the model may grow, every so many steps; Adam's rate for it is
-        multiplied by this number. Looking more rarely costs less and changes the path little.
+        Number of steps between updates of the posterior over structure, after which the model may grow. Adam's rate
+        for the posterior is multiplied by this number. A larger number costs less and changes the path little.
     max_growth : int, optional
-        Once this many parts (a layer and its head are two) were created in an epoch, no more are.
+        Largest number of parts created in an epoch (a layer and its head are two).
     evaluate_every : int
-        Epochs between rows of the history and scores of the validation rows.
+        Number of epochs between evaluations: rows of the history, with a score of the validation rows.
     patience : int, optional
-        Stop after this many scores in a row without a better one. None: never.
+        Early stopping: number of consecutive scores without a better one after which the training ends. None disables
+        it.
     calibrate : bool
-        At the end, fit the likelihood's own parameters (the scale of the noise, say) to the validation rows, with the
-        network as it is: a network that fits its training rows too well takes the noise for too small.
+        If True, fit the parameters of the likelihood (such as the scale of the noise) to the validation rows at the
+        end, with the network fixed. A network that overfits its training rows underestimates the noise.
     mixed : bool
-        Run the network in bfloat16 where that is safe (``torch.autocast``), weights stay as they are.
+        If True, evaluate the network in bfloat16 where that is safe (``torch.autocast``); the type of the weights does
+        not change.
     """
 
     epochs: int = 200
@@ -117,7 +120,7 @@ class Training:
         schedule(self.schedule, 0, 1, 1)  # refuse an unknown name now
 
     def temperature_factor(self, done: float) -> float:
-        """Return the factor of the temperature where a share of the training is done: it rises from 0 to 1.
+        """Return the factor of the temperature after a share of the training: it rises from 0 to 1.
 
         Examples
         --------
@@ -134,11 +137,11 @@ def schedule(plan: str | tuple[tuple[int, float], ...], step: int, total: int, s
     ----------
     plan : str or tuple of (int, float)
         "constant"; "cosine": from 1 down to 0; "one_cycle": up over the first 30 % and down again; or pieces
-        (epochs, factor), the last one without end.
+        (epochs, factor), of which the last one has no end.
     step, total : int
-        This step, and how many there will be.
+        Present step, and total number of steps.
     steps_per_epoch : int
-        For pieces.
+        Number of steps per epoch, used for pieces.
 
     Examples
     --------
@@ -162,11 +165,9 @@ def schedule(plan: str | tuple[tuple[int, float], ...], step: int, total: int, s
             return 0.5 * (1.0 + math.cos(math.pi * done))
         case "one_cycle":
             warm = 0.3
-            return (
-                0.04 + 0.96 * done / warm
-                if done < warm
-                else 0.5 * (1.0 + math.cos(math.pi * (done - warm) / (1 - warm)))
-            )
+            if done < warm:
+                return 0.04 + 0.96 * done / warm
+            return 0.5 * (1.0 + math.cos(math.pi * (done - warm) / (1 - warm)))
     raise DataError(
         f"schedule={plan!r} was given; allowed are 'constant', 'cosine', 'one_cycle', or pieces such as "
         "((5, 0.1), (195, 1.0))"
@@ -174,29 +175,29 @@ def schedule(plan: str | tuple[tuple[int, float], ...], step: int, total: int, s
 
 
 def automatic_batch_size(count: float) -> int:
-    """Rows per step: 256, and more for large data, where the cost of a step is in the arithmetic."""
+    """Return the default batch size: 256, or 512 for large data, where arithmetic dominates the cost of a step."""
     return SMALL_BATCH if count < 10_000 else 512
 
 
 def automatic_epochs(steps_per_epoch: int, steps: int = 4000) -> int:
-    """Epochs that make about so many steps, within 20 and 1,000."""
+    """Return the number of epochs with about the given number of steps, between 20 and 1,000."""
     return max(20, min(1000, round(steps / steps_per_epoch)))
 
 
 def automatic_structure_rate(steps: int) -> float:
-    """Rate of the structure's parameters: 0.3 in 4,000 steps, and more in fewer, so that they can go as far."""
+    """Return the default structure rate: 0.3, and more for fewer than 4,000 steps, so that the law can move as far."""
     return min(3.0, 0.3 * max(1.0, 4000 / steps))
 
 
 def adam_travel(history: Sequence[Mapping[str, float]], learning_rate: float) -> float:
-    """Return how far Adam could have moved a parameter, by the history of a training: about one rate per step.
+    """Return the distance that Adam could have moved a parameter in a training: about one learning rate per step.
 
     Parameters
     ----------
     history : sequence of mappings
-        Rows with "step" and "learning_rate".
+        Rows of the history, with "step" and "learning_rate".
     learning_rate : float
-        At the start.
+        Learning rate at the start.
     """
     rates = [learning_rate, *(row["learning_rate"] for row in history)]
     steps = [0.0, *(row["step"] for row in history)]

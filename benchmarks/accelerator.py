@@ -118,7 +118,7 @@ class Asked:
             try:
                 self.estimator().fit(self.X, self.y)
             except DataError as error:
-                assert "chains run on the processor" in str(error), error  # noqa: PT017
+                assert "chains run on the CPU" in str(error), error  # noqa: PT017
             else:
                 raise AssertionError("chains took a device that they do not run on")
             self.device = "auto"
@@ -195,7 +195,7 @@ class Asked:
     def derivatives(self) -> None:
         """torch.func gives the derivatives in the inputs that automatic differentiation gives."""
         model = self.fitted.model_
-        rows = self.fitted._predictors(self.fitted.schema_, self.X)[:2]
+        rows = self.fitted._encode(self.fitted.schema_, self.X)[:2]
         x = torch.as_tensor(rows, dtype=model.dtype).to(model.device).requires_grad_()
 
         def total(x: torch.Tensor) -> torch.Tensor:

@@ -99,7 +99,7 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
     own = kind(random_state=split, **OPTIONS)
     prepared = replace(own._prepare(X, y, None), dtype=torch.float32)
     table = temperature._cast(prepared.train, torch.float32)
-    x, z = own._predictors(prepared.schema, X_test), torch.as_tensor(prepared.target.encode(y_test))
+    x, z = own._encode(prepared.schema, X_test), torch.as_tensor(prepared.target.encode(y_test))
     test = Rows(torch.as_tensor(x, dtype=torch.float32), z.float() if z.is_floating_point() else z)
     noise, seed, unit = own._noise(), prepared.seed, prepared.target.log_unit
     whole = own._trained(prepared, table, table, TEMPERATURES)

@@ -1,4 +1,4 @@
-"""Alter the saved models of every family, a leaf at a time: each is refused by a named error, or predicts numbers.
+"""Alter each value of saved models of every family: loading raises a documented error, or the model predicts numbers.
 
 python tests/altered.py --models 4000 --headers 400 --runs 400
 
@@ -99,7 +99,7 @@ Fit = tuple[Any, Any]
 
 
 def fits() -> dict[str, Callable[[], Fit]]:
-    """Return, by name, what fits a tiny model: each case of the battery, and modes that it leaves out."""
+    """Return functions that fit a tiny model, by name: each case of the battery, and modes that it does not cover."""
 
     def of(case: Any) -> Callable[[], Fit]:
         return lambda: (case.estimator().fit(*case.table()), case.table()[0][:7])
@@ -149,7 +149,7 @@ def fits() -> dict[str, Callable[[], Fit]]:
 
 
 def saved(home: Path, only: str = "") -> dict[str, tuple[Path, Any]]:
-    """Fit and save every model; return its folder and the rows that it predicts, by name."""
+    """Fit and save every model; return its folder and rows for predictions, by name."""
     found = {}
     for name, fit in fits().items():
         if only in name:
@@ -164,7 +164,7 @@ Place = tuple[Any, ...]
 
 
 def places(value: Any, above: Place = ()) -> Iterator[Place]:
-    """List the places of a JSON value; of a long list the first, the second and the last entry."""
+    """List the positions in a JSON value; of a long list only the first, the second and the last entry."""
     yield above
     if isinstance(value, dict):
         for key in value:
@@ -175,14 +175,14 @@ def places(value: Any, above: Place = ()) -> Iterator[Place]:
 
 
 def at(value: Any, place: Place) -> Any:
-    """Return what is at a place."""
+    """Return the value at a position."""
     for key in place:
         value = value[key]
     return value
 
 
 def altered(meta: Any, place: Place, random: Random) -> tuple[Any, str]:
-    """Alter one place of a copy; return it, and what was done."""
+    """Alter a copy at one position; return it with a description of the change."""
     meta = json.loads(json.dumps(meta))
     if not place:
         return damaged_json(meta, random), "somewhere"
@@ -207,7 +207,7 @@ def altered(meta: Any, place: Place, random: Random) -> tuple[Any, str]:
 
 
 def write_altered(base: Path, folder: Path, manifest: Any) -> None:
-    """Write a folder with an altered manifest, signed, and the tensors of another."""
+    """Write a folder with an altered manifest, a valid checksum, and the original tensors."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for path in base.glob("tensors-*"):
@@ -217,7 +217,7 @@ def write_altered(base: Path, folder: Path, manifest: Any) -> None:
 
 
 def write_header(base: Path, folder: Path, random: Random) -> None:
-    """Write a folder with an altered header, or altered numbers, of its tensors."""
+    """Write a folder with an altered header or altered numbers in its tensors."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     manifest = json.loads((base / "manifest.json").read_text())
@@ -236,12 +236,12 @@ def write_header(base: Path, folder: Path, random: Random) -> None:
 
 @cache
 def attributes(base: Path) -> frozenset[str]:
-    """Return the attributes of a model that was not altered."""
+    """Return the attributes of the original model."""
     return frozenset(vars(fathomless.load(base)))
 
 
 def used(base: Path, folder: Path, X: Any, again: Path) -> str:
-    """Load a model, predict and save it; return "predicts", a named error, or what is wrong."""
+    """Load a model, predict and save it; return "predicts", the name of an error, or a description of the failure."""
     try:
         estimator = fathomless.load(folder)
         if strange := set(vars(estimator)) - attributes(base):
@@ -260,7 +260,7 @@ def used(base: Path, folder: Path, X: Any, again: Path) -> str:
 
 
 def apart(work: Callable[[], str], scratch: Path, seconds: int = SECONDS, memory: int = MEMORY) -> tuple[str, float]:
-    """Return what a function says in a forked child of little memory and time, or how the child died; and seconds."""
+    """Call a function in a child process with limits of memory and time; return its result or exit, and the seconds."""
     sys.stdout.flush()
     begun = time.perf_counter()
     trace, reader, writer = scratch / "trace", *os.pipe()
@@ -296,12 +296,12 @@ def apart(work: Callable[[], str], scratch: Path, seconds: int = SECONDS, memory
 
 
 def kind_of(said: str) -> str:
-    """Return the name of an answer."""
+    """Return the category of an outcome."""
     return said.partition(":")[0]
 
 
 def models(home: Path, count: int, seed: int, only: str = "", headers: bool = False) -> dict[str, Any]:
-    """Alter so many manifests, or tensors, of every model in turn; return how each was answered."""
+    """Alter a number of manifests or tensors, of all models in turn; return the outcome of each."""
     bases = saved(home, only)
     table: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in bases}
     faults, slowest = list[str](), 0.0
@@ -339,7 +339,7 @@ def models(home: Path, count: int, seed: int, only: str = "", headers: bool = Fa
 
 
 def runs(home: Path, count: int, seed: int) -> dict[str, Any]:
-    """Alter the JSON files of run folders beside the manifest of the model, and use the folder."""
+    """Alter the JSON files of run folders other than the manifest of the model, and use the folder."""
     bases, counted, faults = prepare(home), collections.Counter[str](), list[str]()
     data, folder = home / "data.csv", home / "case"
     for number in range(count):
@@ -378,7 +378,7 @@ def runs(home: Path, count: int, seed: int) -> dict[str, Any]:
 
 
 def tell(kind: str, result: Mapping[str, Any]) -> None:
-    """Print how many cases each model had, and how they were answered."""
+    """Print the number of cases of each model, and their outcomes."""
     print(f"{kind}: {result['cases']} cases, {result['wrong']} wrong, slowest {result.get('slowest', 0.0):.1f} s")
     for name, answers in result["table"].items():
         print(f"  {name:32s}" + "  ".join(f"{answer} {n}" for answer, n in sorted(answers.items())))

@@ -1,4 +1,4 @@
-"""The command line, called in this process as a shell would call it."""
+"""Calls of the command line in the current process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Said:
-    """What a command said, and how it ended."""
+    """Output and exit code of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""Fixtures that many tests share."""
+"""Common fixtures."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def data_folder(request: pytest.FixtureRequest) -> Path:
-    """The folder of public data sets; tests that need it are skipped where it is not given."""
+    """Return the folder of public data sets; skip the test if it is not available."""
     given = request.config.getoption("--data")
     if not given:
         pytest.skip("needs the public data sets: give their folder as --data or in FATHOMLESS_DATA")
@@ -35,19 +35,19 @@ def data_folder(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """Small problems run fastest on one thread, and the tests run in several processes."""
+    """Use a single thread, which is fastest for small problems and for tests in several processes."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def generator() -> torch.Generator:
-    """A generator with a fixed seed."""
+    """Return a generator with a fixed seed."""
     return torch.Generator().manual_seed(0)
 
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command line: words to what it said and how it ended."""
+    """Return a function that calls the command line with arguments, and returns its output and exit code."""
     from fathomless.app.cli import main
 
     def run(*words: Any) -> Said:

@@ -1,4 +1,4 @@
-"""Give the command line damaged model folders, tables and options: it ends with exit code 0 or 2, and without a trace.
+"""Fuzz the command line with damaged model folders, tables and options: it must exit with 0 or 2, without a traceback.
 
 python tests/fuzz.py --models 10000 --tables 10000 --options 1000
 
@@ -66,7 +66,7 @@ READ_AS = re.compile(r"read as numbers with")
 
 
 def outcome(words: list[str]) -> tuple[int, str]:
-    """Run one command in this process; return its exit code and what it wrote to standard error."""
+    """Run a command in this process; return its exit code and standard error."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} s")
@@ -85,7 +85,7 @@ def outcome(words: list[str]) -> tuple[int, str]:
 
 
 def wrong(code: int, said: str) -> bool:
-    """Whether a case did not end as it must: 0, or 2 with one line of error."""
+    """Return True if a case did not end with 0, or with 2 and one line of error."""
     errors = [line for line in said.splitlines() if not line.startswith("note: ")]
     return code not in (0, 2) or "Traceback" in said or (code == 2) != (len(errors) == 1)
 
@@ -116,7 +116,7 @@ def damaged_bytes(data: bytes, random: Random) -> bytes:
 
 
 def damaged_json(value: Any, random: Random) -> Any:
-    """Change one place of a JSON value."""
+    """Change a JSON value at one position."""
     if isinstance(value, dict) and value and random.random() < 0.95:
         key = random.choice(sorted(value))
         match random.randrange(20):
@@ -141,7 +141,7 @@ def damaged_json(value: Any, random: Random) -> Any:
 
 
 def signed(manifest: dict[str, Any]) -> bytes:
-    """Write a manifest with the checksum that belongs to it, as a careful vandal would."""
+    """Write a manifest with a valid checksum."""
     rest = {key: value for key, value in manifest.items() if key != "checksum"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     whole = {**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}
@@ -163,7 +163,7 @@ def damaged_header(data: bytes, random: Random) -> bytes:
 
 
 def damage_model(folder: Path, random: Random) -> None:
-    """Damage something in a run folder."""
+    """Damage a random part of a run folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".html")
     manifests = [path for path in files if path.name == "manifest.json"]
     path = random.choice(files)
@@ -234,7 +234,7 @@ def damaged_table(text: str, random: Random) -> bytes:
 
 
 def messy_lines(lines: list[list[str]], random: Random) -> list[list[str]]:
-    """Write a table as people do: with units, a footer, a total, a sentinel, decimal commas, or commas at the end."""
+    """Write a table in a messy format: with units, a footer, a sentinel, a total, decimal or trailing commas."""
     width = len(lines[0])
     match random.randrange(6):
         case 0:
@@ -265,7 +265,7 @@ def damaged_parquet(data: bytes, random: Random) -> bytes:
 
 
 def damaged_options(random: Random) -> list[str]:
-    """Return some options with values good and bad."""
+    """Return random options with valid and invalid values."""
     words = []
     for _ in range(random.choice([1, 1, 2, 3])):
         declared = options_of(UnboundedDepthRegressor)
@@ -283,7 +283,7 @@ def damaged_options(random: Random) -> list[str]:
 
 @dataclass(frozen=True)
 class Mess:
-    """A table of numbers and dates with its target, as text and as the numbers that this means."""
+    """Table of numbers and dates with its target, as text and as the corresponding numbers."""
 
     cells: list[list[str]]
     values: list[list[float]]
@@ -291,12 +291,12 @@ class Mess:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """Names of the columns."""
         return [f"c{i}" for i in range(len(self.cells[0]) - 1)] + ["y"]
 
 
 def clean_mess(random: Random, mark: str) -> Mess:
-    """Draw a table whose columns have 0 to 4 decimals, one of them at least in each row."""
+    """Draw a table with columns of 0 to 4 decimals, and at least one decimal in each row."""
     digits = [random.choice([0, 1, 2, 3, 3, 4]) for _ in range(random.randrange(1, 5))]
     digits.append(random.choice([1, 2, 4]))
     size = [random.choice([1, 10, 500, 10**5]) for _ in digits]
@@ -307,7 +307,7 @@ def clean_mess(random: Random, mark: str) -> Mess:
 
 
 def write_mess(path: Path, names: list[str], cells: list[list[str]], random: Random, mark: str) -> None:
-    """Write cells as CSV with some delimiter, as JSON lines of text, or as a sheet of text."""
+    """Write cells as CSV with a random delimiter, as JSON lines of text, or as a sheet of text."""
     form = random.choice(["csv", "csv", "csv", "jsonl", "xlsx"])
     if form == "jsonl":
         rows = [{k: v for k, v in zip(names, row, strict=True) if v or random.random() < 0.5} for row in cells]
@@ -326,7 +326,7 @@ def write_mess(path: Path, names: list[str], cells: list[list[str]], random: Ran
 
 
 def mess_fault(home: Path, random: Random) -> str | None:
-    """Read one messy table as ``fit`` does and another as ``predict`` does; return what is wrong in silence."""
+    """Read a messy table as ``fit`` does and another as ``predict`` does; return silent errors."""
     mess = clean_mess(random, random.choice([".", ","]))
     cells, odd, width = [list(row) for row in mess.cells], None, len(mess.names)
     if random.random() < 0.4:
@@ -367,12 +367,12 @@ def mess_fault(home: Path, random: Random) -> str | None:
 
 
 def ambiguous(mess: Mess) -> bool:
-    """Whether a table can be read with both decimal marks: all cells have three decimals or none."""
+    """Return True if a table is valid with both decimal marks: all cells have three decimals or none."""
     return all(re.fullmatch(r"-?\d+|-?[1-9]\d{0,2}[.,]\d{3}", cell) for row in mess.cells for cell in row)
 
 
 def mess_fault_at_prediction(home: Path, mess: Mess, notation: Mapping[str, str], random: Random) -> str | None:
-    """Read another table of the same columns in the same or the other notation: it is read rightly, or refused."""
+    """Read another table of the same columns in the same or another notation: values are correct, or an error."""
     mark = random.choice([".", ","])
     swap = str.maketrans({mess.mark: mark})
     rows = random.sample(range(len(mess.cells)), random.choice([1, 2, 10]))
@@ -396,7 +396,7 @@ def mess_fault_at_prediction(home: Path, mess: Mess, notation: Mapping[str, str]
 
 
 def messes(count: int, seed: int, home: Path) -> dict[str, Any]:
-    """Read so many messy tables; return how many were refused, and the first that were wrong in silence."""
+    """Read a number of messy tables; return the number of refused ones, and the first silent errors."""
     refused, faults, reasons = 0, list[str](), collections.Counter[str]()
     for number in range(count):
         try:
@@ -416,7 +416,7 @@ def messes(count: int, seed: int, home: Path) -> dict[str, Any]:
 
 
 def sample(rows: int, seed: int) -> str:
-    """Return a small CSV table with numbers, a category, a date, a boolean, gaps and two targets."""
+    """Return a small CSV table with numbers, a category, a date, a boolean, missing values and two targets."""
     rng = np.random.default_rng(seed)
     lines = ["a,b,kind,day,flag,height,side"]
     for i in range(rows):
@@ -428,7 +428,7 @@ def sample(rows: int, seed: int) -> str:
 
 
 def prepare(home: Path) -> dict[str, Path]:
-    """Fit a classifier and a regressor that the campaigns damage."""
+    """Fit a classifier and a regressor for the campaigns."""
     (home / "data.csv").write_text(sample(90, 0))
     runs = {}
     for name, words in (("side", ["--weights", "map"]), ("height", ["--weights", "meanfield", "--weight-draws", "2"])):
@@ -471,7 +471,7 @@ def table_case(home: Path, runs: dict[str, Path], random: Random) -> list[str]:
 
 
 def option_case(home: Path, runs: dict[str, Path], random: Random) -> list[str]:
-    """Return a fit with odd options."""
+    """Return a fit with random options."""
     shutil.rmtree(home / "fit", ignore_errors=True)
     target = random.choice(["side", "height"])
     words = ["fit", str(home / "data.csv"), "--target", target, "--out", str(home / "fit")]
@@ -485,7 +485,7 @@ CAMPAIGNS: dict[str, Case] = {"models": model_case, "tables": table_case, "optio
 def campaign(
     name: str, count: int, seed: int, home: Path, runs: dict[str, Path], keep: Path | None = None
 ) -> dict[str, Any]:
-    """Run so many cases of one kind in a folder that was prepared; return how they ended, and the first wrong ones."""
+    """Run a number of cases of one kind in a prepared folder; return their outcomes, and the first failures."""
     codes: collections.Counter[int] = collections.Counter()
     faults: list[str] = []
     reasons: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Give the readers files that were made to break them: each is refused by a named error, or read to the right values.
+"""Malicious files for the readers: each raises a documented error, or is read correctly.
 
 python tests/hostile_files.py
 
@@ -39,7 +39,7 @@ ZEROS = b"\0" * (1 << 20)
 
 @dataclass(frozen=True)
 class Hostile:
-    """A file, and what it holds.
+    """File with its expected content.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ def raw(name: str, content: bytes, truth: Mapping[str, list[Any]] | None = None)
 
 
 def texts() -> Iterator[Hostile]:
-    """CSV."""
+    """CSV files."""
     for columns in (5_000, WIDE):
         names, rows = [f"c{i}" for i in range(columns)], [[i % 7 + 0.5 * k for i in range(columns)] for k in range(3)]
         lines = [",".join(names), *(",".join(map(str, row)) for row in rows)]
@@ -119,7 +119,7 @@ def texts() -> Iterator[Hostile]:
 
 
 def jsons() -> Iterator[Hostile]:
-    """Lines and lists of JSON."""
+    """JSON lines and lists."""
     for columns in (5_000, WIDE):
         row = {f"c{i}": 0.5 * i for i in range(columns)}
         truth = {f"c{columns - 1}": [0.5 * (columns - 1)] * 3}
@@ -156,7 +156,7 @@ def jsons() -> Iterator[Hostile]:
 
 
 def bomb(kind: str, head: bytes, filler: bytes, size: int = BOMB) -> Callable[[Path], None]:
-    """Return what writes a small file that unpacks to a large one: a head, and so many bytes of a filler."""
+    """Return a function that writes a small file which unpacks to a large one: a header and filler bytes."""
     opened: Any = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}.get(kind)
     block = filler * max(1, (1 << 20) // len(filler))
 
@@ -203,12 +203,12 @@ def packed() -> Iterator[Hostile]:
 
 
 def table(columns: Mapping[str, Any], **options: Any) -> Callable[[Path], object]:
-    """Return what writes a table as Parquet."""
+    """Return a function that writes a table as Parquet."""
     return lambda path: parquet.write_table(pa.table(dict(columns)), path, **options)
 
 
 def in_pieces(rows: int, value: str) -> Callable[[Path], None]:
-    """Return what writes one text so many times, as a dictionary, which takes few bytes."""
+    """Return a function that writes a repeated text as a dictionary, which takes few bytes."""
 
     def write(path: Path) -> None:
         block = 1 << 20
@@ -222,7 +222,7 @@ def in_pieces(rows: int, value: str) -> Callable[[Path], None]:
 
 
 def typed() -> Iterator[Hostile]:
-    """Parquet and Feather."""
+    """Parquet and Feather files."""
     for columns in (5_000, WIDE):
         wide = {f"c{i}": np.arange(3) * 0.5 + i for i in range(columns)}
         truth = {f"c{columns - 1}": [columns - 1 + 0.5 * k for k in range(3)]}
@@ -306,7 +306,7 @@ def empty() -> dict[str, bytes]:
 
 
 def book(rows: str, head: str = "", fill: str = "", times: int = 0, **parts: str) -> Callable[[Path], None]:
-    """Return what writes a workbook whose sheet holds these rows, and a filler so many times."""
+    """Return a function that writes a workbook with a sheet of these rows and repeated filler."""
 
     def write(path: Path) -> None:
         before, after = (head + SHEET).split("{}")
@@ -332,7 +332,7 @@ def row(*cells: Any) -> str:
 
 
 def sheets() -> Iterator[Hostile]:
-    """Workbooks."""
+    """Workbook files."""
     start = row("a", "b") + row(1, 2)
     laughs = (
         "<!DOCTYPE x ["
@@ -379,7 +379,7 @@ PARTS: dict[str, Callable[[], Iterator[Hostile]]] = {
 
 
 def answer(path: Path, hostile: Hostile) -> str:
-    """Read a file at once and piece by piece; return "read", a named error, or what is wrong."""
+    """Read a file at once and in chunks; return "read", the name of an error, or a description of the failure."""
     try:
         found = files.read(path)
         pieces = sum(len(piece) for piece in files.batches(path, {}))
@@ -398,7 +398,7 @@ def answer(path: Path, hostile: Hostile) -> str:
 
 
 def campaign(home: Path, parts: Iterable[str], memory: int = 3 << 29) -> dict[str, Any]:
-    """Read every file of some parts; return how they were answered."""
+    """Read all files of some parts; return their outcomes."""
     counted, faults = collections.Counter[str](), list[str]()
     for hostile in (one for part in parts for one in PARTS[part]()):
         path = home / "hostile"

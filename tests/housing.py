@@ -1,4 +1,4 @@
-"""A table of houses with a column of every kind, and the command line called on it."""
+"""Table of houses with a column of every type, and calls of the command line on it."""
 
 import io
 import re
@@ -23,7 +23,7 @@ SCORES = ["log_likelihood", "rmse", "mae", "r2", "crps", "coverage_50", "coverag
 
 
 def houses(rows: int = N, seed: int = 0, **changes: Any) -> pa.Table:
-    """A table with a column of every kind."""
+    """Return a table with a column of every type."""
     rng = np.random.default_rng(seed)
     size, colour = rng.normal(size=rows), rng.choice(COLOURS, rows)
     price = np.sin(2 * size) + (colour == "red") + 0.1 * rng.normal(size=rows)
@@ -53,7 +53,7 @@ TARGETS = ("price", "rent", "grade", "level", "sold")
 
 
 def fit(call: Call, target: str = "price", *words: str, data: str = "houses.csv", out: str = "run") -> Said:
-    """Fit one target with the columns that are none, quickly."""
+    """Fit a target quickly, with all columns that are not targets."""
     others = [name for name in TARGETS if name not in (target, *words)]
     drops = [word for name in others for word in ("--drop", name)]
     said = call("fit", data, "--target", target, "--key", "id", *drops, "--out", out, *QUICK, *words)
@@ -65,7 +65,7 @@ FITTED: dict[str, dict[Path, bytes]] = {}  # the runs of the small table, each f
 
 
 def fitted(call: Call, target: str = "price") -> None:
-    """Put the run of a target there, with the same bytes that its fit would write."""
+    """Write the run of a target to a folder, bit-identical to that of its fit."""
     if target not in FITTED:
         fit(call, target)
         FITTED[target] = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
@@ -85,7 +85,7 @@ def column(table: pa.Table, name: str) -> npt.NDArray[Any]:
 
 
 def refused(said: Said, message: str) -> None:
-    """Check that a user's error is told in one line; notes may stand before it."""
+    """Check that an error of the user is reported in one line, possibly after notes."""
     assert (said.code, said.out) == (2, ""), said
     *notes, line = said.err.splitlines()
     assert all(note.startswith("note: ") for note in notes)

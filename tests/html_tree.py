@@ -1,11 +1,11 @@
-"""HTML as a list of elements, for tests of pages."""
+"""HTML parsed to a list of elements, for tests of pages."""
 
 import re
 from html.parser import HTMLParser
 
 
 class Tree(HTMLParser):
-    """Elements with their attributes, texts and ancestors; refuses tags that are not closed in order."""
+    """Parser to elements with their attributes, texts and ancestors; tags must be closed in order."""
 
     VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
 

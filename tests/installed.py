@@ -1,10 +1,10 @@
-"""Packages of others, as far as the import system is concerned: a folder on the path with what pip writes there."""
+"""Simulated installed packages: a folder on the path with the metadata that pip writes."""
 
 from pathlib import Path
 
 
 def installed(folder: Path, name: str = "toy", **entries: str) -> Path:
-    """Write into `folder`, and return it, what says that a package brings families by these entry points."""
+    """Write the metadata of a package with these entry points for families to `folder`, and return it."""
     info = folder / f"{name}-0.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.0\n", encoding="utf-8")

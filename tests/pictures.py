@@ -1,4 +1,4 @@
-"""One call of each function of pictures on plain data, and on data that are hard to draw."""
+"""Calls of all plotting functions, on simple data and on difficult data."""
 
 import functools
 
@@ -184,6 +184,6 @@ ALL = PLAIN | HARD
 
 @functools.cache
 def drawn(name: str):
-    """Draw a case once; return its axes and its SVG."""
+    """Draw a case; return its axes and its SVG."""
     ax = ALL[name](fresh())
     return ax, plots.svg(ax)

@@ -1,4 +1,4 @@
-"""Small problems, and estimators that are fitted to them quickly."""
+"""Small problems with fast fits of estimators."""
 
 import datetime
 from typing import Any
@@ -20,7 +20,7 @@ ACCURATE = {"check_classifiers_train", "check_regressors_train", "check_class_we
 
 
 def checked(estimator: Any, check: Any, **least: Any) -> None:
-    """Run a check of scikit-learn; where it asks for no accuracy, train as little as `least` says."""
+    """Run a check of scikit-learn, with the short training of `least` unless the check requires accuracy."""
     check(estimator if check.func.__name__ in ACCURATE else clone(estimator).set_params(**least))
 
 

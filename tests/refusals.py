@@ -1,4 +1,4 @@
-"""Quick estimators, data for them, and what a refusal must leave as it was."""
+"""Fast estimators and data for tests of errors, which must leave estimators unchanged."""
 
 import copy
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def _fitted(make: Callable[..., Any]) -> Any:
 def refused(
     message: str, X: Any, y: Any, weight: Any = None, kind: Any = (FathomlessError, ValueError), **options: Any
 ) -> None:
-    """Check the message, and that the estimator is left as it was, fitted or not."""
+    """Check the message, and that the estimator is unchanged, fitted or not."""
     make = options.pop("make", regressor)
     before = make(**options)
     with pytest.raises(kind, match=message):

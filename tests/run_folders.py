@@ -1,4 +1,4 @@
-"""A fit of a small table, and what its run folder holds."""
+"""Fit of a small table, and the content of its run folder."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def write_table(name: str, seed: int = 0, rows: int = N, **more: Any) -> pa.Tabl
 
 
 def model_of(folder: str | Path) -> dict[str, bytes]:
-    """Return all of a finished run that the same seed makes the same."""
+    """Return the content of a finished run that is determined by the seed."""
     names = [path.name for path in Path(folder).iterdir() if path.name.startswith(("manifest", "tensors", "history"))]
     found = {name: (Path(folder) / name).read_bytes() for name in names}
     assert len(found) == 4

@@ -1,4 +1,4 @@
-"""A simulated accelerator, "sim": its tensors hold data of the processor, and refuse to mix with the processor's.
+"""Simulated accelerator "sim": its tensors contain CPU data, and raise errors if mixed with CPU tensors.
 
 It is written for torch's device of Python, as CUDA behaves: operations need all tensors on one device, but for tensors
 without axes and for indices of the processor into tensors of the device; generators draw on their own device alone;
@@ -27,7 +27,7 @@ _OWN: dict[int, Any] = {}  # generators of the device, by their addresses
 
 
 class Simulated(torch.Tensor):
-    """A tensor of the device."""
+    """Tensor of the device."""
 
     inner: torch.Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -93,7 +93,7 @@ class _Kind(type):
 
 
 class _OfDevice(_TORCH_GENERATOR):  # type: ignore[misc]
-    """A generator of the device: one of the processor that says otherwise."""
+    """Generator of the device: a CPU generator that reports the device."""
 
     @property
     def device(self) -> torch.device:
@@ -101,7 +101,7 @@ class _OfDevice(_TORCH_GENERATOR):  # type: ignore[misc]
 
 
 class Generator(metaclass=_Kind):
-    """In the place of ``torch.Generator``."""
+    """Replacement of ``torch.Generator``."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         if torch.device(device).type != "sim":
@@ -113,7 +113,7 @@ class Generator(metaclass=_Kind):
 
 
 class _Operation:
-    """Facts about an operation, kept since every call needs them."""
+    """Cached properties of an operation, which every call needs."""
 
     def __init__(self, func: Any) -> None:
         self.name, self.text, schema = func.overloadpacket.__name__, str(func), func._schema
@@ -128,7 +128,7 @@ _OPERATIONS: dict[Any, _Operation] = {}
 
 
 def _run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Run an operation on the data, after what CUDA checks."""
+    """Run an operation on the data, after the checks of CUDA."""
     op = _OPERATIONS.get(func) or _OPERATIONS.setdefault(func, _Operation(func))
     given, own, others = kwargs.get("device"), 0, []
     plain: list[Any] = []
@@ -205,7 +205,7 @@ def _run_as(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Module:
-    """Answers to ``torch.autocast`` about the device."""
+    """Properties of the device for ``torch.autocast``."""
 
     @staticmethod
     def get_amp_supported_dtype() -> list[torch.dtype]:

@@ -1,4 +1,4 @@
-"""Kill commands before each of their file operations, repeat them, and compare every byte with undisturbed ones.
+"""Kill commands before each of their file operations, repeat them, and compare all bytes with uninterrupted ones.
 
 python tests/storm.py --kills 40
 python tests/storm.py --kills 0 --family graph --seed 1
@@ -55,7 +55,7 @@ STAGES += ["--decoder-steps", "10", "--components", "2", "--latent-steps", "10"]
 
 @dataclass(frozen=True)
 class Scene:
-    """A command that is killed, and what was done before it.
+    """Command to be killed, with the commands before it.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ LOOKS = [  # commands that read a run; what they say is compared
 
 
 def table(path: Path) -> None:
-    """Write a small table with numbers, a category and gaps."""
+    """Write a small table with numbers, a category and missing values."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(64, 2))
     lines = ["x0,x1,kind,height,side"]
@@ -156,7 +156,7 @@ def table(path: Path) -> None:
 
 
 def vary() -> int:
-    """Fit kinds of network, which the command line does not offer."""
+    """Fit candidate architectures, which the command line does not offer."""
     x = np.random.default_rng(0).normal(size=(64, 2))
     options = {"width": 4, "epochs": 8, "batch_size": 32, "cv": 2, "random_state": 0}
     kinds = {"activation": ["relu", "tanh"]}
@@ -167,7 +167,7 @@ def vary() -> int:
 
 
 class Unanalysed:
-    """Stand-in for the analysis of a run where it is left out."""
+    """Replacement of the analysis of a run, which is omitted."""
 
     peers = None
 
@@ -176,13 +176,13 @@ class Unanalysed:
 
 
 class Watch:
-    """An audit hook that tells every operation on the files below a folder, and kills the process before one."""
+    """Audit hook that reports every operation on files below a folder, and kills the process before one of them."""
 
     def __init__(self, folder: str, told: int, kill: int | None, within: str) -> None:
         self.folder, self.told, self.kill, self.within, self.done, self.phase = folder, told, kill, within, 0, "start"
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Look at an event."""
+        """Handle an event."""
         if event not in EVENTS or isinstance(arguments[0], int):
             return
         if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & WRITES):
@@ -215,7 +215,7 @@ class Life:
         return self.status == -signal.SIGKILL
 
     def refused(self) -> str:
-        """Return what the first command that failed said."""
+        """Return the output of the first command that failed."""
         return next((err for code, _, err in self.said if code), "")
 
 
@@ -258,7 +258,7 @@ def life(
 
 
 def contents(home: Path) -> dict[str, bytes | None]:
-    """Return every file below a folder by name, and None for every folder; but not what tells times."""
+    """Return every file below a folder by name, and None for every folder, without times."""
     return {
         str(path.relative_to(home)): (exported(path) if path.suffix == ".pt2" else path.read_bytes())
         if path.is_file()
@@ -269,7 +269,7 @@ def contents(home: Path) -> dict[str, bytes | None]:
 
 
 def exported(path: Path) -> bytes:
-    """Return what a module for PyTorch holds, but for its graph, which torch writes in other bytes each time."""
+    """Return the content of a PyTorch module without its graph, which torch does not write deterministically."""
     try:
         with zipfile.ZipFile(path) as parts:
             assert parts.testzip() is None
@@ -280,7 +280,7 @@ def exported(path: Path) -> bytes:
 
 
 def looked(home: Path, pages: bool) -> list[str | None]:
-    """Return what the commands say that read a run, or None where they refuse it."""
+    """Return the output of commands that read a run; None if they raise an error."""
     place = home.with_name(home.name + "-looked")
     shutil.copytree(home, place)
     try:
@@ -317,7 +317,7 @@ HEAD += "  kills again fallen"
 
 
 class Storm:
-    """A scene that is killed again and again."""
+    """Scene that is killed repeatedly."""
 
     def __init__(self, home: Path, scene: Scene, random: Random, look: bool = True) -> None:
         self.home, self.scene, self.random, self.look, self.tally = home, scene, random, look, Tally()
@@ -336,12 +336,12 @@ class Storm:
 
     @staticmethod
     def done(found: Life) -> None:
-        """Check that commands came to their end."""
+        """Check that commands finished."""
         assert found.status == 0, f"exit {found.status}: {found.said}"
         assert not found.refused(), found.refused()
 
     def chosen(self, kills: int) -> list[int]:
-        """Return numbers of operations: all, or so many of them, as evenly among the phases as they allow."""
+        """Return indices of operations: all, or a given number, distributed evenly among the phases."""
         if not kills:
             return list(range(1, len(self.operations) + 1))
         of = {p: [i for i, (q, *_) in enumerate(self.operations, 1) if p == q] for p in self.tally.operations}
@@ -355,7 +355,7 @@ class Storm:
         return taken
 
     def run(self, kills: int, again: int = 1) -> Tally:
-        """Kill before operations, so many in all; after each, so many repetitions are killed too, if they live on."""
+        """Kill before a number of operations; after each, also kill some repetitions that still run."""
         for round_, number in enumerate(self.chosen(kills)):
             if kills and sum(self.tally.kills.values()) >= kills:
                 break
@@ -370,7 +370,7 @@ class Storm:
         return self.tally
 
     def once(self, place: Path, number: int, again: int) -> None:
-        """Kill, look, repeat, compare."""
+        """Kill, check, repeat and compare."""
         words = [word for word in self.scene.words if word not in ("--overwrite", "--resume")]
         words += [self.scene.again] if self.scene.again else []
         found = life(place, [self.scene.words], kill=number, pages=self.scene.pages)
@@ -386,7 +386,7 @@ class Storm:
         self.finish(place, words)
 
     def finish(self, place: Path, words: Sequence[str]) -> None:
-        """Repeat a command to its end, and compare."""
+        """Repeat a command until it finishes, and compare."""
         found = life(place, [words], pages=self.scene.pages)
         if "differs from this one" in found.refused() and "--overwrite" in self.scene.words:
             found = life(place, [self.scene.words], pages=self.scene.pages)  # it was killed before it had begun
@@ -396,7 +396,7 @@ class Storm:
         assert not unlike, f"other bytes in {unlike}"
 
     def thin(self) -> Tally:
-        """Kill once in the training, once at the end; repeat and compare."""
+        """Kill once in training and once at the end; repeat and compare."""
         place, scene, (first, *words) = self.home / "killed", self.scene, self.scene.words
         shutil.copytree(self.first, place)
         middle = self.tally.operations["training"] // 2
@@ -418,7 +418,7 @@ class Storm:
             self.tally.kills[found.operations[-1][0]] += 1
 
     def check(self, place: Path) -> None:
-        """Look at what a kill has left: nothing that is half done may be taken for whole."""
+        """Check the files after a kill: nothing incomplete may be accepted as complete."""
         if self.fits and ((place / "run" / "manifest.json").exists() or self.random.random() < 0.2):
             said = looked(place, self.scene.pages)
             known = [
@@ -432,7 +432,7 @@ class Storm:
 
 
 def prepare() -> None:
-    """Import everything, so that no child has to."""
+    """Import everything in advance, so that child processes start fast."""
     torch.set_num_threads(1)
     for found in pkgutil.walk_packages(fathomless.__path__, "fathomless."):
         if not found.name.endswith("__main__"):
@@ -442,7 +442,7 @@ def prepare() -> None:
 
 
 def campaign(families: Sequence[str], kills: int, again: int, seed: int) -> int:
-    """Kill scenes of families; print what was counted, and return how many fell."""
+    """Kill scenes of families; print the counts, and return the number of failures."""
     fallen = 0
     lines = [HEAD]
     for name in families:
@@ -461,7 +461,7 @@ def campaign(families: Sequence[str], kills: int, again: int, seed: int) -> int:
 
 
 def thin(seed: int) -> int:
-    """Kill the first scene of every family twice, without pages; print a line for each, and return how many fell.
+    """Kill the first scene of every family twice, without pages; print a line each, and return the number of failures.
 
     Exports, which take seconds each, are left to the campaign.
     """

@@ -1,4 +1,4 @@
-"""Tables as bytes, packed in all ways that are recognised, and as values."""
+"""Tables as bytes in all supported compressions, and as values."""
 
 import bz2
 import gzip
@@ -15,7 +15,7 @@ SMALL = b"a,b\n1,2\n3,4\n"
 
 
 def gzipped(data: bytes) -> bytes:
-    """Compress without the time, so that tests have the same names in every process."""
+    """Compress without a time stamp, so that tests have the same names in every process."""
     return gzip.compress(data, mtime=0)
 
 
@@ -29,12 +29,12 @@ PACKED = {
 
 
 def columns(found):
-    """The values of a table, or of one that was read, by column."""
+    """Return the values of a table by column."""
     return (found.frame if isinstance(found, tables.Table) else found).to_pydict()
 
 
 def parquet_bytes(table, **options):
-    """A table as a Parquet file."""
+    """Return a table as the bytes of a Parquet file."""
     out = io.BytesIO()
     parquet.write_table(table, out, **options)
     return out.getvalue()

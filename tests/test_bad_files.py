@@ -1,4 +1,4 @@
-"""Whatever a folder of a model or a checkpoint holds, it is loaded or refused by a message that says what to do."""
+"""Damaged folders of models and checkpoints: they are loaded, or an error with a remedy is raised."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def load(folder: Path) -> Any:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the metadata and give them a valid checksum, as a program gone wrong would."""
+    """Change the metadata, and write a valid checksum."""
     held = io.load(folder, kinds={"UnboundedDepthRegressor"})
     change(held.meta)
     io.save(folder, kind=held.kind, tensors=held.tensors, meta=held.meta)
@@ -124,7 +124,7 @@ def test_a_model_of_a_newer_version_is_refused(folder: Path) -> None:
 )
 def test_contents_that_do_not_fit_are_refused(change: Callable[[dict[str, Any]], object], folder: Path) -> None:
     rewrite(folder, change)
-    with pytest.raises(FileError, match=r"does not hold an estimator that this version can rebuild .*save it again"):
+    with pytest.raises(FileError, match=r"does not contain an estimator that this version can load .*save it again"):
         load(folder)
 
 

@@ -1,4 +1,4 @@
-"""Whatever is given, the answer is a prediction or a message that says what was given and what to do."""
+"""Invalid input: the result is a prediction, or an error with the given value and a remedy."""
 
 import inspect
 import re
@@ -171,7 +171,7 @@ HUGE = (1e20, 1e150, 1e300, 1e308)
 
 
 def predicts_or_tells(fit: Callable[[], Any], new: Array) -> None:
-    """Check that a fit and its predictions hold no NaN, or that an error says what is out of range."""
+    """Check that a fit and its predictions have no NaN, or that an error names the value out of range."""
     try:
         fitted = fit()
         p = fitted.predict_dist(new)

@@ -1,4 +1,4 @@
-"""What the documents name exists: modules, public names, commands, options, tests. Links are Sphinx's to check."""
+"""Names in the documents exist: modules, public names, commands, options, tests. Sphinx checks links."""
 
 import argparse
 import ast
@@ -79,7 +79,7 @@ def test_every_public_name_has_one_home_and_a_text(module: str) -> None:
 
 
 def blocks(page: str) -> Iterator[str]:
-    """Fenced and indented literal blocks."""
+    """Return fenced and indented literal blocks."""
     yield from re.findall(r"^```.*\n((?:.*\n)*?)```", page, re.M)
 
 
@@ -89,7 +89,7 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def command_lines() -> list[tuple[Path, str]]:
-    """Whole commands: lines of blocks, up to what belongs to the shell."""
+    """Return complete commands from the lines of blocks, up to shell syntax."""
     begins = r"^(?:\$ |until |[A-Z_]+=\S+ )*(fathomless .*)$"
     found = [(path, line) for path in PAGES for block in blocks(text(path)) for line in re.findall(begins, block, re.M)]
     return [(path, re.split(r"; do\b|\s&&|\s\|", line)[0]) for path, line in found]
@@ -114,7 +114,7 @@ def test_the_reference_explains_every_option_of_every_command() -> None:
 
 
 def old_flags(command: argparse.ArgumentParser) -> list[str]:
-    """Return the flags of the version before that a command still takes."""
+    """Return the flags of the previous version that a command still accepts."""
     return list(getattr(command, "old", ()))
 
 
@@ -144,7 +144,7 @@ def test_commands_and_options_named_in_the_text_exist(path: Path) -> None:
 
 
 def parameters() -> set[str]:
-    """Names of the parameters of everything public."""
+    """Return the names of the parameters of all public objects."""
     found: set[str] = set()
     for module in MODULES:
         for own in imported(module).__all__:

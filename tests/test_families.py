@@ -1,4 +1,4 @@
-"""The table of all families: ranks, what is left to do, and one part."""
+"""Table of all families: ranks, remaining work, and single parts."""
 
 import json
 import math

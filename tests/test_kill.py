@@ -1,4 +1,4 @@
-"""Commands that are killed and repeated end in the bytes of those that were never killed; the campaign is storm.py."""
+"""Killed and repeated commands: results are bit-identical to uninterrupted ones. The full campaign is storm.py."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Nothing is lost: disks that fill up or turn read-only, processes that are killed, files that were damaged."""
+"""Robustness to full or read-only disks, killed processes and damaged files."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def small_disk(place: Path, size: str) -> Iterator[Path]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of one megabyte."""
+    """Return a separate file system of one megabyte."""
     yield from small_disk(tmp_path / "disk", "1m")
 
 
@@ -52,13 +52,13 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Runs, in the folder of their table, for all that is fuzzed."""
+    """Return runs for fuzzing, in the folder of their table."""
     return fuzz.prepare(tmp_path_factory.mktemp("fuzzed"))
 
 
 @pytest.fixture
 def runs(prepared: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
-    """A copy of their folder, since commands write into it."""
+    """Return a copy of the folder, since commands write to it."""
     shutil.copytree(prepared["side"].parent, tmp_path, dirs_exist_ok=True)
     return {name: tmp_path / name for name in prepared}
 
@@ -103,7 +103,7 @@ RUN += ["--resume", "--checkpoint.seconds", "0", "--log-json"]
 
 
 def start(home: Path) -> "subprocess.Popen[str]":
-    """Start a fit of a table in the folder above, which tells its epochs."""
+    """Start a fit of a table in the parent folder, which prints its epochs."""
     home.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "fathomless.app.cli", *RUN]
     one = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -111,7 +111,7 @@ def start(home: Path) -> "subprocess.Popen[str]":
 
 
 def finish(home: Path, capsys: pytest.CaptureFixture[str]) -> list[int]:
-    """Let the fit run to its end, in this process; return the epochs it did."""
+    """Finish the fit in this process; return the number of epochs."""
     home.mkdir(parents=True, exist_ok=True)
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
@@ -125,7 +125,7 @@ def finish(home: Path, capsys: pytest.CaptureFixture[str]) -> list[int]:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Return every file of a run by name, but the log, which holds times."""
+    """Return every file of a run by name, without the log, which contains times."""
     files = (path for path in sorted(run.rglob("*")) if path.is_file() and path.name != "log.jsonl")
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
@@ -155,7 +155,7 @@ def test_a_folder_that_turns_read_only_in_mid_run_stops_it_and_it_resumes(
 
 
 def test_files_may_not_grow_beyond_a_limit(table: Path, tmp_path: Path) -> None:
-    """The way a quota shows in one process."""
+    """Simulate a quota in a single process."""
     code = (
         "import resource, sys; from fathomless.app.cli import main; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); sys.exit(main(sys.argv[1:]))"

@@ -167,7 +167,7 @@ def test_a_folder_whose_degree_was_altered_is_refused(toy: Path, tmp_path: Path)
     saved = io.load(folder, kinds={"ToyRegressor"})
     meta = {**saved.meta, "options": {**saved.meta["options"], "max_degree": 7}}
     io.save(folder, kind="ToyRegressor", tensors=saved.tensors, meta=meta)
-    with pytest.raises(fathomless.system.errors.FileError, match="greatest degree is 4, and max_degree=7"):
+    with pytest.raises(fathomless.system.errors.FileError, match="maximum degree is 4, but max_degree=7"):
         fathomless.load(folder)
 
 
@@ -244,7 +244,7 @@ def test_the_command_line_fits_predicts_evaluates_reports_and_cites(
 def test_help_names_the_family_and_its_options(toy: Path, call: Call) -> None:
     assert "toy a polynomial of the degree that the data ask for" in " ".join(call("fit", "--help").out.split())
     said = " ".join(call("fit", "--help-all").out.split())
-    assert "--max-degree N M, the greatest degree (toy: 4)" in said
+    assert "--max-degree N Maximum degree M (toy: 4)" in said
     assert "--weight-width X" in said
 
 

@@ -1,4 +1,4 @@
-"""Fit and predict every family in several threads at once: the bytes are those of one thread.
+"""Fit and predict every family in several threads: results are bit-identical to a single thread.
 
 python tests/threads.py --threads 8
 """
@@ -23,14 +23,14 @@ from battery.cases import predicted
 
 
 def all_bytes(estimator: Any, X: Any) -> bytes:
-    """Return what an estimator says of some rows, and its tensors."""
+    """Return the predictions of an estimator for rows, and its tensors."""
     said = [np.asarray(one).tobytes() for one in predicted(estimator, X)]
     state = [value.numpy().tobytes() for _, value in sorted(estimator.model_.state_dict().items())]
     return b"|".join([*said, *state])
 
 
 def differing(fit: Callable[[], tuple[Any, Any]], threads: int) -> tuple[int, int]:
-    """Return how many fits, and how many predictions of one object, in so many threads differ from those of one."""
+    """Return the numbers of fits and of predictions in several threads that differ from those in a single thread."""
     estimator, X = fit()
     expected, said = all_bytes(estimator, X), all_bytes(estimator, X)
     with ThreadPoolExecutor(threads) as pool:

@@ -1,16 +1,16 @@
-r"""A family of another package: polynomials of a random degree. It shows what a family needs, and nothing else.
+r"""Minimal family of another package: polynomials of random degree.
 
 .. math:: p(y \mid x) = \sum_{m=0}^{M} q(m)\, p(y \mid \Phi_m(x)\, \Theta_m), \qquad
           q(m) = \frac{e^{\eta_m}}{\sum_k e^{\eta_k}}
 
-:math:`\Phi_m` holds 1 and the Hermite polynomials of degrees 1, …, m of every column, which are orthonormal for normal
-columns; :math:`\Theta_m` is a linear map of its own for every degree. The bound is
+:math:`\Phi_m` consists of 1 and the Hermite polynomials of degrees 1, …, m of every column, which are orthonormal for
+normal columns; :math:`\Theta_m` is a separate linear map for every degree. The evidence bound is
 
 .. math:: \sum_m q(m) \Big[\sum_b \log p(y_b \mid \Phi_m(x_b) \Theta_m)
           - \mathrm{KL}\big(N(\Theta_m, \tau^2) \,\|\, N(0, s^2)\big)\Big] - \mathrm{KL}(q \,\|\, \mathrm{uniform}):
 
-point estimates with Gaussian decay, each charged also for the precision τ to which it is stated, so that a degree
-costs what it takes to say it.
+The estimates of the weights have Gaussian weight decay. Each weight also has a cost that depends on its precision τ, so
+that higher degrees have a larger divergence.
 """
 
 import math
@@ -43,22 +43,22 @@ from fathomless.system.rng import as_generator, fold_in
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ToyOptions(LawOptions, VariationalOptions, TableOptions):
-    """A polynomial of a random degree.
+    """Options of a polynomial of random degree.
 
     Parameters
     ----------
     max_degree : int
-        M, the greatest degree.
+        Maximum degree M.
     weight_prior : float
-        s, the standard deviation of the prior of every weight.
+        Standard deviation s of the prior of every weight.
     weight_width : float
-        τ, the precision to which a weight is stated.
+        Standard deviation τ of the posterior of every weight.
     """
 
     max_degree: int = option(4, "whole", least=0)
     weight_prior: float = option(1.0, "real")
     weight_width: float = option(0.1, "real")
-    structure_delay: float = option(0.3, "real", least=0)  # until every degree has learned what it can
+    structure_delay: float = option(0.3, "real", least=0)  # first train all degrees equally
 
 
 FAMILY = Family(
@@ -83,18 +83,20 @@ class PolynomialMixture(HasStructureLaw):
     Parameters
     ----------
     inputs, outputs : int
-        Columns D and K; without inputs every degree is a bias.
+        Numbers of columns D and K; without inputs all degrees are a bias.
     options : ToyOptions
-        M, s and τ.
+        Values of M, s and τ.
     seed : int
-        Of the weights at their start.
+        Seed of the initial weights.
     dtype : torch.dtype
-        Of all parameters.
+        Data type of all parameters.
     """
 
     def __init__(self, inputs: int, outputs: int, options: ToyOptions, seed: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self.width, self.prior, noise = options.weight_width, options.weight_prior, as_generator(seed)
+        self.width = options.weight_width
+        self.prior = options.weight_prior
+        noise = as_generator(seed)
         self.eta = nn.Parameter(torch.zeros(options.max_degree + 1, dtype=dtype))
         sizes = [1 + inputs * degree for degree in range(options.max_degree + 1)]
         maps = [0.01 * torch.randn(size, outputs, generator=noise, dtype=dtype) for size in sizes]
@@ -102,18 +104,18 @@ class PolynomialMixture(HasStructureLaw):
 
     @property
     def stochastic(self) -> bool:
-        """No weight is drawn."""
+        """False: weights are point estimates in predictions."""
         return False
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Evaluate the polynomial of every degree: one row for each, whatever `n` is."""
+        """Evaluate the polynomials of all degrees: one draw for each, for any `n`."""
         features = _hermite(x, len(self.maps) - 1)
         f = torch.stack([features[:, : len(weight)] @ weight for weight in self.maps])  # (M + 1, B, K)
         log_q = self.eta.log_softmax(0)
         scale = self.eta.new_full((), self.width)
-        each = [gaussian_divergence(weight, scale.expand_as(weight), self.prior) for weight in self.maps]
+        divergences = [gaussian_divergence(weight, scale.expand_as(weight), self.prior) for weight in self.maps]
         divergence = {
-            "weights": log_q.exp() @ torch.stack(each),
+            "weights": log_q.exp() @ torch.stack(divergences),
             "degree": log_q.exp() @ (log_q + math.log(len(log_q))),
         }
         return Draws(f, log_q, torch.arange(len(log_q), device=f.device), divergence)
@@ -122,7 +124,8 @@ class PolynomialMixture(HasStructureLaw):
     def structure(self) -> ListedPosterior:
         """Return the posterior over the degree."""
         q = self.eta.double().softmax(0).tolist()
-        mode, mean = max(range(len(q)), key=q.__getitem__), sum(degree * p for degree, p in enumerate(q))
+        mode = max(range(len(q)), key=q.__getitem__)
+        mean = sum(degree * p for degree, p in enumerate(q))
         summary = f"most likely degree {mode} ({percent(q[mode])})"
         statistics = {"mean_degree": mean}
         names = tuple(map(str, range(len(q))))
@@ -131,20 +134,20 @@ class PolynomialMixture(HasStructureLaw):
         )
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
-        """Return η."""
+        """Return the logits η of the posterior over the degree."""
         return {"eta": self.eta}
 
 
 def _hermite(x: Tensor, most: int) -> Tensor:
     """Return 1 and h_1(x), …, h_most(x), (B, 1 + D most): √(k + 1) h_{k+1} = x h_k − √k h_{k−1}."""
-    each = [torch.ones_like(x), x]
+    h = [torch.ones_like(x), x]
     for k in range(1, most):
-        each.append((x * each[k] - math.sqrt(k) * each[k - 1]) / math.sqrt(k + 1))
-    return torch.cat([x.new_ones(x.shape[0], 1), *each[1 : most + 1]], 1)
+        h.append((x * h[k] - math.sqrt(k) * h[k - 1]) / math.sqrt(k + 1))
+    return torch.cat([x.new_ones(x.shape[0], 1), *h[1 : most + 1]], 1)
 
 
 class _Polynomial(ToyOptions, OneNetwork, ABC):
-    """How the options of the family become a model."""
+    """Base class of the estimators of the family, which builds the model."""
 
     structure_every: ClassVar[int] = 1
     shown: ClassVar[Mapping[str, str]] = FAMILY.progress
@@ -155,7 +158,7 @@ class _Polynomial(ToyOptions, OneNetwork, ABC):
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         degrees = sum(name.startswith("model/maps.") for name in shapes) - 1
         if blueprint or degrees != self.max_degree:
-            raise DataError(f"its greatest degree is {degrees}, and max_degree={self.max_degree}")
+            raise DataError(f"its maximum degree is {degrees}, but max_degree={self.max_degree}")
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         return self._svi()
@@ -166,7 +169,7 @@ class _Polynomial(ToyOptions, OneNetwork, ABC):
 
 @documented
 class ToyClassifier(_Polynomial, Classifier):
-    """Classifier by polynomials.
+    """Classifier with polynomials of random degree.
 
     Parameters
     ----------
@@ -176,7 +179,7 @@ class ToyClassifier(_Polynomial, Classifier):
 
 @documented
 class ToyRegressor(_Polynomial, Regressor):
-    """Regressor by polynomials.
+    """Regressor with polynomials of random degree.
 
     Parameters
     ----------
@@ -186,7 +189,7 @@ class ToyRegressor(_Polynomial, Regressor):
 
 @documented
 class ToyDensity(_Polynomial, PredictedDensity):
-    """Density of rows without inputs: every degree is a bias.
+    """Density estimator without inputs, for which all degrees are a bias.
 
     Parameters
     ----------
@@ -195,15 +198,15 @@ class ToyDensity(_Polynomial, PredictedDensity):
 
 
 def page(estimator: _Polynomial) -> StructureSection:
-    """Return a table of the posterior over the degree."""
+    """Return the section of the page with a table of the posterior over the degree."""
     pairs = zip(estimator.structure_.names, estimator.structure_.probabilities, strict=True)
     table = TextTable("Probability of each degree", ("Degree", "Posterior"), [(n, percent(p)) for n, p in pairs])
     return StructureSection([Group("", [], table)], about="The degree of the polynomial.")
 
 
-def findings(case: FitSummary) -> Iterator[Finding]:
-    """Say if the posterior stands at the greatest degree."""
-    most = case.estimator.structure_.probabilities[-1]
+def findings(summary: FitSummary) -> Iterator[Finding]:
+    """Yield a finding if the maximum degree limits the posterior."""
+    most = summary.estimator.structure_.probabilities[-1]
     if most > 0.5:
-        detail = f"The greatest degree has the probability {percent(most)}."
-        yield Finding("advice", "The degree is at its bound", detail, f"Raise {case.now('max_degree')}.")
+        detail = f"The posterior probability of the maximum degree is {percent(most)}."
+        yield Finding("advice", "The degree is at its bound", detail, f"Raise {summary.show('max_degree')}.")

@@ -14,7 +14,7 @@ from fathomless.app.commands.arguments import parser
 from fathomless.app.commands.flags import flag_of, options_asked
 from fathomless.estimators.declaring import nested_options
 from fathomless.estimators.options import options_of
-from fathomless.estimators.renamed import Moved, moved
+from fathomless.estimators.renamed import Moved, moved_options
 from fathomless.families.depth.estimator import UnboundedDepthClassifier, UnboundedDepthRegressor
 from fathomless.families.family import Family
 from fathomless.families.registry import families
@@ -167,7 +167,7 @@ def test_a_fit_without_options_is_that_of_the_default_estimator() -> None:
     [
         pytest.param(family, old, place, id=f"{family.name}-{old}")
         for family in families().values()
-        for old, place in moved(family.options).items()
+        for old, place in moved_options(family.options).items()
     ],
 )
 def test_old_flags_take_what_they_took(family: Family, old: str, place: Moved) -> None:

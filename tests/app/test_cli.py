@@ -76,7 +76,7 @@ FITTING: dict[str, tuple[list[str], str]] = {
     "target is groups": (["houses.csv", "--target", "price", "--groups", "price"], "'price' was given two roles"),
     "groups of one network": (
         ["houses.csv", "--target", "price", "--groups", "colour", "--cv", "1", "--validation-fraction", "0"],
-        "groups were given, and this UnboundedDepthRegressor trains one network",
+        "groups were given, but this UnboundedDepthRegressor trains a single network",
     ),
     "long delimiter": (["houses.csv", "--target", "price", "--delimiter", "ab"], "delimiter is 'ab'; allowed are"),
     "no device": (["houses.csv", "--target", "price", "--device", "gpu9"], "'cpu' always works"),

@@ -75,7 +75,7 @@ def test_what_cannot_be_evaluated_is_refused_and_not_kept(call: Call, changes: d
 def test_a_class_that_training_did_not_see_cannot_be_evaluated(call: Call) -> None:
     fitted(call, "grade")
     write("test.csv", houses(grade=["middling"] * N))
-    refused(call("evaluate", "run", "test.csv"), "target 'grade' holds the classes 'middling', which training did not")
+    refused(call("evaluate", "run", "test.csv"), "target 'grade' has the classes 'middling', which are not in the")
 
 
 def test_answers_are_needed_to_evaluate(call: Call) -> None:

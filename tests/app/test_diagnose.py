@@ -119,7 +119,7 @@ def test_a_default_fit_of_a_table_of_categories_is_healthy(data_folder: Path) ->
 
 def test_hardly_any_rows_are_a_problem() -> None:
     X, y = line(11)
-    with pytest.warns(DataWarning, match="11 rows were given; fewer than 12 hardly tell"):
+    with pytest.warns(DataWarning, match="11 rows were given; fewer than 12 are too few"):
         fitted = regressor(epochs=20).fit(X, y)
     found = {finding.title: finding for finding in diagnose(fitted, [], rows=11)}
     assert "11 rows were given" in found["Hardly any rows"].detail

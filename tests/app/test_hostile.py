@@ -176,7 +176,7 @@ KIND = {"options": {}, "weight": 1.0, "networks": 2}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weighing": {"kinds": [{**KIND, "networks": 10**7}]}}, "do not have 2 networks between them"),
+        ({"weighing": {"kinds": [{**KIND, "networks": 10**7}]}}, "do not have 2 networks in total"),
         ({"weighing": {"kinds": [{**KIND, "options": {"save": 1}}]}}, "there is no option 'save'"),
         ({"changed": {"predict": 1}}, "'predict' is no option"),
         ({"changed": {"width": -1}}, "width=-1 was given; at least 1 is needed"),

@@ -22,7 +22,7 @@ MOMENTS = {  # command -> words, and where the signal comes
     "evaluate": (["run", "new.csv"], "fathomless.app.runs.scored"),
     "explain": (["run", "new.csv"], "fathomless.estimators.importance.importance"),
     "report": (["run", "--out", "out.html"], "fathomless.app.page.report.render"),
-    "export": (["run", "--format", "torch", "--out", "out.pt2"], "fathomless.estimators.exporting.module_of"),
+    "export": (["run", "--format", "torch", "--out", "out.pt2"], "fathomless.estimators.exporting.build_module"),
 }
 
 

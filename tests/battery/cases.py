@@ -162,7 +162,7 @@ def rows(case: Case) -> Rows:
     """Return the table of a case as its network sees it."""
     estimator: Estimator = fitted(case)
     X, y = case.table()
-    x = estimator._predictors(estimator.schema_, X)
+    x = estimator._encode(estimator.schema_, X)
     z = torch.as_tensor(estimator.target_.encode(X if y is None else y))
     return Rows(torch.as_tensor(x, dtype=estimator.model_.dtype), z)
 

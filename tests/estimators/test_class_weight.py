@@ -1,4 +1,4 @@
-"""How often classes count: as if the rows of each had been given so many times."""
+"""Class weights: equivalence to repeated rows of each class."""
 
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def test_weights_of_other_classes_or_below_zero_are_refused(given: Any) -> None:
 
 def test_streams_count_rows_once() -> None:
     X, y = classes()
-    with pytest.raises(DataError, match="rows of a stream count once"):
+    with pytest.raises(DataError, match="rows of a stream have equal weights"):
         classifier(class_weight="balanced").fit_stream(arrays(X, y))
 
 
@@ -85,8 +85,8 @@ def test_what_was_a_cost_stays_one_when_it_is_loaded(tmp_path: Path) -> None:
     fitted = classifier(class_cost={0: 5.0}).fit(X, y)
     before = {name: value for name, value in fitted._options().items() if name != "class_cost"}
     before["class_weight"] = fitted._options()["class_cost"]
-    now = saving.current(before, (option.name for option in options_of(UnboundedDepthClassifier)))
-    assert saving.decoded(now, {})["class_cost"] == {0: 5.0}
+    now = saving.update_names(before, (option.name for option in options_of(UnboundedDepthClassifier)))
+    assert saving.decode(now, {})["class_cost"] == {0: 5.0}
     assert "class_weight" not in now
     loaded = UnboundedDepthClassifier.load(fitted.save(tmp_path / "m"))
     assert (loaded.predict(X) == fitted.predict(X)).all()

@@ -1,4 +1,4 @@
-"""Estimators that judge by rows which their networks were not fitted to."""
+"""Estimators with cross-fitted networks: structure, noise and score from out-of-fold rows."""
 
 import copy
 import math
@@ -75,7 +75,7 @@ def test_out_of_fold_predictions_are_of_networks_that_have_not_seen_the_row() ->
     other = fitted.predict_dist(X, fold=fitted.fold_)
     for i in (0, 11, 59):
         member = fitted.model_.members[int(fitted.fold_[0, i])]  # type: ignore[union-attr, operator]
-        x = torch.as_tensor(fitted._predictors(fitted.schema_, X[i : i + 1]), dtype=fitted.model_.dtype)
+        x = torch.as_tensor(fitted._encode(fitted.schema_, X[i : i + 1]), dtype=fitted.model_.dtype)
         mean = float((member.draw(x).log_weight.exp() @ member.draw(x).f[:, 0, 0]).detach())  # type: ignore[operator]
         shift, scale = fitted.target_.mean[0], fitted.target_.scale[0]  # type: ignore[union-attr]
         assert other.mean[i].item() == pytest.approx(shift + scale * mean)
@@ -123,11 +123,11 @@ def test_options_of_one_network_win() -> None:
     for options in ({"validation_fraction": 0.2}, {"n_restarts": 2}, {"warm_start": True}, {"structure_from": "elbo"}):
         fitted = UnboundedDepthRegressor(**SHORT, **options).fit(X, y)  # type: ignore[arg-type]
         assert fitted.fold_ is None
-    with pytest.raises(DataError, match="ask for one network"):
+    with pytest.raises(DataError, match="requires a single network"):
         regressor(validation_fraction=0.2).fit(X, y)
-    with pytest.raises(DataError, match="at most as many"):
+    with pytest.raises(DataError, match="at most that number"):
         regressor(cv=100).fit(X, y)
-    with pytest.raises(DataError, match="none are held out"):
+    with pytest.raises(DataError, match="none of the 20 rows are held out"):
         UnboundedDepthRegressor(**SHORT, cv=1, structure_from="held_out").fit(X[:20], y[:20])
     with pytest.raises(DataError, match="groups were given"):
         UnboundedDepthRegressor(**SHORT, cv=1, validation_fraction=0.0).fit(X, y, groups=np.arange(80) % 7)
@@ -239,10 +239,10 @@ def test_classes_have_one_temperature(tmp_path: Path) -> None:
 
 
 def test_prediction_mixes_probabilities_of_members_and_depths() -> None:
-    """Also: the temperature acts before the average."""
+    """The temperature is applied before the average."""
     X, y = classes(80)
     fitted = classifier().fit(X, y)
-    x = torch.as_tensor(fitted._predictors(fitted.schema_, X), dtype=fitted.model_.dtype)
+    x = torch.as_tensor(fitted._encode(fitted.schema_, X), dtype=fitted.model_.dtype)
     temperature = fitted.likelihood_.log_temperature.detach().exp().item()  # type: ignore[operator, union-attr]
     mean: Any = 0.0
     for member in fitted.model_.members:  # type: ignore[union-attr]
@@ -335,7 +335,7 @@ def test_evaluation_out_of_fold_is_the_reported_score() -> None:
 
 
 def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
-    """Predictions have the noise of the average; out-of-fold ones, of single networks, that of single networks."""
+    """Predictions have the noise of the average, and out-of-fold predictions that of single networks."""
     rng = np.random.default_rng(0)
     X = rng.uniform(size=(100, 8))
     y = 10.0 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20.0 * (X[:, 2] - 0.5) ** 2 + 5.0 * X[:, 3] + rng.normal(size=100)
@@ -351,7 +351,7 @@ def test_noise_of_the_average_is_narrower(tmp_path: Path) -> None:
 
 
 def test_noise_prior_shrinks_on_few_rows() -> None:
-    """The scale goes less far from where the training left it, the fewer the rows."""
+    """The fewer rows there are, the closer the scale stays to that of training."""
     from fathomless.inference.out_of_fold.crossfit import OutOfFold
     from fathomless.inference.out_of_fold.noise import fit_noise
 
@@ -376,7 +376,7 @@ def simulated(seed: int, n: int = 80) -> tuple[Array, Array]:
 
 
 def test_calibration_does_not_hurt_on_average() -> None:
-    """On 6 tables of 80 rows: the mean change on fresh rows is within 0.05 nats."""
+    """On 6 tables of 80 rows, the mean change on new rows is within 0.05 nats."""
     gains = []
     for seed in range(6):
         X, y = simulated(seed)
@@ -413,7 +413,7 @@ BEFORE = {
 
 @pytest.mark.parametrize(("kind", "preset"), BEFORE)
 def test_paper_preset_is_untouched(kind: str, preset: str) -> None:
-    """With structure from the bound, fits are those of version 0.1 (the same bytes on one machine)."""
+    """With structure from the evidence bound, fits equal those of version 0.1 (bit-identical on one machine)."""
     options: dict[str, Any] = {"epochs": 20, "width": 8, "random_state": 0, "structure_from": "elbo"}
     if preset == "paper":
         options |= {
@@ -437,7 +437,7 @@ def test_paper_preset_is_untouched(kind: str, preset: str) -> None:
 
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
 def test_doubt_grows_off_the_data(kind: str) -> None:
-    """At 2, 4 and 8 standard deviations from the middle, networks disagree more and more."""
+    """The disagreement of networks increases at 2, 4 and 8 standard deviations from the mean."""
     X, y = problem(120)
     direction = np.random.default_rng(1).normal(size=(400, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)

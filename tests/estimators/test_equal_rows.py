@@ -1,4 +1,4 @@
-"""Tables of few distinct rows: probabilities within the sampling error of the counts, for rows and for counts alike."""
+"""Tables of few distinct rows: probabilities within the sampling error of the counts, for rows and weights."""
 
 import warnings
 
@@ -38,7 +38,7 @@ FAMILIES = [
 
 
 def table(rows: int, seed: int, levels: int = 6, classes: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One column of levels as an indicator matrix, classes, and the shares of the classes in each level."""
+    """Return a column of levels as an indicator matrix, classes, and the class frequencies in each level."""
     rng = np.random.default_rng(seed)
     level = rng.integers(0, levels, rows)
     share = rng.dirichlet([0.7] * classes, levels)

@@ -1,4 +1,4 @@
-"""The scikit-learn border: what an estimator promises to whoever fits one and predicts with it."""
+"""The scikit-learn interface of estimators: fits, attributes and predictions."""
 
 import json
 import math

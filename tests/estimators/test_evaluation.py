@@ -1,4 +1,4 @@
-"""Scores of fitted estimators: against scikit-learn, closed forms, direct computation and repeated samples."""
+"""Scores of fitted estimators, compared with scikit-learn, closed forms, direct computation and repeated samples."""
 
 import dataclasses
 import math
@@ -381,7 +381,7 @@ def test_tables_are_cut_by_position(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (["ash", "elm", "birch", "fir"] * 5, r"the classes 'elm', 'fir', which training did not see; known are 'ash'"),
+        (["ash", "elm", "birch", "fir"] * 5, "the classes 'elm', 'fir', which are not in the training set; known cl"),
         (["ash", None] * 10, "Labels are missing in 10 of 20 rows"),
         ([0.5, 1.5] * 10, "Unknown label type"),
         ([["ash"], ["birch"]] * 10, "Unknown label type"),
@@ -401,7 +401,7 @@ def test_labels_that_cannot_be_scored_are_named(three: UnboundedDepthClassifier,
         ([[1.0, 2.0]] * 2, ("a", "b"), "y has 2 columns; the estimator was fitted to 1"),
         ([1.0, 2.0], ("a", "b"), "one name for each of the 1 target columns"),
         ([1.0, 2.0], "y", "one name for each of the 1 target columns"),
-        ([1.0, 1e300], ("y",), "leaves double precision; check the units of y"),
+        ([1.0, 1e300], ("y",), "the score overflows; check the units of y"),
         (["low", "high"], ("y",), "a numeric target is needed"),
         ([], ("y",), r"y has shape \(0,\)"),
     ],
@@ -507,7 +507,7 @@ def test_altered_evaluations_are_refused(evaluations: list[Evaluation], tmp_path
     for number in (0, 2):
         evaluations[number].save(tmp_path / str(number))
         changed(tmp_path / str(number), change)
-        with pytest.raises(FileError, match="does not hold an evaluation that this version can read"):
+        with pytest.raises(FileError, match="does not contain an evaluation that this version can load"):
             Evaluation.load(tmp_path / str(number))
 
 

@@ -1,4 +1,4 @@
-"""What drives predictions, beside scikit-learn's inspection of the same fit."""
+"""Permutation importance and partial dependence, compared with scikit-learn's inspection of the same fit."""
 
 import numpy as np
 import pytest

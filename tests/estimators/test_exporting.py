@@ -1,4 +1,4 @@
-"""Estimators as plain modules: the same predictions, for any number of rows, in PyTorch and in ONNX Runtime."""
+"""Exported estimators: equal predictions for any number of rows, in PyTorch and in ONNX Runtime."""
 
 import datetime
 import json
@@ -122,7 +122,7 @@ def test_quantiles_of_every_law(likelihood: str) -> None:
 @given(st.floats(2.01, 300.0), st.floats(-60.0, 60.0))
 def test_students_distribution_function(df: float, z: float) -> None:
     law = StudentT(torch.zeros(1), torch.ones(1), torch.tensor([df]))
-    found = exporting._below(law, torch.tensor([z], dtype=torch.float64), None).item()
+    found = exporting._cdf(law, torch.tensor([z], dtype=torch.float64), None).item()
     assert found == pytest.approx(float(special.stdtr(df, z)), abs=3e-6)
     ratio = exporting._gamma_ratio(torch.tensor(0.5 * df, dtype=torch.float64)).item()
     assert ratio == pytest.approx(float(special.poch(0.5 * df, 0.5)), rel=1e-11)
@@ -140,8 +140,8 @@ def test_a_table_of_students_law_is_exact_for_several_degrees_of_freedom_at_once
 
 def test_laws_whose_degrees_of_freedom_depend_on_the_row_have_no_table() -> None:
     df = torch.tensor([[[3.0], [4.0]]])
-    assert exporting._table(StudentT(torch.zeros(1, 2, 1), torch.ones(1, 2, 1), df)) is None
-    assert exporting._table(Normal(torch.zeros(1, 2, 1), torch.ones(1, 2, 1))) is None
+    assert exporting._student_table(StudentT(torch.zeros(1, 2, 1), torch.ones(1, 2, 1), df)) is None
+    assert exporting._student_table(Normal(torch.zeros(1, 2, 1), torch.ones(1, 2, 1))) is None
 
 
 @pytest.mark.parametrize("table", [True, False])
@@ -150,7 +150,7 @@ def test_quantiles_of_distant_modes_are_those_of_the_mixture(table: bool) -> Non
     law = StudentT(
         torch.tensor([-300.0, 0.0, 5.0]).view(3, 1, 1), torch.tensor([1.0, 0.01, 40.0]).view(3, 1, 1), torch.tensor(4.0)
     )
-    found = exporting._quantiles(weight.view(3, 1, 1), law, levels, exporting._table(law) if table else None)
+    found = exporting._quantiles(weight.view(3, 1, 1), law, levels, exporting._student_table(law) if table else None)
     below = Mixture(weight.log(), law).cdf(found)
     np.testing.assert_allclose(below.flatten(), levels, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""What estimators make of tables, targets, weights and groups as users have them: masks, codes, gaps, odd types."""
+"""Tables, targets, weights and groups in unusual forms: masks, codes, missing values, uncommon types."""
 
 import datetime
 from typing import Any
@@ -47,7 +47,7 @@ first = np.arange(20) < 3  # of 20 rows
 
 
 def hiding(values: Any, hidden: Any = first) -> Any:
-    """Hide rows behind a mask, with a number there that would show."""
+    """Mask rows, with a number behind the mask that would change the result."""
     found = np.array(values)
     found[hidden] = 77
     return ma(found, np.broadcast_to(np.asarray(hidden).reshape(-1, *[1] * (found.ndim - 1)), found.shape))
@@ -179,7 +179,9 @@ def test_hardly_any_rows_are_told_by_every_kind_of_estimator() -> None:
         lambda: classifier().fit(X, ["a", "b"] * 4),
         lambda: IndianChefsDensity(sweeps=4, states=2, chains=2, engine="numpy", random_state=0).fit(numbers(10)),
     ):
-        with pytest.warns(DataWarning, match="rows were given; fewer than 12 hardly tell how far predictions are off"):
+        with pytest.warns(
+            DataWarning, match="rows were given; fewer than 12 are too few to estimate prediction errors"
+        ):
             fit()
     with pytest.warns(DataWarning, match="1 row was given"):
         regressor().fit(X[:1], y[:1])
@@ -382,11 +384,11 @@ def test_tables_of_other_kinds_are_refused_with_the_way_out() -> None:
         (np.array([(1.0, 2.0)] * 20, dtype=[("a", "f8"), ("b", "f8")]), "X is a structured array with the fields a, b"),
         (pd.DataFrame(np.ones((20, 2)), columns=["a", "a"]), "X has repeated column names; rename them"),
         (pa.table([y, y], names=["a", "a"]), "column names"),
-        ([[10**400, 1.0]] * 20, "X has a whole number of more than 308 digits"),
+        ([[10**400, 1.0]] * 20, "X has an integer of more than 308 digits"),
         (pd.DataFrame({1: y, "b": y}), r"your input has \['int', 'str'\].*X.columns.astype\(str\)"),
     ):
         refused(message, X, y, kind=DataError)
-    refused("arrays hold numbers", [[{1}, 1.0]] * 20, y, kind=TypeError)  # as scikit-learn's checks ask
+    refused("arrays must be numeric", [[{1}, 1.0]] * 20, y, kind=TypeError)  # as scikit-learn's checks ask
     fitted = regressor().fit(pd.DataFrame({"a": y}), y)
     with pytest.raises(DataError, match="X has repeated column names"):
         fitted.predict(pd.DataFrame(np.ones((20, 2)), columns=["a", "a"]))

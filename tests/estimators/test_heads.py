@@ -1,4 +1,4 @@
-"""Estimators whose heads have a posterior."""
+"""Estimators with posteriors of the heads."""
 
 import copy
 from pathlib import Path
@@ -37,7 +37,7 @@ def networks(fitted: Any) -> list[UnboundedDepth]:
 
 
 def drawn(fitted: Any) -> bool:
-    """Whether all heads in use are normal."""
+    """Return True if all heads in use are normal."""
     return all(isinstance(h, GaussianHead) for model in networks(fitted) for h in model.heads_in_use().values())
 
 
@@ -48,7 +48,7 @@ def scale_of(fitted: UnboundedDepthRegressor) -> float:
 
 
 def of_one_network(fitted: UnboundedDepthRegressor) -> float:
-    """Scale of the noise before it was narrowed to that of an average."""
+    """Return the scale of the noise of single networks, before it was reduced to that of the average."""
     return scale_of(fitted) / (fitted.fit_diagnostics_.narrowing or (1.0,))[0]
 
 
@@ -57,7 +57,7 @@ def of_one_network(fitted: UnboundedDepthRegressor) -> float:
 
 @pytest.mark.parametrize("kind", ["laplace", "conjugate", "classes"])
 def test_doubt_grows_off_the_data(kind: str) -> None:
-    """At 2, 4 and 8 standard deviations from the middle, one network doubts its weights more and more."""
+    """The uncertainty about the weights of a network increases at 2, 4 and 8 standard deviations from the mean."""
     X, y = problem(120)
     direction = np.random.default_rng(1).normal(size=(400, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -69,11 +69,11 @@ def test_doubt_grows_off_the_data(kind: str) -> None:
 
 @pytest.mark.parametrize("members", [1, 5])
 def test_head_variance_is_not_counted_twice(members: int) -> None:
-    """Noise and doubt about heads are together no more than the noise alone was: it is fitted with the heads held."""
+    """Noise and head variance together do not exceed the noise without heads: it is fitted with the heads fixed."""
     X, y = problem(100, seed=3)
     options: dict[str, Any] = {"epochs": 150, "width": 64, "cv": members, "likelihood": "gaussian"}
-    point, doubtful = (regressor(**options, last_layer=head).fit(X, y) for head in ("point", "laplace"))
-    x = torch.as_tensor(point._predictors(point.schema_, X), dtype=point.model_.dtype)
+    point, doubtful = (regressor(**options, head=head).fit(X, y) for head in ("point", "laplace"))
+    x = torch.as_tensor(point._encode(point.schema_, X), dtype=point.model_.dtype)
     unseen = [point.held_out_] if doubtful.fold_ is None else [doubtful.fold_[0] == k for k in range(members)]
     each = [head_variance(m, x[rows]).mean().item() for m, rows in zip(networks(doubtful), unseen, strict=True)]
     noise, before = (of_one_network(fitted) ** 2 for fitted in (doubtful, point))
@@ -83,7 +83,7 @@ def test_head_variance_is_not_counted_twice(members: int) -> None:
 
 
 def test_means_are_those_of_the_trained_heads() -> None:
-    """With the trained heads as means, predictions are those of point estimates, and doubt is added."""
+    """With the trained heads as means, mean predictions are those of point estimates, and the variance is larger."""
     X, y = problem(100)
     fitted = regressor(weight_draws=256).fit(X, y)
     points = copy.deepcopy(fitted)
@@ -198,8 +198,8 @@ def test_exports_have_the_means() -> None:
     fitted = regressor(cv=1, precision="float64").fit(X, y)
     (model,) = networks(fitted)
     points = copy.deepcopy(model)
-    replace_heads_by_means(points)
-    x = torch.as_tensor(fitted._predictors(fitted.schema_, X))
+    as_points(points)
+    x = torch.as_tensor(fitted._encode(fitted.schema_, X))
     for depth, f in zip(model.depth_posterior(), points.draw(x).f, strict=True):
         assert torch.allclose(deploy.point_depth(model, depth)(x), f)
     draws = points.draw(x)

@@ -1,4 +1,4 @@
-"""Networks that are trained part by part: what passes come to, and what is refused."""
+"""Incremental training with ``partial_fit``: results of passes, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,12 @@ def test_classes_may_come_later_and_must_be_named_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "more", "message"),
     [
-        ({"cv": 3}, {}, "cv=3 was given; partial_fit trains one network"),
-        ({"n_restarts": 2}, {}, "n_restarts=2 was given; partial_fit trains one network"),
-        ({"weights": "hmc"}, {}, "weights='hmc' was given; partial_fit trains one network"),
-        ({"last_layer": "laplace"}, {}, "last_layer='laplace' was given; partial_fit trains one network"),
+        ({"cv": 3}, {}, "cv=3 was given, but partial_fit trains a single network"),
+        ({"n_restarts": 2}, {}, "n_restarts=2 was given, but partial_fit trains a single network"),
+        ({"weights": "hmc"}, {}, "weights='hmc' was given, but partial_fit trains a single network"),
+        ({"head": "laplace"}, {}, "head='laplace' was given, but partial_fit trains a single network"),
         ({}, {"total_rows": 20}, "total_rows=20 was given with 80 rows"),
-        ({}, {"classes": [0, 1]}, "classes were given to an estimator of numbers"),
+        ({}, {"classes": [0, 1]}, "classes were given, but this estimator predicts numbers"),
     ],
     ids=str,
 )

@@ -1,4 +1,4 @@
-"""Several kinds of network for one table, weighed by rows that they have not seen."""
+"""Candidate architectures for one table, weighted by out-of-fold rows."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_kinds_are_all_combinations() -> None:
 
 
 def test_each_kind_is_what_it_is_alone(fitted: UnboundedDepthRegressor) -> None:
-    """The first kind has the seed of the fit: its networks are those of a fit of that kind, to the bit."""
+    """The first candidate has the seed of the fit: its networks are bit-identical to those of a separate fit."""
     X, y = problem(210)
     alone = UnboundedDepthRegressor(**SHORT, activation="relu").fit(X, y)
     assert isinstance(fitted.model_, Ensemble)
@@ -89,7 +89,7 @@ def test_out_of_fold_predictions_weigh_kinds_as_predictions_do(fitted: Unbounded
     for c, one in enumerate(fitted.kinds_):
         for k in range(3):
             rows = fitted.fold_[c] == k
-            alone = fitted._with({"fold_": None, "model_": fitted.model_.members[3 * c + k]})
+            alone = fitted._copy_with({"fold_": None, "model_": fitted.model_.members[3 * c + k]})
             expected[rows] += one["weight"] * alone.predict(X[rows])
     assert np.allclose(fitted.predict_dist(X, fold=fitted.fold_).mean.numpy().ravel(), expected, atol=1e-9)
 

@@ -1,4 +1,4 @@
-"""Options as the command line and Python declare them."""
+"""Declarations of options for Python and the command line."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What comes back the same: fits that are repeated, go on from a checkpoint, or are saved and loaded."""
+"""Reproducibility: repeated fits, resumed fits, and saved and loaded estimators."""
 
 import math
 import subprocess
@@ -101,7 +101,7 @@ def test_a_warm_start_may_see_more_rows() -> None:
 
 
 class Interrupt:
-    """A callback that stops the process of a fit the hard way, as Ctrl-C does."""
+    """Callback that interrupts a fit, as Ctrl-C does."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -165,7 +165,7 @@ def test_a_checkpoint_of_another_fit_is_refused(change: str, tmp_path: Path) -> 
 
 
 def deep(inputs: int, outputs: int) -> Architecture:
-    """Build an architecture of the user's own."""
+    """Build a user-defined architecture."""
     return MLP(inputs, outputs, 6, "tanh", residual=True)
 
 
@@ -282,7 +282,7 @@ def test_going_on_refuses_options_of_another_network(way: str) -> None:
     X, y = problem()
     fitted = regressor(width=8).fit(X, y).set_params(width=9, learning_rate=1e-3)
     before = fitted.predict(X)
-    with pytest.raises(DataError, match=r"built by other options, and width=9 \(was 8\) was given; set it back"):
+    with pytest.raises(DataError, match=r"width=9 \(was 8\) was given, but the fit continues from a network"):
         fitted.set_params(warm_start=True).fit(X, y) if way == "warm_start" else fitted.partial_fit(X, y)
     np.testing.assert_array_equal(fitted.predict(X), before)
     fitted.set_params(width=8).fit(X, y)
@@ -292,11 +292,11 @@ def test_an_architecture_of_ones_own_is_given_again_at_loading(tmp_path: Path) -
     X, y = problem()
     fitted = regressor(architecture=deep).fit(X, y)
     fitted.save(tmp_path / "m")
-    with pytest.raises(DataError, match=r"with a function as architecture; give it again: .*load\(path, architecture"):
+    with pytest.raises(DataError, match=r"with a function as architecture; pass it again: .*load\(path, architecture"):
         UnboundedDepthRegressor.load(tmp_path / "m")
     loaded = UnboundedDepthRegressor.load(tmp_path / "m", architecture=deep)
     np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
-    with pytest.raises(FileError, match="does not hold an estimator that this version can rebuild"):
+    with pytest.raises(FileError, match="does not contain an estimator that this version can load"):
         UnboundedDepthRegressor.load(tmp_path / "m", architecture=lambda i, o: MLP(i, o, 5))
 
 

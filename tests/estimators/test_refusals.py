@@ -1,4 +1,4 @@
-"""Refusals say whose they are, in words of the public interface, for every estimator there is."""
+"""Error messages of all estimators name the public class and its options."""
 
 import re
 from typing import Any

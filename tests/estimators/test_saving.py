@@ -1,4 +1,4 @@
-"""What is saved, and what version 0.1.0 saved under other names."""
+"""Encoding of options for saving, and names of version 0.1.0."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ VALUES = {kind.__name__: kind for kind in (TruncatedPoisson, HardTruncation, Smo
 
 
 def as_version_one(folder: Path, **options: Any) -> None:
-    """Rewrite what was saved as version 0.1.0 would have written it."""
+    """Rewrite a saved model in the format of version 0.1.0."""
     saved = io.load(folder, kinds={io.header(folder)[0]})
     meta = {**saved.meta, "options": {**saved.meta["options"], **options}}
     if "predict_by" in meta["options"]:
@@ -59,8 +59,8 @@ def test_laws_that_were_renamed_are_found(tmp_path: Path) -> None:
         "class": "ClippedPoisson",
         "fields": {"rate": 1.5, "clip": {"class": "Taper", "fields": {"start": 0.7, "upper": 0.9}}},
     }
-    assert saving.decoded(old, VALUES) == law == saving.decoded(saving.encoded(law, VALUES), VALUES)
-    assert saving.decoded({"class": "Clip", "fields": {"lower": 0.0, "upper": 0.9}}, VALUES) == HardTruncation(0.0, 0.9)
+    assert saving.decode(old, VALUES) == law == saving.decode(saving.encode(law, VALUES), VALUES)
+    assert saving.decode({"class": "Clip", "fields": {"lower": 0.0, "upper": 0.9}}, VALUES) == HardTruncation(0.0, 0.9)
     X, y = table()
     fitted = UnboundedDepthRegressor(depth_law=law, epochs=3, width=6, random_state=0).fit(X, y)
     as_version_one(fitted.save(tmp_path / "old"), depth_law=old)

@@ -1,4 +1,4 @@
-"""Where scikit-learn shows, steers and composes estimators: displays, verbosity, pipelines."""
+"""Estimators in scikit-learn: displays, verbosity, pipelines."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ def test_the_display_of_a_fitted_estimator_tells_structure_and_score() -> None:
     shown = fitted.fit(*problem())._repr_mimebundle_()["text/html"]
     assert "sk-top-container" in shown  # scikit-learn's own
     assert f"depth: {fitted.structure_.summary}" in shown
-    assert f"unseen rows: {fitted.validation_score_:.4g} nats per row" in shown
+    assert f"log-likelihood on held-out rows: {fitted.validation_score_:.4g} nats per row" in shown
     fitted.structure_ = replace(fitted.structure_, summary="<script>1 & 2</script>")
     shown = fitted._repr_html_()  # type: ignore[operator]
     assert "&lt;script&gt;1 &amp; 2&lt;/script&gt;" in shown
@@ -66,7 +66,7 @@ def test_verbose_shows_nothing_a_bar_or_lines(estimator: Any, unit: str, capsys:
 
 
 def test_what_was_called_progress_is_verbose_when_it_is_loaded() -> None:
-    assert saving.current({"progress": True}, UnboundedDepthRegressor().get_params()) == {"verbose": True}
+    assert saving.update_names({"progress": True}, UnboundedDepthRegressor().get_params()) == {"verbose": True}
 
 
 def test_pipelines_that_hand_on_data_frames_keep_names_and_predictions() -> None:

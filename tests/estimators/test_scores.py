@@ -1,4 +1,4 @@
-"""Scores of rows that count more than once: copies, and scikit-learn's."""
+"""Scores with sample weights, compared with repeated rows and with scikit-learn."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::fathomless.system.errors.Conver
 
 @functools.cache
 def fitted(kind: str) -> tuple[Any, Array, Array, tuple[str, ...]]:
-    """Return an estimator, other rows than those that it was fitted to, and the names of its targets."""
+    """Return an estimator, rows outside its training set, and the names of its targets."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(150, 3))
     options = {"epochs": 40, "width": 8, "cv": 1, "random_state": 0}
@@ -35,7 +35,7 @@ def fitted(kind: str) -> tuple[Any, Array, Array, tuple[str, ...]]:
 
 
 def alike(found: Evaluation, expected: Evaluation) -> None:
-    """Compare all that an evaluation holds, up to rounding."""
+    """Check that two evaluations are equal up to rounding."""
     assert (found.name, found.rows, found.labels) == (expected.name, expected.rows, expected.labels)
     for ours, theirs in ((found.scores, expected.scores), (found.baseline, expected.baseline)):
         assert {key: one.value for key, one in ours.items()} == pytest.approx(

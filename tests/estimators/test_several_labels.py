@@ -1,4 +1,4 @@
-"""Classifiers of rows that may have any number of labels, in columns of 0 and 1."""
+"""Classifiers with multilabel targets, in columns of 0 and 1."""
 
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def test_what_does_not_go_with_several_labels_is_refused(change: Any, options: d
 def test_families_that_cannot_say_so() -> None:
     X, y = labelled()
     for name in UNABLE:
-        with pytest.raises(DataError, match=f"{name}: y has 3 columns, and this estimator predicts one class"):
+        with pytest.raises(DataError, match=f"{name}: y has 3 columns, but this estimator predicts one class"):
             getattr(fathomless, name)().fit(X, y)
     with pytest.raises(DataError, match="score each column of predict_proba"):
         evaluate(classifier(epochs=1).fit(X, y), X, y, name="rows")

@@ -34,7 +34,7 @@ STAGES |= {"decoder_steps": 20, "components": 2, "latent_steps": 10, "latent_pos
 
 
 def kept(estimator: Any, folder: Path, title: str) -> None:
-    """Save, load and show an estimator; all must agree, and every text must be JSON that others read."""
+    """Check that an estimator is equal after saving and loading, and that all texts are valid JSON."""
     estimator.save(folder)
     json.loads((folder / "manifest.json").read_text(), parse_constant=pytest.fail)
     loaded = registry.load(folder)

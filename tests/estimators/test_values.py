@@ -32,9 +32,9 @@ from fathomless import (
 )
 from fathomless.app import manifests
 from fathomless.estimators import saving
-from fathomless.estimators.declaring import having_option, nested_options, simplest, value_of
+from fathomless.estimators.declaring import classes_with_option, nested_options, simplify, value_of
 from fathomless.estimators.options import options_of
-from fathomless.estimators.renamed import MOVED, RENAMED, from_saved, moved
+from fathomless.estimators.renamed import MOVED, moved_options, rename_saved
 from fathomless.families import registry
 from fathomless.posterior.laws import PoissonPrior
 from fathomless.system import io
@@ -70,7 +70,7 @@ def test_every_option_of_a_value_can_be_read_set_cloned_and_pickled(kind: Any) -
         assert f"{inner.name} : " in (class_.__doc__ or "")
         if class_.plain:
             continue
-        for other in sorted(set(option.metadata["names"]) - set(having_option(option, inner.name)))[:1]:
+        for other in sorted(set(option.metadata["names"]) - set(classes_with_option(option, inner.name)))[:1]:
             with pytest.raises(
                 DataError, match=rf"{nested}={value!r} was given with {option.name}='{other}'.*{option.name}='{key}'"
             ):
@@ -95,7 +95,7 @@ def test_values_are_frozen_and_their_names_are_choices(kind: Any) -> None:
 def test_signatures_have_the_options_and_no_old_names(kind: Any) -> None:
     names = {option.name for option in options_of(kind)}
     assert set(inspect.signature(kind).parameters) == names == set(kind().get_params(deep=False))
-    assert not names & moved(kind).keys()
+    assert not names & moved_options(kind).keys()
 
 
 def test_a_name_is_its_value() -> None:
@@ -129,12 +129,12 @@ def test_values_are_checked_at_fit(options: dict[str, Any], message: str) -> Non
 def test_options_of_a_value_without_effect_are_refused() -> None:
     with pytest.raises(DataError, match="optimizer has no effect here: leave it out"):
         ContinuousDepthRegressor(structure_from=ELBO(optimizer="natural")).fit(*problem(30))
-    with pytest.raises(DataError, match=r"options of structure_from=.* are rate, delay"):
+    with pytest.raises(DataError, match=r"structure_from=.* has the options rate, delay"):
         ContinuousDepthRegressor(structure_from="elbo").set_params(structure_from__radius=1.0)
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(DataError, match=r"weights__rate=1 was given; options of weights=HMC\(\) are chains, sweeps"):
+    with pytest.raises(DataError, match=r"weights__rate=1 was given; weights=HMC\(\) has the options chains, sweeps"):
         UnboundedDepthRegressor(weights="hmc").set_params(weights__rate=1)
     with pytest.raises(ValueError, match="Invalid parameter"):
         UnboundedDepthRegressor().set_params(no__thing=1)
@@ -162,7 +162,7 @@ def old_cases() -> list[Any]:
     return [
         pytest.param(kind, old, place, id=f"{kind.__name__}-{old}")
         for kind in (UnboundedDepthRegressor, ContinuousDepthRegressor, FiniteNetworkRegressor, DeepEnsembleRegressor)
-        for old, place in moved(kind).items()
+        for old, place in moved_options(kind).items()
     ]
 
 
@@ -174,7 +174,7 @@ def test_old_names_are_taken_with_a_warning_that_names_the_new(kind: Any, old: s
     value = 7 if inner.metadata["kind"] == "whole" else 0.25 if inner.metadata["kind"] == "real" else "other"
     choice = {} if class_.plain else {option.name: place.choice}
     expected = replace(value_of(option, option.default if class_.plain else place.choice), **{inner.name: value})  # type: ignore[type-var]
-    new = re.escape(f"{old} will be removed in the next version; use {option.name}={simplest(option, expected)!r}")
+    new = re.escape(f"{old} will be removed in the next version; use {option.name}={simplify(option, expected)!r}")
     with pytest.warns(FutureWarning, match=new) as seen:
         built = kind(**choice, **{old: value})
     assert seen[0].filename == __file__
@@ -212,9 +212,9 @@ FOLDS = np.arange(60) % 3 + 5
 @pytest.mark.parametrize("by", ["constructor", "set_params", "saved"])
 def test_old_options_of_folds_are_put_together(old: dict[str, Any], cv: Any, by: str) -> None:
     if by == "saved":
-        saved = {name: saving.encoded(value, {}) for name, value in old.items()}
+        saved = {name: saving.encode(value, {}) for name, value in old.items()}
         with pytest.warns(FutureWarning, match="a saved model has options with old names"):
-            found = from_saved(UnboundedDepthRegressor, {"epochs": 3, **saved}, {})[0]["cv"]
+            found = rename_saved(UnboundedDepthRegressor, {"epochs": 3, **saved}, {})[0]["cv"]
     else:
         with pytest.warns(FutureWarning, match="will be removed in the next version"):
             made = (
@@ -230,7 +230,7 @@ def test_old_options_of_folds_are_put_together(old: dict[str, Any], cv: Any, by:
 
 def test_old_and_new_options_of_folds_are_refused_together() -> None:
     for old in ({"members": 3, "cv": 4}, {"folds": FOLDS, "cv": 4}, {"repeats": 2, "cv": Folds()}):
-        with pytest.raises(DataError, match=r"is the old name of cv__.*: leave it out"):
+        with pytest.raises(DataError, match=r"is the old name of cv__.*; leave it out"):
             UnboundedDepthRegressor(**old)
 
 
@@ -241,7 +241,7 @@ def test_numbers_stand_for_values() -> None:
         n_splits=4, order="blocks"
     )
     assert UnboundedDepthRegressor(cv=FOLDS).get_params().keys() >= {"cv"}
-    with pytest.raises(DataError, match=r"which has no such option; it needs cv=Folds\(...\) or its n_splits alone"):
+    with pytest.raises(DataError, match=r"which has no such option; set cv=Folds\(...\) or its n_splits alone"):
         UnboundedDepthRegressor(cv=FOLDS).set_params(cv__n_repeats=3)
     assert DeepEnsembleRegressor(n_restarts=3).set_params(n_restarts__count=4).n_restarts == Restarts(
         count=4, keep="average"
@@ -364,7 +364,8 @@ def test_a_fit_that_continues_needs_the_options_of_its_network(changed: dict[str
     own = {"epochs": 1, "width": 4, "hidden": 4, "cv": 1, "random_state": 0, "warm_start": True}
     fitted = ContinuousDepthRegressor(**own).fit(X, y)
     fitted.set_params(path=PathOptions(), optimizer=Adam(clip_norm=1.0)).fit(X, y)  # equal, and of the training
-    with pytest.raises(DataError, match=f"{next(iter(changed)).partition('__')[0]}=.* was given; set it back"):
+    name = next(iter(changed)).partition("__")[0]
+    with pytest.raises(DataError, match=f"{name}=.* was given, but the fit continues from a network"):
         fitted.set_params(**changed).fit(X, y)
 
 

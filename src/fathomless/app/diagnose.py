@@ -88,7 +88,7 @@ def diagnose(
         rows = training.rows if rows is None else rows
         if classes is None and training.confusion is not None:
             classes = dict(zip(training.labels, np.rint(training.confusion.sum(1)).astype(int).tolist(), strict=True))
-    given = estimator._options_given(deep=True)
+    given = estimator._current_options(deep=True)
     summary = FitSummary(estimator, tuple(evaluations), training, rows, classes or {}, given, linear)
     family = family_of(estimator)
     own = [] if family.findings is None else [family.find(family.findings)]
@@ -107,7 +107,7 @@ def _short(summary: FitSummary) -> Iterator[Finding]:
             "problem",
             "The training was short",
             f"It took {steps} steps in {summary.estimator.n_iter_} epochs; some thousand steps are usual.",
-            f"Raise {summary.now('epochs')}.",
+            f"Raise {summary.show('epochs')}.",
         )
 
 
@@ -122,7 +122,7 @@ def _rising(summary: FitSummary) -> Iterator[Finding]:
             "problem",
             "The training ended too soon",
             f"In its last fifth the log-likelihood of the held-out rows still rose by {gain:.2g} nats per row.",
-            f"Raise {summary.now('epochs')}.",
+            f"Raise {summary.show('epochs')}.",
         )
 
 
@@ -130,7 +130,7 @@ def _hasty(summary: FitSummary) -> Iterator[Finding]:
     scores = summary.scores
     best = int(np.argmax(scores)) + 1 if scores else 0
     if summary.stopped and scores and (len(scores) < _FEW_SCORES or best <= 2):
-        lower = f" or lower {summary.now('learning_rate')}" if best <= 2 else ""
+        lower = f" or lower {summary.show('learning_rate')}" if best <= 2 else ""
         yield Finding(
             "advice",
             "The training stopped early",
@@ -154,7 +154,7 @@ def _nothing_held_out(summary: FitSummary) -> Iterator[Finding]:
         "No rows were held out",
         f"{f'Of fewer than {_FEW_ROWS} rows none are' if few else 'All rows were used for training'}. The last epoch "
         "was kept, whether or not it was the best, and the uncertainty was not calibrated.",
-        "Collect more rows." if few else f"Raise {summary.now('validation_fraction')} to 0.1.",
+        "Collect more rows." if few else f"Raise {summary.show('validation_fraction')} to 0.1.",
     )
 
 
@@ -190,7 +190,7 @@ def _few_for_the_columns(summary: FitSummary) -> Iterator[Finding]:
             "advice",
             "Fewer rows than features",
             f"{summary.rows} rows were given, and their columns are encoded as {width:,} features.",
-            f"Drop columns, lower {summary.now('max_levels')}, or collect more rows.",
+            f"Drop columns, lower {summary.show('max_levels')}, or collect more rows.",
         )
 
 
@@ -228,7 +228,7 @@ def _few_in_a_class(summary: FitSummary) -> Iterator[Finding]:
 
 
 def _no_better_than_constant(summary: FitSummary) -> Iterator[Finding]:
-    for found in summary.judged:
+    for found in summary.preferred_evaluations:
         ours, theirs = found.scores["log_likelihood"], found.baseline["log_likelihood"]
         gain = ours.value - theirs.value
         if gain > math.hypot(ours.error or 0.0, theirs.error or 0.0):
@@ -321,13 +321,13 @@ def _difference_error(*parts: tuple[Evaluation, float | None]) -> tuple[float, f
 
 def _against_overfitting(summary: FitSummary) -> str:
     if not summary.trained:
-        return f"raise {summary.now(_longer(summary))}, or collect more rows."
+        return f"raise {summary.show(_longer(summary))}, or collect more rows."
     steps = []
     if summary.estimator.validation_score_ is None:
-        steps.append(f"raise {summary.now('validation_fraction')}")
+        steps.append(f"raise {summary.show('validation_fraction')}")
     elif summary.given["patience"] is None:
-        steps.append(f"set {summary.now('patience')}")
-    steps += [f"lower {summary.now(name)}" for name in ("weight_prior", "width") if name in summary.given]
+        steps.append(f"set {summary.show('patience')}")
+    steps += [f"lower {summary.show(name)}" for name in ("weight_prior", "width") if name in summary.given]
     return f"{'; '.join([*steps, 'or collect more rows'])}."
 
 
@@ -435,13 +435,13 @@ def _for_calibration(summary: FitSummary, found: Evaluation) -> str:
     ):
         return _OTHER_KIND
     if not summary.trained and _longer(summary) in ("weights__sweeps", "sweeps"):
-        return f"Raise {summary.now(_longer(summary))}, and see whether the chains agree; or collect more rows."
+        return f"Raise {summary.show(_longer(summary))}, and see whether the chains agree; or collect more rows."
     if summary.trained and summary.estimator.validation_score_ is None:
         return (
-            f"Raise {summary.now('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
+            f"Raise {summary.show('validation_fraction')}: held-out rows calibrate the noise and choose the best epoch."
         )
     if not summary.given.get("calibrate", True) and not found.labels:
-        return f"Set {summary.now('calibrate')}."
+        return f"Set {summary.show('calibrate')}."
     others = {"noise": ("learned", "input"), "likelihood": ("gaussian", "student_t"), "weights": ("map", "meanfield")}
     steps = [
         f"{name}={other!r} (now {usual!r})"
@@ -457,7 +457,7 @@ def _found_normal(summary: FitSummary) -> bool:
 
 
 def _noise_at_its_floor(summary: FitSummary) -> Iterator[Finding]:
-    target, evaluations = summary.estimator.target_, [*summary.judged]
+    target, evaluations = summary.estimator.target_, [*summary.preferred_evaluations]
     parts = [part for part in summary.estimator.likelihood_.children() if isinstance(part, LearnedNoise | InputNoise)]
     if not isinstance(target, TargetScale) or not parts or not evaluations:
         return
@@ -472,7 +472,7 @@ def _noise_at_its_floor(summary: FitSummary) -> Iterator[Finding]:
             f"That of {some(low)} is {share.min():.2g} standard deviations of the target, and {floor:.2g} is the least "
             "that can be learned: the columns tell the target almost exactly.",
             "See whether a column holds the answer, and drop it. If none does, set "
-            f"{summary.now('noise')} to a number, in standard deviations of the target.",
+            f"{summary.show('noise')} to a number, in standard deviations of the target.",
         )
 
 

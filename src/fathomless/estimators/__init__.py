@@ -1,1 +1,1 @@
-"""The scikit-learn border, for every family. May import what stands above: up to `inference`."""
+"""Estimators with the scikit-learn interface, for every family. May import the folders above, down to `inference`."""

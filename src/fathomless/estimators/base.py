@@ -1,6 +1,6 @@
-"""The scikit-learn border, for every family: arrays or data frames in, calibrated predictions out.
+"""Base classes of all estimators: the scikit-learn interface to fitting, predicting, saving and loading.
 
-An estimator prepares a table and passes it to a strategy of inference, from
+An estimator prepares a table and passes it to an inference strategy, from
 :mod:`fathomless.estimators.variational` or :mod:`fathomless.estimators.markov_chains`. Tasks (classification,
 regression, density) are in :mod:`fathomless.estimators.tasks`.
 """
@@ -28,17 +28,17 @@ from fathomless.data.frames import take
 from fathomless.data.schema import Schema
 from fathomless.data.targets import Target
 from fathomless.estimators import saving
-from fathomless.estimators.declaring import chosen, nested_of, replaced, value_of
+from fathomless.estimators.declaring import choice_name, nested_values, replace_options, value_of
 from fathomless.estimators.encoding import ClassTask, ColumnOptions, NumberTask, Task
 from fathomless.estimators.networks import Networks
-from fathomless.estimators.options import GOING_ON, OF_A_RUN, options_of
+from fathomless.estimators.options import CHANGEABLE, RUN_OPTIONS, options_of
 from fathomless.estimators.predictor import (
     AnyPredictive,
     Array,
     Predictor,
     Restored,
-    joined,
-    named,
+    concatenate_parts,
+    name_errors,
     read_options,
     restore,
 )
@@ -52,7 +52,7 @@ from fathomless.estimators.preparation import (
     read,
 )
 from fathomless.estimators.problem import Problem, Session
-from fathomless.estimators.renamed import check_methods, moved, rename, renamed, renaming, warn, warn_renamed
+from fathomless.estimators.renamed import check_methods, moved_options, rename_options, warn_renamed
 from fathomless.estimators.strategies import Strategy
 from fathomless.inference.out_of_fold.heads import HEADS
 from fathomless.inference.runs.distributed import device_name
@@ -73,39 +73,39 @@ __all__ = ["Estimator", "PredictiveEstimator", "require_fitted"]
 
 
 class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
-    """What all estimators share: fitting, and files.
+    """Base class of all estimators.
 
     Attributes
     ----------
     structure_ : Structure
         Posterior over structure, with a summary.
     history_ : list of dict
-        What happened in training: see :class:`~fathomless.inference.runs.run.Run`.
+        Training history: see :class:`~fathomless.inference.runs.run.Run`.
     n_iter_ : int
-        Epochs done.
+        Number of completed epochs.
     validation_score_ : float or None
-        Mean log predictive density of rows that a network was not fitted to, in nats per row and in the units of the
-        target. Of cross-fitted networks: of all rows, each under the networks that have not seen it, with a posterior
-        over structure and a noise that were fitted without its fold. Of one network: of the held-out rows under what
-        predicts, heads with a posterior and networks that were drawn after the training included; the rows chose the
-        epoch too, and noise and law are those that were fitted without the row's part of ten. Of sampled weights: the
-        mean leave-one-out density, copies of a row left out together, or None if it cannot be estimated.
+        Mean log predictive density on rows that a network was not fitted to, in nats per row and in the units of the
+        target. For cross-fitted networks it is the out-of-fold mean over all rows; the posterior over structure and the
+        noise are also fitted without the fold of each row. For a single network it is the mean over the held-out rows,
+        which also chose the epoch. It then includes posteriors of the heads and networks drawn after training, and the
+        noise and the law over structure are cross-fitted on ten parts of these rows. For sampled weights it is the mean
+        leave-one-out log density, with copies of a row left out together, or None if it cannot be estimated.
     held_out_ : ndarray of int
-        Numbers of the rows that were held out; of cross-fitted networks all rows, each of them from one network.
+        Indices of the held-out rows. For cross-fitted networks these are all rows, each held out of one network.
     fit_diagnostics_ : Diagnostics
-        Diagnostics of the fit, of a class for each kind of inference (:mod:`fathomless.posterior.fit_diagnostics`): the
-        posterior over structure with its errors, weights of kinds of network, the relative noise of their average,
-        records of chains, equal rows of the table, and the versions of the library, torch, NumPy and Python under
-        which parts were done, if these are others than now.
+        Diagnostics of the fit, with a class for each kind of inference (:mod:`fathomless.posterior.fit_diagnostics`):
+        the posterior over structure with standard errors, weights of the candidate architectures, the relative noise of
+        the average, records of the chains, and equal rows of the table. If parts of a resumed fit ran under other
+        versions of the library, torch, NumPy or Python, these versions are listed too.
     relevance_ : dict of str to dict
-        For every encoded column, what the posterior says of its use, where weights were sampled; else empty.
+        Posterior relevance of every encoded column, for sampled weights; empty otherwise.
     model_, likelihood_ : nn.Module
         The fitted network and p(y | f).
     device_ : str
-        Where it was fitted: "cpu", or the kind of an accelerator and its name.
+        Device of the fit: "cpu", or the kind of an accelerator and its name.
     resumable_ : bool
-        Whether a longer fit with the same `checkpoint` goes on from where this one has ended, to the bytes of one long
-        fit. False of what was loaded.
+        True if a longer fit with the same `checkpoint` resumes from the end of this one, bit-identical to a single long
+        fit. False for loaded estimators.
     """
 
     schema_: Schema
@@ -120,7 +120,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     fold_: Array | None
     seed_: int
     fit_diagnostics_: Diagnostics
-    _fitted_with: dict[str, Any]  # the options of the fit, which may have been changed since
+    _fitted_with: dict[str, Any]  # options of the fit; the attributes may have been changed since
 
     warm_start = False  # an option of some
     callbacks: Sequence[Callable[[Any], None]] | None = None  # an option of most
@@ -128,37 +128,42 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
     resumable_ = False
     _split_by: tuple[Any, Any] = (None, None)  # a splitter, and the folds that it made
 
-    shown: ClassVar[Mapping[str, str]] = {}  # columns of the history that a progress bar shows, with their words
+    shown: ClassVar[Mapping[str, str]] = {}  # columns of the history in the progress bar, with their labels
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse methods that only earlier versions call."""
+        """Check that a subclass defines no methods that only earlier versions called."""
         super().__init_subclass__(**options)
         check_methods(cls)
 
-    def __new__(cls, *given: Any, **options: Any) -> Self:
-        """Say which option may be meant by one that there is not, as Python does from 3.13 on."""
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Suggest a similar name for an unknown option, as Python does from version 3.13 on."""
         known = {*cls._get_param_names(), *(option.name for option in options_of(cls))}
-        for name in options.keys() - known - moved(cls).keys() - renamed(cls).keys():
+        for name in options.keys() - known - moved_options(cls).keys():
             if near := get_close_matches(name, known, 1):
                 raise TypeError(
                     f"{cls.__name__}() got an unexpected keyword argument {name!r}. Did you mean {near[0]!r}?"
                 )
-        new: Self = super().__new__(cls)
-        return new
+        estimator: Self = super().__new__(cls)
+        return estimator
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the options by name; with `deep` also those of values with options, such as ``weights__chains``.
+        """Return the options by name.
 
         Parameters
         ----------
         deep : bool
-            True for options of values too.
+            True to include the options of option values, such as ``weights__chains``.
         """
-        found: dict[str, Any] = super().get_params(deep)
-        return {**found, **(nested_of(options_of(type(self)), found) if deep else {})}
+        params: dict[str, Any] = super().get_params(deep)
+        if deep:
+            params |= nested_values(options_of(type(self)), params)
+        return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set options, by name; ``weights__chains=4`` replaces the value of `weights` by one with four chains.
+        """Set options by name.
+
+        A nested name sets an option of an option value: ``weights__chains=4`` replaces the value of `weights` by one
+        with four chains.
 
         Parameters
         ----------
@@ -168,25 +173,26 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         Raises
         ------
         DataError
-            For an option of a value where the choice has none, or not this one.
+            If the current choice of an option does not have the nested option.
         """
-        given, used = rename(type(self), params)
-        warn_renamed(type(self), params, used)
+        changes = dict(params)
         before = self.get_params(deep=False)
-        if moved(type(self)).keys() & given.keys():
-            found = renaming(type(self), given, before)
-            warn(type(self), found, given)
-            given = {**found.options, **found.nested}
-        declared, own = {option.name: option for option in options_of(type(self))}, dict[str, dict[str, Any]]()
-        for name in list(given):
+        if moved_options(type(self)).keys() & changes.keys():
+            renaming = rename_options(type(self), changes, before)
+            warn_renamed(type(self), renaming, changes)
+            changes = {**renaming.options, **renaming.nested}
+        declared = {option.name: option for option in options_of(type(self))}
+        nested: dict[str, dict[str, Any]] = {}
+        for name in list(changes):
             option, _, inner = name.partition("__")
             if inner and option in declared and declared[option].metadata["values"]:
-                own.setdefault(option, {})[inner] = given.pop(name)
-        for name, entries in own.items():
-            now = given.get(name, before[name])
-            made = replaced(declared[name], now, entries)
-            given[name] = now if made == value_of(declared[name], now) else made
-        super().set_params(**given)
+                nested.setdefault(option, {})[inner] = changes.pop(name)
+        for name, entries in nested.items():
+            current = changes.get(name, before[name])
+            value = replace_options(declared[name], current, entries)
+            # an unchanged value keeps its short form, such as a name
+            changes[name] = current if value == value_of(declared[name], current) else value
+        super().set_params(**changes)
         return self
 
     @property
@@ -201,64 +207,68 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _describe(self) -> None:
-        """Set the attributes that show the posterior over structure."""
+        """Set the attributes that describe the posterior over structure."""
 
-    def _predictors(self, schema: Schema, X: Any) -> Array:
+    def _encode(self, schema: Schema, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""
-        return self._task().predictors(schema, X)
+        return self._task().encode_rows(schema, X)
 
     # ---- inference
 
     @abstractmethod
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
-        """Return the split of rows, by their number, their encoded columns, and whether they have groups.
+        """Return the split of the rows, given their number, the number of encoded columns, and if they have groups.
 
-        The columns of a stream are not known yet, and its plan is a share. A DataError says why streams cannot be used.
+        The columns of a stream are not known yet; its plan is a held-out fraction. Raises DataError if the options do
+        not allow streams.
         """
 
     @abstractmethod
     def _strategy(self, prepared: Prepared) -> Strategy:
-        """Return the strategy that the options ask for."""
+        """Return the inference strategy for the options."""
 
     def _infer(self, prepared: Prepared) -> Fitted:
-        """Find the posterior by the strategy."""
+        """Compute the posterior with the strategy."""
         return self._strategy(prepared).infer(self._problem(), prepared, self._session())
 
     def _problem(self) -> Problem:
-        """Return the networks that the options build, or the fitted one that a fit continues from."""
+        """Return the networks of the options, or the fitted network that a fit continues from."""
         fitted = None
-        if self._continued():
-            self._require_as_fitted()
+        if self._is_continued():
+            self._check_same_options()
             fitted = self.model_, self.likelihood_
         return Problem(self, self._task(), self._head(), fitted)
 
     def _head(self) -> str:
-        """Return the posterior of the heads."""
-        head: str = self._options_given().get("last_layer", "point")
-        checks.choice("last_layer", head, ("auto", "point", *HEADS))
+        """Return the name of the posterior of the heads."""
+        head: str = self._current_options().get("head", "point")
+        checks.choice("head", head, ("auto", "point", *HEADS))
         return "point" if head == "auto" else head
 
-    def _continued(self) -> bool:
-        """Return True if a fit continues from the fitted network, with its encodings."""
+    def _is_continued(self) -> bool:
+        """Return True if a fit continues from the fitted network and its encodings."""
         return bool(self.warm_start) and "model_" in vars(self)
 
     # ---- preparation
 
     def _prepare(self, X: Any, y: Any, sample_weight: Any, groups: Any = None) -> Prepared:
-        """Encode and split a table; only the names of the columns are set here, and the folds of a splitter."""
+        """Encode and split a table; set only the names of the columns and the folds of a splitter."""
         self._check_options()
-        seed, before, dtype = self._seed(), self._encodings(), self.model_.dtype if self._continued() else None
+        seed = self._seed()
+        before = self._encodings()
+        dtype = self.model_.dtype if self._is_continued() else None
         self._require_target(y)
         X = self._table(X, reset=before is None)
         table = read(X, y, sample_weight, groups, task=self._task(), columns=self._column_options(), before=before)
         plan = self._split_plan(table.count, table.inputs, grouped=groups is not None)
         prepared = prepare(table, plan, seed, self.precision, self._device(), dtype)
-        made = prepared.fold_of_row
-        self._split_by = self.cv, None if made is None else made[: len(made) // plan.copies]
+        fold = prepared.fold_of_row
+        # the partitions are repeated for every candidate architecture; one copy suffices for saving
+        self._split_by = self.cv, None if fold is None else fold[: len(fold) // plan.copies]
         return prepared
 
     def _prepare_part(self, X: Any, y: Any, sample_weight: Any, classes: Any) -> Prepared:
-        """Encode a part of the rows; later parts keep the encodings, seed and type of the first one."""
+        """Encode a part of the rows with the encodings, seed and data type of the first part."""
         self._check_options()
         first = "model_" not in vars(self)
         self._require_target(y)
@@ -276,25 +286,26 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         )
 
     def _prepare_stream(self, source: streams.Source) -> Prepared:
-        """Learn how a stream is encoded, and read the rows that are held out."""
+        """Fit the encodings of a stream, and read its held-out rows."""
         self._check_options()
         plan = self._split_plan(source.rows, 0, stream=True)
         task, columns = self._task(), self._column_options()
         if isinstance(task, ClassTask) and task.class_weight is not None:
             raise DataError(
-                f"class_weight={task.class_weight!r} was given; rows of a stream count once: leave it out, and say "
-                "with class_cost what mistakes cost"
+                f"class_weight={task.class_weight!r} was given, but rows of a stream have equal weights; leave it out, "
+                "and set class_cost for unequal costs of misclassification"
             )
-        seed, before = self._seed(), self._encodings()
-        encodings = before or streams.learn(source, task.encodes, **vars(columns))
-        self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)
+        seed = self._seed()
+        before = self._encodings()
+        encodings = before or streams.learn(source, task.target_class, **vars(columns))
+        self._table(source.take(np.zeros(1, dtype=np.int64))[0], reset=before is None)  # a row has all column names
         return prepare_stream(
             source,
             plan.share,
             task=task,
             encodings=encodings,
             seed=seed,
-            dtype=self.model_.dtype if self._continued() else choose_dtype(self.precision, source.rows),
+            dtype=self.model_.dtype if self._is_continued() else choose_dtype(self.precision, source.rows),
             device=self._device(),
             digest="" if self._checkpoint().folder is None else source.digest(),
         )
@@ -304,118 +315,125 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _encodings(self) -> tuple[Schema, Target] | None:
         """Return the encodings that a fit continues with."""
-        return (self.schema_, self.target_) if self._continued() else None
+        return (self.schema_, self.target_) if self._is_continued() else None
 
     def _seed(self) -> int:
         if self._checkpoint().folder is not None and self.random_state is None:
             raise DataError(
-                "checkpoint was given without random_state; a run can only go on from a checkpoint with its own seed: "
-                "set random_state to an integer"
+                "checkpoint was given without random_state; a run can only resume with the seed of its checkpoint: set "
+                "random_state to an integer"
             )
         return as_seed(self.random_state)
 
     def _require_target(self, y: Any) -> None:
-        """Refuse a missing target, as scikit-learn does."""
+        """Check that a target is given, as scikit-learn does."""
         if y is None:
             raise ValueError(f"This {type(self).__name__} estimator requires y to be passed, but the target y is None")
 
     def _table(self, X: Any, reset: bool) -> Any:
-        """Check a table as scikit-learn does; set the names of its columns if `reset`."""
-        X = unmask(X)
+        """Check a table as scikit-learn does; if `reset`, set the names of its columns."""
+        X = unmasked(X)
         if is_frame(X):
-            with saving.explained():
+            with saving.explain_errors():
                 validate_data(self, X, reset=reset, skip_check_array=True)
             return X
         check_table(X)
         finite = "allow-nan" if self.missing == "impute" else True
-        with saving.explained(), np.errstate(over="ignore", invalid="ignore"):  # of sums of huge values
+        # scikit-learn sums all values for its check, and the sum of huge ones overflows
+        with saving.explain_errors(), np.errstate(over="ignore", invalid="ignore"):
             return validate_data(self, X, reset=reset, dtype=np.float64, ensure_all_finite=finite)
 
     # ---- fitting
 
     def _fit(self, prepare: Callable[[], Prepared], infer: Callable[[Prepared], Fitted] | None = None) -> Self:
-        """Read a table, find the posterior, show it; what fails leaves the estimator as it was."""
-        with (
-            enable_gradients(),
-            _restored_on_error(self),
-            named(type(self).__name__),
-            memory.explain_out_of_memory(_SMALLER),
-        ):
+        """Read a table, compute the posterior and store it; a failure leaves the estimator unchanged."""
+        with recording(), _restored_on_error(self), name_errors(type(self).__name__), memory.told(_MEMORY_REMEDY):
             prepared = prepare()
             fitted = (infer or self._infer)(prepared)
-            self._take_over(prepared, fitted)
+            self._store(prepared, fitted)
+        # after the state is stored: if warnings are errors, the estimator is fitted nevertheless
         for text in fitted.warnings:
             warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return self
 
     def _session(self) -> Session:
-        """Return callbacks, checkpoint and display."""
+        """Return the callbacks, checkpoint and display of a fit."""
         checkpoint = self._checkpoint()
         return Session(
             callbacks=tuple(self.callbacks or ()),
             checkpoint=checkpoint.folder,
             seconds=checkpoint.seconds,
-            lasting=self._lasting() if checkpoint.folder is not None else {},
+            lasting=self._fit_options() if checkpoint.folder is not None else {},
             verbose=self.verbose,
             shown=self.shown,
         )
 
-    def _require_as_fitted(self) -> None:
-        """Refuse options that would make another network than the one that the fit goes on from."""
-        before, now = (self._plain(self._without_nested(one)) for one in (self._fitted_with, self._options_given()))
-        changed = [name for name in now if name not in GOING_ON and now[name] != before[name]]
+    def _check_same_options(self) -> None:
+        """Check that the options build the network that the fit continues from."""
+        before = self._plain(self._network_options(self._fitted_with))
+        now = self._plain(self._network_options(self._current_options()))
+        changed = [name for name in now if name not in CHANGEABLE and now[name] != before[name]]
         if changed:
-            given = ", ".join(f"{name}={getattr(self, name)!r} (was {self._fitted_with[name]!r})" for name in changed)
+            listed = ", ".join(f"{name}={getattr(self, name)!r} (was {self._fitted_with[name]!r})" for name in changed)
             raise DataError(
-                f"the fit goes on with a network that was built by other options, and {given} was given; set it back, "
-                "or fit a new estimator"
+                f"{listed} was given, but the fit continues from a network that was built with other options; set the "
+                "previous value again, or fit a new estimator"
             )
 
-    def _without_nested(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options with names in place of values with options that only say how a posterior is found."""
+    def _network_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options, with choice names in place of option values that do not change the network."""
         declared = {option.name: option for option in options_of(type(self))}
         values = {name: value_of(option, given[name]) for name, option in declared.items()}
-        kept = {name: value for name, value in values.items() if value is not None and value.of_network}
-        return {name: kept.get(name, chosen(option, given[name])) for name, option in declared.items()}
+        of_network = {name: value for name, value in values.items() if value is not None and value.of_network}
+        return {name: of_network.get(name, choice_name(option, given[name])) for name, option in declared.items()}
 
-    def _lasting(self) -> dict[str, Any]:
-        """Return the options that a fit depends on, as plain JSON."""
-        return {name: value for name, value in self._options().items() if name not in OF_A_RUN}
+    def _fit_options(self) -> dict[str, Any]:
+        """Return the options that the result of a fit depends on, as plain JSON."""
+        return {name: value for name, value in self._options().items() if name not in RUN_OPTIONS}
 
-    def _take_over(self, prepared: Prepared, fitted: Fitted) -> None:
-        """Show what an inference made of a table."""
-        self.schema_, self.target_ = prepared.schema, prepared.target
-        self.held_out_, self.seed_ = prepared.held_out, prepared.seed
-        self.model_, self.likelihood_ = fitted.model, fitted.likelihood
-        self.history_, self.n_iter_, self._score = fitted.history, fitted.n_iter, fitted.score
-        found = {**vars(fitted.diagnostics), "repeats": prepared.repeats, "resumed": tuple(prepared.resumed)}
-        self.fit_diagnostics_ = self.diagnostics_class(**found)
-        self.resumable_, self.fold_ = fitted.resumable, None
-        self._fitted_with, self.device_ = self._options_given(), device_name(prepared.device)
+    def _store(self, prepared: Prepared, fitted: Fitted) -> None:
+        """Set the attributes of the fitted state."""
+        self.schema_ = prepared.schema
+        self.target_ = prepared.target
+        self.held_out_ = prepared.held_out
+        self.seed_ = prepared.seed
+        self.model_ = fitted.model
+        self.likelihood_ = fitted.likelihood
+        self.history_ = fitted.history
+        self.n_iter_ = fitted.n_iter
+        self._score = fitted.score
+        diagnostics = {**vars(fitted.diagnostics), "repeats": prepared.repeats, "resumed": tuple(prepared.resumed)}
+        self.fit_diagnostics_ = self.diagnostics_class(**diagnostics)
+        self.resumable_ = fitted.resumable
+        self._fitted_with = self._current_options()
+        self.device_ = called(prepared.device)
+        self.fold_ = None
         if prepared.fold_of_row is not None:
             if isinstance(fitted.model, Ensemble):
-                self.fold_ = without(prepared.fold_of_row, fitted.diverged)
-            else:  # the folds were for networks from which this posterior was found, which has seen all rows
+                self.fold_ = without(prepared.fold_of_row, fitted.lost)
+            else:
+                # cross-fitted networks were only an intermediate step: the posterior itself was fitted to all rows
                 self.held_out_ = prepared.held_out[:0]
         self.relevance_ = {}
         self._describe()
 
     @property
     def validation_score_(self) -> float | None:
-        """Mean log predictive density of rows that a network was not fitted to, see above.
+        """Mean log predictive density on rows that a network was not fitted to, see above.
 
-        In nats per row, in the units of the target; None if there are no such rows.
+        In nats per row and in the units of the target; None if there are no such rows.
         """
         return None if self._score is None else self._score - self.target_.log_unit
 
     def _html_repr(self) -> str:
-        """Return scikit-learn's display, and below it what was found, as HTML."""
+        """Return scikit-learn's display, followed by a summary of the fit, as HTML."""
         display = str(super()._html_repr())
         if "model_" not in vars(self):
             return display
         lines = [f"{self.structure_.kind}: {self.structure_.summary}"]
         if self.validation_score_ is not None:
-            lines.append(f"unseen rows: {self.validation_score_:.4g} nats per row (mean log predictive density)")
+            score = f"{self.validation_score_:.4g} nats per row"
+            lines.append(f"log-likelihood on held-out rows: {score} (mean log predictive density)")
         text = "<br>".join(map(html.escape, lines))
         return f'{display}<div style="font: 0.9em/1.4 sans-serif; margin: 0.2em 0.5em">{text}</div>'
 
@@ -433,60 +451,71 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | PathLike[str], **functions: Any) -> Self:
-        """Load an estimator that :meth:`save` wrote.
+        """Load an estimator saved by :meth:`save`.
 
         Parameters
         ----------
         path : path
-            The folder. A `device` that this machine has not becomes "auto".
+            Folder of the saved estimator. If its `device` is not available, it becomes "auto".
         functions
-            Options that were functions, by name: they cannot be saved and must be given again.
+            Options that were functions, by name. They cannot be saved and must be passed again.
 
         Raises
         ------
         FileError
-            If the folder is missing, damaged, altered, foreign, or written by a newer version.
+            If the folder is missing, damaged, altered, of another kind, or written by a newer version.
         DataError
-            If an option that was a function is not given.
+            If an option that was a function is not passed.
         """
         saved = io.load(path, kinds={cls.__name__})
-        given, changed = read_options(saved, path, cls, functions)
-        own, classes = {option.name for option in options_of(cls)}, cls._saved_values()
-        with saving.foreign(path), enable_gradients(), building(0):
-            known = saving.current(given, own)
-            estimator = cls(**{**saving.decoded(known, classes), **functions})
+        options, changed = read_options(saved, path, cls, functions)
+        names = {option.name for option in options_of(cls)}
+        classes = cls._saved_values()
+        with saving.convert_errors(path), recording(), building(0):
+            known = saving.update_names(options, names)
+            estimator = cls(**{**saving.decode(known, classes), **functions})
             estimator._check_options()
-            estimator._adopt(restore(saved, cls.__name__, estimator, estimator._task()))
-            estimator._fitted_with = estimator._options_given()
-            for name, value in saving.decoded(changed, classes).items():
-                if name not in own:
+            estimator._restore(restore(saved, cls.__name__, estimator, estimator._task()))
+            estimator._fitted_with = estimator._current_options()
+            # only now: the networks are built with the options of the fit, not with those changed afterwards
+            for name, value in saving.decode(changed, classes).items():
+                if name not in names:
                     raise DataError(f"{name!r} is no option of {cls.__name__}")
                 setattr(estimator, name, functions[name] if value == saving.FUNCTION else value)
             estimator._check_options()
         return estimator
 
-    def _adopt(self, restored: Restored) -> None:
-        """Set the attributes of a fitted state that was saved."""
-        found = restored.predictor
-        self.schema_, self.target_, self.seed_, self.fold_ = found.schema, found.target, found.seed, found.fold
-        self.model_, self.likelihood_, self.fit_diagnostics_ = found.model, found.likelihood, found.diagnostics
-        self.history_, self.n_iter_, self._score = restored.history, restored.n_iter, restored.score
-        self.held_out_, self.n_features_in_, self.device_ = restored.held_out, restored.columns, restored.device
+    def _restore(self, restored: Restored) -> None:
+        """Set the attributes of a saved fitted state."""
+        predictor = restored.predictor
+        self.schema_ = predictor.schema
+        self.target_ = predictor.target
+        self.seed_ = predictor.seed
+        self.fold_ = predictor.fold
+        self.model_ = predictor.model
+        self.likelihood_ = predictor.likelihood
+        self.fit_diagnostics_ = predictor.diagnostics
+        self.history_ = restored.history
+        self.n_iter_ = restored.n_iter
+        self._score = restored.score
+        self.held_out_ = restored.held_out
+        self.n_features_in_ = restored.columns
+        self.device_ = restored.device
         if restored.names:
             self.feature_names_in_ = np.array(restored.names, dtype=object)
         self.relevance_ = {}
         self._describe()
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Save the fitted estimator as a folder: tensors and a JSON manifest, no pickle.
+        """Save the fitted estimator to a folder of tensors and a JSON manifest, without pickle.
 
-        Predictions after :meth:`load` are bit-equal, also where options were changed after the fit. ``callbacks`` and
-        ``checkpoint`` are not kept; an option that is a function must be given again to :meth:`load`.
+        Predictions after :meth:`load` are bit-identical, even if options were changed after the fit. ``callbacks`` and
+        ``checkpoint`` are not saved. An option that is a function must be passed to :meth:`load` again.
 
         Raises
         ------
         FileError
-            If the folder cannot be written; what was there before is untouched.
+            If the folder cannot be written; existing files are then unchanged.
         """
         require_fitted(self)
         tensors = {
@@ -496,8 +525,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             **({} if self.fold_ is None else {"fold": torch.from_numpy(self.fold_)}),
         }
         now = self._options()
-        of_a_run = {name: getattr(self, name) for name in OF_A_RUN if name in now}
-        options = self._plain({**self._fitted_with, **of_a_run})
+        run_options = {name: getattr(self, name) for name in RUN_OPTIONS if name in now}
+        options = self._plain({**self._fitted_with, **run_options})
         meta = {
             "options": options,
             "changed": {name: value for name, value in now.items() if value != options[name]},
@@ -517,8 +546,8 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
         return io.save(path, kind=type(self).__name__, tensors=tensors, meta=meta)
 
     def _options(self) -> dict[str, Any]:
-        """Return the constructor's options as plain JSON; what belongs to one run alone becomes None."""
-        return self._plain(self._options_given())
+        """Return the constructor's options as plain JSON, with None for options of a single run."""
+        return self._plain(self._current_options())
 
     def _plain(self, given: Mapping[str, Any]) -> dict[str, Any]:
         given = {**given, "callbacks": None, "checkpoint": None}
@@ -526,7 +555,7 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
             given["cv"] = saving.saved_folds(given["cv"], self._split_by)
         if not isinstance(given["random_state"], int | np.integer):
             given["random_state"] = None
-        return {name: saving.encoded(given[name], self._saved_values()) for name in sorted(given)}
+        return {name: saving.encode(given[name], self._saved_values()) for name in sorted(given)}
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -536,11 +565,11 @@ class Estimator(Networks, BaseEstimator, ABC):  # type: ignore[misc]
 
 
 class PredictiveEstimator(Estimator, ABC):
-    """Estimators with a predictive distribution for each row."""
+    """Base class of all estimators with a predictive distribution for each row."""
 
     @property
     def predictor_(self) -> Predictor:
-        """Fitted networks with their encodings, as one value that needs no scikit-learn."""
+        """Fitted networks with their encodings, as a value that does not depend on scikit-learn."""
         require_fitted(self)
         return Predictor(
             name=type(self).__name__,
@@ -559,51 +588,53 @@ class PredictiveEstimator(Estimator, ABC):
     def predict_dist(self, X: Any, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of every row: a mixture over structures and weight draws.
 
-        It holds the parameters of every component, S × N × K numbers.
+        It stores the parameters of every component, S × N × K numbers.
 
         Parameters
         ----------
         X : array or data frame, shape (N, C)
             Rows.
         fold : array of int, shape (R, N), optional
-            Predict each row by those cross-fitted networks alone that were kept from its fold: with rows of the
-            training and their ``fold_``, predictions by networks that have not seen them.
+            Fold of each row. A row is predicted only by the cross-fitted networks that were not trained on its fold.
+            The training rows with their ``fold_`` give out-of-fold predictions.
         """
-        return joined(self._predictives(X, fold), len(X))
+        return concatenate_parts(self._predictives(X, fold), len(X))
 
     def predict_encoded(self, x: Array, *, fold: Any = None) -> AnyPredictive:
         """Return the predictive distribution of rows encoded by ``schema_``, (N, D); see :meth:`predict_dist`."""
-        return joined(self.predictor_.predict_parts(lambda part: x[part], len(x), fold), len(x))
+        return concatenate_parts(self.predictor_.predict_parts(lambda part: x[part], len(x), fold), len(x))
 
     def _predictives(self, X: Any, fold: Any = None) -> Iterator[AnyPredictive]:
         """Predict part by part, with the same weight draws for all parts."""
-        with named(type(self).__name__):
+        with name_errors(type(self).__name__):
             predictor = self.predictor_
-            if not (whole := isinstance(X, np.ndarray) and X.ndim == 2):  # arrays are checked, and copied, part by part
+            # the check copies an array: checking arrays part by part needs less memory
+            by_part = isinstance(X, np.ndarray) and X.ndim == 2
+            if not by_part:
                 X = self._table(X, reset=False)
 
-            def encoded(part: slice) -> Array:
+            def encode_part(part: slice) -> Array:
                 rows = take(X, part)
-                rows = self._table(rows, reset=False) if whole else rows
-                x = self._predictors(self.schema_, rows)
+                rows = self._table(rows, reset=False) if by_part else rows
+                x = self._encode(self.schema_, rows)
                 memory.release(X)
                 return x
 
-            yield from predictor.predict_parts(encoded, len(X), fold)
+            yield from predictor.predict_parts(encode_part, len(X), fold)
 
 
 def require_fitted(estimator: Estimator) -> None:
-    """Refuse an estimator that is not fitted, as scikit-learn does."""
+    """Check that an estimator is fitted, as scikit-learn does."""
     check_is_fitted(estimator, "model_")
 
 
-#: What a fit that finds no memory can do.
-_SMALLER = "lower batch_size, width, cv or weight_draws, or set device='cpu' if an accelerator is full"
+#: Remedy in the error of a fit that runs out of memory.
+_MEMORY_REMEDY = "lower batch_size, width, cv or weight_draws, or set device='cpu' if an accelerator is full"
 
 
 @contextlib.contextmanager
 def _restored_on_error(estimator: Estimator) -> Iterator[None]:
-    """Leave an estimator whose fit fails or is interrupted as it was."""
+    """Restore the attributes of an estimator if its fit fails or is interrupted."""
     before = dict(vars(estimator))
     try:
         yield

@@ -1,12 +1,12 @@
-r"""Kinds of network, such as several architectures, weighed by rows that they were not fitted to.
+r"""Candidate architectures, weighted by stacking on out-of-fold rows.
 
-Every kind is cross-fitted by itself, on the same folds, with a posterior over structure of its own. With
-:math:`p_c(y_i)` the density of row i under the networks of kind c that have not seen it, the weights maximise
+Every candidate is cross-fitted separately on the same folds, with its own posterior over structure. With
+:math:`p_c(y_i)` the out-of-fold density of row i under candidate c, the weights maximise
 
 .. math:: F(w) = \sum_i s_i \log \sum_c w_c\, p_c(y_i) - \mathrm{KL}(w \,\|\, \text{even})
 
-(:mod:`fathomless.inference.out_of_fold.stacking`). Single networks are never weighed: two networks of one partition
-have no row in common that neither has seen.
+(:mod:`fathomless.inference.out_of_fold.stacking`). Single networks cannot be weighted in this way: two networks of one
+partition have no common row that is out-of-fold for both.
 """
 
 import itertools
@@ -30,18 +30,18 @@ from fathomless.system.errors import DataError
 
 __all__ = ["VARIED", "average_weights", "combine", "expand_candidates"]
 
-VARIED = ("architecture", "activation", "weight_prior")  #: options in which kinds may differ
-_FEW = 200  # rows below which kinds count alike
-_LEAST = 1e-6  # weight of a kind that no row wants
+VARIED = ("architecture", "activation", "weight_prior")  #: options in which candidates may differ
+_FEW = 200  # rows below which candidates have equal weights
+_LEAST = 1e-6  # minimum weight of a candidate
 
 
-def expand_candidates(candidates: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
-    """Return the options of every kind: all combinations of what is varied; one without options for None.
+def expand_candidates(vary: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
+    """Return the options of every candidate: all combinations of the values; one empty dict for None.
 
     Raises
     ------
     DataError
-        If something else is varied, or has no values or equal ones.
+        If an option cannot be varied, or its list of values is empty or has duplicates.
 
     Examples
     --------
@@ -63,63 +63,66 @@ def expand_candidates(candidates: Mapping[str, Sequence[Any]] | None) -> list[di
                 f"candidates[{name!r}]={values!r} was given; a list of different names or numbers, at least one, is "
                 "allowed"
             )
-    return [dict(zip(candidates, one, strict=True)) for one in itertools.product(*candidates.values())]
+    return [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
 
 
 def combine(
-    each: Sequence[tuple[Fitted, OutOfFold]],
+    candidates: Sequence[tuple[Fitted, OutOfFold]],
     options: Sequence[Mapping[str, Any]],
     folds: Tensor,
     *,
     calibrate: bool,
     free_noise: bool,
 ) -> Fitted:
-    """Weigh cross-fitted kinds, and make one ensemble with one noise of them.
+    """Combine cross-fitted candidates into one weighted ensemble with one noise.
 
     Parameters
     ----------
-    each : sequence of C (Fitted, Held)
-        Ensembles, with the noise of their training, and the rows under the networks that have not seen them.
+    candidates : sequence of C (Fitted, OutOfFold)
+        Ensembles with the noise of their training, and the out-of-fold predictions.
     options : sequence of C mappings
-        What makes each kind.
+        Options of each candidate.
     folds : Tensor of int64, shape (N,)
-        The fold of every row of the table.
+        Fold of every row of the table.
     calibrate, free_noise : bool
         As in :func:`~fathomless.estimators.finalize.finalize`.
 
     Returns
     -------
     Fitted
-        With the history of the heaviest kind; its score refits the noise and the weights of the kinds without each
-        row's fold.
+        The ensemble, with the history of the candidate with the largest weight. For its score, the noise and the
+        weights of the candidates are fitted without the fold of each row.
     """
-    times = torch.cat([seen.rows for _, seen in each]).bincount(minlength=len(folds))
-    common = times == len(each)  # rows that some networks of every kind have not seen
-    fits, helds = [fitted for fitted, _ in each], [seen.take(common[seen.rows]) for _, seen in each]
-    first, columns = helds[0], []
+    # if networks diverged, some rows are out-of-fold for fewer candidates, and cannot be compared
+    times = torch.cat([seen.rows for _, seen in candidates]).bincount(minlength=len(folds))
+    common = times == len(candidates)  # rows that are out-of-fold for at least one network of every candidate
+    fits = [fitted for fitted, _ in candidates]
+    helds = [seen.take(common[seen.rows]) for _, seen in candidates]
+    first = helds[0]
+    columns = []
     for h, f in zip(helds, fits, strict=True):
-        own = fit_likelihood(h, f.likelihood, KAPPA, free_noise=free_noise)[1] if calibrate else f.likelihood
-        columns.append(mixture_log_density(h, own).cpu())
+        noise = fit_likelihood(h, f.likelihood, KAPPA, free_noise=free_noise)[1] if calibrate else f.likelihood
+        columns.append(density(h, noise).cpu())
     log_density = torch.stack(columns, 1)  # (N, C)
     weight = None if first.weight is None else first.weight.double().cpu()
-    even = torch.full((len(each),), 1.0 / len(each), dtype=torch.float64)
+    even = torch.full((len(candidates),), 1.0 / len(candidates), dtype=torch.float64)
     count = float(len(first.rows) if weight is None else weight.sum())
     w = even if count < _FEW else _weights(log_density, weight)
-    both = _together(helds, w)
+    merged = _merge(helds, w)
     likelihood = trained = StackedLikelihood([f.likelihood for f in fits]).mean(fits[0].likelihood)
     if calibrate:
-        trained, likelihood = fit_likelihood(both, trained, KAPPA, free_noise=free_noise)
-    given = even if count < _FEW else None
-    score = _left_out(helds, log_density, given, trained, folds[both.rows], KAPPA if calibrate else None)
+        trained, likelihood = fit_likelihood(merged, trained, KAPPA, free_noise=free_noise)
+    fixed = even if count < _FEW else None
+    score = _score_out_of_fold(helds, log_density, fixed, trained, folds[merged.rows], KAPPA if calibrate else None)
     members: list[Model] = []
     weights: list[float] = []
-    for f, one in zip(fits, w.tolist(), strict=True):
+    for f, share in zip(fits, w.tolist(), strict=True):
         assert isinstance(f.model, Ensemble)
         members += [member for member in f.model.members if isinstance(member, Model)]
-        weights += [one * share for share in f.model.weights]
-    told = tuple(
-        Candidate(options=dict(own_options), weight=one, networks=len(f.model.weights))
-        for own_options, one, f in zip(options, w.tolist(), fits, strict=True)
+        weights += [share * of_member for of_member in f.model.weights]
+    records = tuple(
+        Candidate(options=dict(of_candidate), weight=share, networks=len(f.model.weights))
+        for of_candidate, share, f in zip(options, w.tolist(), fits, strict=True)
         if isinstance(f.model, Ensemble)
     )
     structures = [cast(CrossFitDiagnostics, f.diagnostics).structure for f in fits]
@@ -129,83 +132,89 @@ def combine(
         model=Ensemble(members, weights).eval(),
         likelihood=likelihood,
         score=score,
-        diagnostics=CrossFitDiagnostics(structure=average_weights(structures, w.tolist()), kinds=told),
+        diagnostics=CrossFitDiagnostics(structure=average_weights(structures, w.tolist()), kinds=records),
     )
 
 
 def _weights(log_density: Tensor, weight: Tensor | None) -> Tensor:
-    """Weigh kinds by the log densities (N, C) of rows; every kind keeps a little."""
+    """Compute stacking weights from log densities (N, C) of rows, with a minimum for every candidate."""
     even = torch.full_like(log_density[0], 1.0 / log_density.shape[1])
-    w = stacking.refit(log_density, even.log(), weight).clamp(min=_LEAST)
+    w = stacking.refit(log_density, even.log(), weight).clamp(min=_LEAST)  # log weights must be finite
     return w / w.sum()
 
 
-def _together(helds: Sequence[OutOfFold], w: Tensor) -> OutOfFold:
-    """Return the rows under the networks of all kinds, with these weights."""
+def _merge(helds: Sequence[OutOfFold], w: Tensor) -> OutOfFold:
+    """Return the out-of-fold predictions of all candidates, with these weights."""
     first, log_w = helds[0], w.log().to(helds[0].f.device)
     return replace(
         first,
         f=torch.cat([h.f for h in helds]),
-        log_weight=torch.cat([h.log_weight + one for h, one in zip(helds, log_w, strict=True)]),
+        log_weight=torch.cat([h.log_weight + share for h, share in zip(helds, log_w, strict=True)]),
         structure=torch.cat([h.structure for h in helds]),
     )
 
 
-def _left_out(
+def _score_out_of_fold(
     helds: Sequence[OutOfFold],
     log_density: Tensor,
-    given: Tensor | None,
+    fixed: Tensor | None,
     trained: Likelihood,
     folds: Tensor,
     kappa: float | None,
 ) -> float:
-    """Mean log density of a row under a noise, and weights unless they are given, that were fitted without its fold."""
+    """Return the mean log density of rows, each with noise and weights that were fitted without its fold.
+
+    Weights are fitted unless `fixed` gives them.
+    """
     summed = count = 0.0
     weight = None if helds[0].weight is None else helds[0].weight.double().cpu()
     for k in folds.unique().tolist():
         rest = folds != k
-        w = _weights(log_density[rest], None if weight is None else weight[rest]) if given is None else given
-        both = _together(helds, w)
-        law = trained if kappa is None else fit_noise(both.take(rest), trained, kappa)
-        of_fold, rows = sum_log_density(both.take(~rest), law)
-        summed, count = summed + of_fold, count + rows
+        w = _weights(log_density[rest], None if weight is None else weight[rest]) if fixed is None else fixed
+        merged = _merge(helds, w)
+        law = trained if kappa is None else fit_noise(merged.take(rest), trained, kappa)
+        of_fold, rows = total(merged.take(~rest), law)
+        summed += of_fold
+        count += rows
     return summed / count
 
 
-def average_weights(each: Sequence[StructureWeights | None], w: Sequence[float]) -> StructureWeights | None:
-    """Average the posteriors over structure of several kinds, by weights that sum to 1.
+def average_weights(posteriors: Sequence[StructureWeights | None], w: Sequence[float]) -> StructureWeights | None:
+    """Average the posteriors over structure of several candidates, with weights that sum to 1.
 
-    Standard errors are averaged too: that is the error if those of all kinds go together, and the largest it can be.
-    None if a kind has none.
+    Standard errors are averaged too. This is the error for perfectly correlated candidates, an upper bound. Return None
+    if a candidate has no posterior over structure.
     """
-    given = [one for one in each if one is not None]
-    if len(given) < len(each):
+    known = [posterior for posterior in posteriors if posterior is not None]
+    if len(known) < len(posteriors):
         return None
-    numbers = sorted({number for one in given for number in one.numbers})
+    numbers = sorted({number for posterior in known for number in posterior.numbers})
 
-    def listed(values: Sequence[Sequence[float]]) -> tuple[float, ...]:
-        columns = [dict(zip(one.numbers, own, strict=True)) for one, own in zip(given, values, strict=True)]
+    def average(values: Sequence[Sequence[float]]) -> tuple[float, ...]:
+        columns = [
+            dict(zip(p.numbers, of_structure, strict=True)) for p, of_structure in zip(known, values, strict=True)
+        ]
         return tuple(sum(a * column.get(k, 0.0) for a, column in zip(w, columns, strict=True)) for k in numbers)
 
     def mean(values: Sequence[float]) -> float:
         return sum(a * value for a, value in zip(w, values, strict=True))
 
-    columns = [dict(zip(one.numbers, one.log_density, strict=True)) for one in given]
+    columns = [dict(zip(p.numbers, p.log_density, strict=True)) for p in known]
     log_density = []
-    for k in numbers:  # of the kinds that kept it
-        own = [(a, column[k]) for a, column in zip(w, columns, strict=True) if k in column]
-        log_density.append(sum(a * value for a, value in own) / sum(a for a, _ in own))
+    for k in numbers:  # averaged over the candidates that have this structure
+        densities = [(a, column[k]) for a, column in zip(w, columns, strict=True) if k in column]
+        log_density.append(sum(a * value for a, value in densities) / sum(a for a, _ in densities))
     return StructureWeights(
         numbers=tuple(numbers),
-        weights=listed([one.weights for one in given]),
-        errors=listed([one.errors for one in given]),
-        mean=mean([one.mean for one in given]),
-        mean_error=mean([one.mean_error for one in given]),
-        single=listed([one.single for one in given]),
-        poisson=listed([one.poisson for one in given]),
-        poisson_rate=mean([one.poisson_rate for one in given]),
-        poisson_loss=mean([one.poisson_loss for one in given]),
+        weights=average([p.weights for p in known]),
+        errors=average([p.errors for p in known]),
+        mean=mean([p.mean for p in known]),
+        mean_error=mean([p.mean_error for p in known]),
+        single=average([p.single for p in known]),
+        poisson=average([p.poisson for p in known]),
+        poisson_rate=mean([p.poisson_rate for p in known]),
+        poisson_loss=mean([p.poisson_loss for p in known]),
         log_density=tuple(log_density),
-        rows=given[0].rows,
-        members=sum(one.members for one in given),
+        rows=known[0].rows,
+        members=sum(p.members for p in known),
     )

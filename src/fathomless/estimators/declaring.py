@@ -1,9 +1,10 @@
-"""Declarations of options, and values of several options that belong together.
+"""Declarations of options, and option values that group related options.
 
 An option is declared once, by :func:`option`, for Python, the command line and the documentation. Options that have an
-effect only with one choice of another option are fields of a frozen value of it: ``weights="hmc"`` is
+effect only for one choice of another option are fields of a frozen dataclass, an option value: ``weights="hmc"`` is
 ``weights=HMC()``, and ``weights=HMC(chains=4)`` changes one of them. In ``get_params``, ``set_params``, searches and
-messages such a field is named ``weights__chains``, on the command line ``--hmc.chains``. Nothing here needs torch.
+messages such a field is named ``weights__chains``, and on the command line ``--hmc.chains``. This module does not
+import torch.
 """
 
 import copy
@@ -19,25 +20,25 @@ from fathomless.system.errors import DataError
 
 __all__ = [
     "OptionValue",
-    "chosen",
-    "described",
-    "documentation",
-    "having_option",
+    "build_docstring",
+    "choice_name",
+    "classes_with_option",
+    "describe",
     "nested_fields",
-    "nested_of",
     "nested_options",
+    "nested_values",
     "option",
     "option_value",
     "plain_name",
-    "replaced",
-    "shortened",
-    "simplest",
+    "replace_options",
+    "shorten",
+    "simplify",
     "value_of",
 ]
 
 Kind = TypeVar("Kind", bound=type)
 
-_LONGEST = 60  # characters of a value in a message
+_LONGEST = 60  # maximum number of characters of a value in a message
 
 
 def option(
@@ -56,24 +57,24 @@ def option(
     Parameters
     ----------
     default
-        Its default.
+        Default value.
     kind : {"whole", "real", "flag", "choice", "text", "object"}
-        What it is; "object" is what only Python can give.
+        Type of the values; "object" is for values that can only be given in Python.
     special
-        Values, or types of values, that are allowed beside the kind.
+        Additional values, or types of values, that are allowed.
     least, most : float, optional
-        The smallest and the largest number allowed.
+        Smallest and largest number allowed.
     names : sequence of str
-        The choices.
+        Allowed choices.
     values : mapping of str or None to type, optional
-        Choices with options of their own: name -> class of :class:`OptionValue`. The name stands for the class with its
-        defaults, and a value of the class may be given in its place. The name of a class that plain values stand for
-        (:attr:`OptionValue.plain`) is no choice; the command line has it in front of the options. None as a name is
-        for an option that is such a value and nothing else.
+        Choices with their own options: name -> class of :class:`OptionValue`. The name is equivalent to an instance
+        with default options, and any instance of the class is allowed too. If the class has plain values
+        (:attr:`OptionValue.plain`), its name is not a choice but the prefix of its options on the command line. The
+        name None is for an option whose only values are instances of the class.
     without : sequence of str
         Options of these classes that have no effect here.
     usual : OptionValue, optional
-        Value whose other options a plain value has; one with the defaults of its class by default.
+        Value that supplies the other options of a plain value; an instance with default options by default.
     """
     limits = {"least": least, "most": most, "names": tuple(names)}
     nested = {"values": dict(values or {}), "without": tuple(without), "usual": usual}
@@ -81,7 +82,7 @@ def option(
 
 
 class OptionValue:
-    """Options that belong together: one value of another option. Classes of values are frozen dataclasses.
+    """Base class of option values: related options as one value of another option, in a frozen dataclass.
 
     Attributes
     ----------
@@ -89,20 +90,20 @@ class OptionValue:
         Name of the option that may be given alone, in place of the value: ``cv=5`` is ``cv=Folds(n_splits=5)``. "" if
         there is none.
     of_network : bool
-        True if they change the network, so that a fit which continues from a fitted network needs the same ones.
+        True if these options change the network; a fit that continues from a fitted network then requires equal ones.
     """
 
     plain: ClassVar[str] = ""
     of_network: ClassVar[bool] = False
 
     def __repr__(self) -> str:
-        """Return the call that makes an equal value, without options that have their defaults."""
-        given = [f"{f.name}={getattr(self, f.name)!r}" for f in _fields(self) if getattr(self, f.name) != f.default]
-        return f"{type(self).__name__}({', '.join(given)})"
+        """Return a constructor call for an equal value, without options that have their defaults."""
+        changed = [f"{f.name}={getattr(self, f.name)!r}" for f in _fields(self) if getattr(self, f.name) != f.default]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
 
 def option_value(kind: Kind) -> Kind:
-    """Write the defaults of a class of values into its docstring.
+    """Add the defaults of an option-value class to its docstring.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def option_value(kind: Kind) -> Kind:
     >>> Steps(count=5)
     Steps(count=5)
     """
-    kind.__doc__ = documentation(kind, ("Parameters",))
+    kind.__doc__ = build_docstring(kind, ("Parameters",))
     return kind
 
 
@@ -130,16 +131,16 @@ def _fields(kind: Any) -> tuple[Field[Any], ...]:
 
 
 def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
-    """Return the value that a choice or a plain value stands for, or None for one without options of its own.
+    """Return the option value for a choice or a plain value; None if it has no options.
 
-    A plain value has the other options of the usual value of `declared`.
+    The other options of a plain value are those of the usual value of `declared`.
 
     Parameters
     ----------
     declared : Field
         Declaration of the option.
     given : object
-        Value of the option: a name, a plain value, or a value with options.
+        Value of the option: a name, a plain value, or an option value.
     """
     values: Mapping[str, type[OptionValue]] = declared.metadata["values"]
     if isinstance(given, tuple(values.values())):
@@ -155,15 +156,15 @@ def value_of(declared: Field[Any], given: Any) -> OptionValue | None:
 
 
 def _is_plain(inner: Field[Any], given: Any) -> bool:
-    """Return True if a value is of the type of an option; whether it is in its range is checked at fit."""
-    every: dict[str, tuple[type, ...]] = {"whole": (Integral,), "real": (Real,), "text": (str, PathLike)}
-    types = every.get(inner.metadata["kind"], ())
+    """Return True if a value has the type of an option; its range is checked at fit."""
+    types_of_kind: dict[str, tuple[type, ...]] = {"whole": (Integral,), "real": (Real,), "text": (str, PathLike)}
+    types = types_of_kind.get(inner.metadata["kind"], ())
     named = given is None or isinstance(given, str)
     return isinstance(given, types) or (named and given in inner.metadata["special"])
 
 
 def plain_name(declared: Field[Any]) -> str:
-    """Return the name of the nested option that a plain value stands for; "" if there is none.
+    """Return the name of the nested option that may be given as a plain value; "" if there is none.
 
     Parameters
     ----------
@@ -174,24 +175,24 @@ def plain_name(declared: Field[Any]) -> str:
     return next((kind.plain for kind in values.values() if kind.plain), "")
 
 
-def simplest(declared: Field[Any], value: OptionValue) -> Any:
-    """Return the plain value or the name that stands for a value with options, if there is one, or else the value.
+def simplify(declared: Field[Any], value: OptionValue) -> Any:
+    """Return the plain value or name that is equivalent to an option value; the value itself if there is none.
 
     Parameters
     ----------
     declared : Field
         Declaration of the option.
     value : OptionValue
-        Value of one of its classes.
+        Instance of one of its classes.
     """
-    shorter = getattr(value, value.plain) if value.plain else chosen(declared, value)
+    shorter = getattr(value, value.plain) if value.plain else choice_name(declared, value)
     return shorter if value_of(declared, shorter) == value else value
 
 
-def chosen(declared: Field[Any], given: Any) -> Any:
-    """Return the name of a choice: that of its class for a value with options, and else the choice itself.
+def choice_name(declared: Field[Any], given: Any) -> Any:
+    """Return the name of a choice: the name of the class of an option value, or the choice itself.
 
-    The name of an option that is one value and nothing else is None.
+    The name is None for an option whose only values are instances of one class.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ def chosen(declared: Field[Any], given: Any) -> Any:
 
 
 def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
-    """Return the options of a class of values that have an effect for the option that takes it, by name.
+    """Return the nested options of an option-value class that have an effect in this option, by name.
 
     Their defaults are those of the usual value of `declared`, if there is one.
 
@@ -216,48 +217,48 @@ def nested_fields(declared: Field[Any], kind: type) -> dict[str, Field[Any]]:
     declared : Field
         Declaration of the option.
     kind : type
-        One of its classes of values.
+        One of its option-value classes.
     """
-    found = {f.name: f for f in _fields(kind) if f.name not in declared.metadata["without"]}
+    nested = {f.name: f for f in _fields(kind) if f.name not in declared.metadata["without"]}
     usual = declared.metadata["usual"]
     if usual is None:
-        return found
-    copies = {name: copy.copy(one) for name, one in found.items()}
-    for name, one in copies.items():
-        one.default = getattr(usual, name)
+        return nested
+    copies = {name: copy.copy(inner) for name, inner in nested.items()}
+    for name, inner in copies.items():
+        inner.default = getattr(usual, name)
     return copies
 
 
-def having_option(declared: Field[Any], name: str) -> dict[Any, type[OptionValue]]:
-    """Return name of a choice -> its class, of the choices with an option.
+def classes_with_option(declared: Field[Any], name: str) -> dict[Any, type[OptionValue]]:
+    """Return the choices that have a nested option, as a mapping of name to class.
 
     Parameters
     ----------
     declared : Field
-        Declaration of the option that is chosen.
+        Declaration of the option.
     name : str
-        Name of the nested option, without that of `declared`.
+        Name of the nested option, without the prefix of `declared`.
     """
     values: Mapping[Any, type[OptionValue]] = declared.metadata["values"]
     return {key: kind for key, kind in values.items() if name in nested_fields(declared, kind)}
 
 
 def nested_options(declared: Sequence[Field[Any]]) -> Iterator[tuple[str, Field[Any], str | None, Field[Any]]]:
-    """Yield (nested name, option, name of the choice, nested option) for every option of every value.
+    """Yield (nested name, option, name of the choice, nested option) for all options of all option values.
 
     Parameters
     ----------
     declared : sequence of Field
         Declarations of options. A nested name is ``weights__chains``.
     """
-    for one in declared:
-        for key, kind in one.metadata["values"].items():
-            for name, inner in nested_fields(one, kind).items():
-                yield f"{one.name}__{name}", one, key, inner
+    for outer in declared:
+        for key, kind in outer.metadata["values"].items():
+            for name, inner in nested_fields(outer, kind).items():
+                yield f"{outer.name}__{name}", outer, key, inner
 
 
-def nested_of(declared: Sequence[Field[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the values that choices stand for, by their nested names.
+def nested_values(declared: Sequence[Field[Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nested options of the current choices, by nested name.
 
     Parameters
     ----------
@@ -266,58 +267,60 @@ def nested_of(declared: Sequence[Field[Any]], given: Mapping[str, Any]) -> dict[
     given : mapping
         Options by name.
     """
-    found = {}
-    for one in declared:
-        value = value_of(one, given[one.name])
+    nested = {}
+    for outer in declared:
+        value = value_of(outer, given[outer.name])
         if value is not None:
-            found.update({f"{one.name}__{name}": getattr(value, name) for name in nested_fields(one, type(value))})
-    return found
+            names = nested_fields(outer, type(value))
+            nested.update({f"{outer.name}__{name}": getattr(value, name) for name in names})
+    return nested
 
 
-def replaced(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> OptionValue:
-    """Return a value with other options.
+def replace_options(declared: Field[Any], given: Any, entries: Mapping[str, Any]) -> OptionValue:
+    """Return a copy of an option value with changed options.
 
     Parameters
     ----------
     declared : Field
         Declaration of the option.
     given : object
-        Value of the option: a name that stands for a value with options, or such a value.
+        Value of the option: an option value, or a name or plain value that stands for one.
     entries : mapping of str to object
-        New options of the value, by name.
+        New nested options, by name.
 
     Raises
     ------
     DataError
-        For a choice without options, and for names that its class does not have.
+        If the choice has no options, or its class does not have an option of this name.
     """
-    before, option_name = value_of(declared, given), declared.name
+    before = value_of(declared, given)
+    option_name = declared.name
     first = next(iter(entries))
     if before is None:
-        having = having_option(declared, first)
+        having = classes_with_option(declared, first)
         allowed = [
             f"{option_name}={kind.__name__}(...) or its {kind.plain} alone"
             if kind.plain
             else f"{option_name}={key!r} or {option_name}={kind.__name__}(...)"
             for key, kind in having.items()
         ]
-        remedy = f"it needs {', or '.join(allowed)}: set that first, or at once" if having else "leave it out"
+        remedy = f"set {', or '.join(allowed)}, before or in the same call" if having else "leave it out"
         raise DataError(
-            f"{option_name}__{first}={entries[first]!r} was given with {option_name}={shortened(given)}, which has no "
+            f"{option_name}__{first}={entries[first]!r} was given with {option_name}={shorten(given)}, which has no "
             f"such option; {remedy}"
         )
     allowed = list(nested_fields(declared, type(before)))
     for name, value in entries.items():
         if name not in allowed:
             raise DataError(
-                f"{option_name}__{name}={value!r} was given; options of {option_name}={before!r} are "
+                f"{option_name}__{name}={value!r} was given; {option_name}={before!r} has the options "
                 f"{', '.join(allowed)}"
             )
     return cast(OptionValue, replace(cast(Any, before), **entries))
 
 
-def shortened(value: Any) -> str:
-    """Return the text of a value for messages, at most 60 characters of one line.
+def shorten(value: Any) -> str:
+    """Return the representation of a value for messages: one line of at most 60 characters.
 
     Parameters
     ----------
@@ -326,27 +329,27 @@ def shortened(value: Any) -> str:
 
     Examples
     --------
-    >>> shortened("auto"), shortened(tuple(range(100)))
+    >>> shorten("auto"), shorten(tuple(range(100)))
     ("'auto'", '(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 1...')
     """
     text = " ".join(repr(value).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, str]]:
-    """Return name -> (type, text) of every option, or of every attribute, as the docstrings of its bases say.
+def describe(kind: type, section: str = "Parameters") -> dict[str, tuple[str, str]]:
+    """Return name -> (type, text) of all options or attributes, read from the docstrings of a class and its bases.
 
     Parameters
     ----------
     kind : type
-        An estimator, or a group of options.
+        Estimator or group of options.
     section : {"Parameters", "Attributes"}
-        Which section is read.
+        Section of the docstrings.
 
     Examples
     --------
     >>> from fathomless.estimators.options import LawOptions
-    >>> described(LawOptions)["structure_rate"][0]
+    >>> describe(LawOptions)["structure_rate"][0]
     'float or "auto"'
     """
     entries: dict[str, tuple[str, str]] = {}
@@ -354,6 +357,7 @@ def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, s
         if base.__module__.partition(".")[0] in ("builtins", "sklearn", "abc"):
             continue
         _, _, text = inspect.cleandoc(base.__doc__ or "").partition(f"{section}\n{'-' * len(section)}\n")
+        # a section ends at an empty line; its entries start in the first column
         for entry in re.split(r"\n(?=\S)", text.partition("\n\n")[0]):
             head, _, meaning = entry.partition("\n")
             name, colon, type_ = head.partition(" : ")
@@ -362,15 +366,15 @@ def described(kind: type, section: str = "Parameters") -> dict[str, tuple[str, s
     return entries
 
 
-def documentation(kind: type, sections: Sequence[str] = ("Parameters", "Attributes")) -> str:
-    """Return the docstring of a class with its options and attributes, and those of its bases.
+def build_docstring(kind: type, sections: Sequence[str] = ("Parameters", "Attributes")) -> str:
+    """Build the docstring of a class from its own text and the options and attributes of its bases.
 
     Parameters
     ----------
     kind : type
-        A class of options whose own docstring holds a summary, and perhaps notes, references and examples.
+        Class of options whose own docstring contains a summary, and optionally notes, references and examples.
     sections : sequence of str
-        Sections that are collected.
+        Sections to collect from the bases.
     """
     text = inspect.cleandoc(kind.__doc__ or "")
     head, *rest = re.split(r"\n\n(?=(?:Notes|References|Examples)\n---)", text)
@@ -378,7 +382,7 @@ def documentation(kind: type, sections: Sequence[str] = ("Parameters", "Attribut
         head = head.partition(f"\n\n{section}\n---")[0]
     for section in sections:
         lines = [section, "-" * len(section)]
-        for name, (type_, meaning) in described(kind, section).items():
+        for name, (type_, meaning) in describe(kind, section).items():
             default = f", default={getattr(kind, name)!r}" if section == "Parameters" else ""
             lines += [f"{name} : {type_}{default}", f"    {meaning}"]
         head = "\n".join([head, "", *lines])

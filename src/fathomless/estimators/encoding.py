@@ -1,6 +1,6 @@
 """Encoding of tables and targets: options of the table, and the tasks classification, regression and density.
 
-These are plain values. An estimator builds them from its options and hands them to
+These are plain values. An estimator builds them from its options and passes them to
 :mod:`fathomless.estimators.preparation`.
 """
 
@@ -56,13 +56,13 @@ class _Rows:
     Attributes
     ----------
     density : bool
-        True if the columns of the table are the target. Networks then get rows without columns, (N, 0).
+        True if the columns of the table are the target. The inputs of the networks then have no columns, (N, 0).
     """
 
     density: bool = False
 
     def fit_schema(self, X: Any, weight: Array | None, options: ColumnOptions) -> Schema:
-        """Learn the encoding of the columns of a table of N rows, of weights (N,)."""
+        """Fit the encoding of the columns to a table of N rows with weights (N,)."""
         return fit_schema(
             X,
             weight=weight,
@@ -72,7 +72,7 @@ class _Rows:
             limit=not self.density,
         )
 
-    def predictors(self, schema: Schema, X: Any) -> Array:
+    def encode_rows(self, schema: Schema, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""
         return np.zeros((len(X), 0)) if self.density else encode(schema, X)
 
@@ -83,16 +83,16 @@ class _Rows:
 
 @dataclass(frozen=True)
 class ClassTask(_Rows):
-    """Classification.
+    """Task of classification.
 
     Attributes
     ----------
     class_weight : None, "balanced" or mapping
         Weight of the rows of each class.
     class_cost : None, "balanced" or mapping
-        Cost of a mistake in each class; refused for several labels.
+        Cost of misclassifying a row of each class; not allowed for multilabel targets.
     several_labels : bool
-        True if targets may have a column of 0 and 1 for each label.
+        True if multilabel targets are allowed, with a column of 0 and 1 for each label.
     """
 
     class_weight: Any = None
@@ -100,23 +100,23 @@ class ClassTask(_Rows):
     several_labels: bool = True
 
     def shape_target(self, y: Any) -> Any:
-        """Return a target without a superfluous axis."""
+        """Return the target as a vector if it has a single column."""
         if isinstance(y, list | tuple) and y and isinstance(y[0], list | tuple | np.ndarray) and len(y[0]) > 1:
-            y = np.asarray(y)  # of rows
+            y = np.asarray(y)  # a list of rows
         native = nw.from_native(y, eager_only=True, pass_through=True)
         if isinstance(native, nw.DataFrame | np.ndarray) and len(native.shape) == 2 and native.shape[1] == 1:
-            from sklearn.exceptions import DataConversionWarning  # a fit imports scikit-learn, a prediction need not
+            from sklearn.exceptions import DataConversionWarning  # here, since predictions do not need scikit-learn
 
             warnings.warn(
-                "A column-vector y was passed when a 1d array was expected; give it the shape (rows,) with y.ravel()",
+                "A column-vector y was passed when a 1d array was expected; pass y.ravel(), of shape (rows,)",
                 DataConversionWarning,
                 stacklevel=6,
             )
             return native[:, 0].to_native() if isinstance(native, nw.DataFrame) else native[:, 0]
         return y
 
-    def weigh(self, y: Any, weight: Array | None) -> Array | None:
-        """Multiply the weights of rows, (N,), by the weights of their classes."""
+    def apply_class_weight(self, y: Any, weight: Array | None) -> Array | None:
+        """Multiply the sample weights, (N,), by the class weights."""
         if self.class_weight is None or _columns(y) > 1:
             return weight
         labels = fit_labels(y, weight)
@@ -124,37 +124,37 @@ class ClassTask(_Rows):
         return by_row if weight is None else weight * by_row
 
     def fit_target(self, y: Any, weight: Array | None) -> ClassLabels | Indicators:
-        """Learn the encoding of the target from all rows."""
+        """Fit the encoding of the target to all rows."""
         if (columns := _columns(y)) < 2:
             return fit_labels(y, weight)
         if not self.several_labels:
             raise DataError(
-                f"y has {columns} columns, and this estimator predicts one class for each row; fit one for each, as "
-                "sklearn.multioutput.MultiOutputClassifier does"
+                f"y has {columns} columns, but this estimator predicts one class for each row; fit one estimator for "
+                "each column, for example with sklearn.multioutput.MultiOutputClassifier"
             )
         for name, value in (("class_weight", self.class_weight), ("class_cost", self.class_cost)):
             if value is not None:
                 raise DataError(
-                    f"{name}={value!r} was given with {columns} columns of labels; it is for one class "
-                    "for each row: leave it out, and give sample_weight"
+                    f"{name}={value!r} was given with {columns} columns of labels; it requires one class for each "
+                    "row: leave it out, and use sample_weight"
                 )
         return fit_indicators(y, weight)
 
     def first_target(self, y: Any, weight: Array | None, classes: Any) -> ClassLabels | Indicators:
-        """Learn the encoding of the target from the first of several parts and from the classes."""
+        """Fit the encoding of the target to the first of several parts and the classes."""
         if _columns(y) > 1:
             return self.fit_target(y, weight)
         if classes is None:
-            raise DataError("classes must be passed on the first call to partial_fit: all labels that will come")
-        return replace(fit_labels(np.repeat(np.asarray(unmask(classes)), 2)), counts=())
+            raise DataError("classes must be passed on the first call to partial_fit: all labels of all parts")
+        return replace(fit_labels(np.repeat(np.asarray(unmasked(classes)), 2)), counts=())
 
     @property
-    def encodes(self) -> type[ClassLabels]:
-        """Class of the encoded target of a stream."""
+    def target_class(self) -> type[ClassLabels]:
+        """Class of the encoding of the target of a stream."""
         return ClassLabels
 
     def likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
-        """Build p(y | f); of a saved one by the names of its tensors, which record the choices of the fit."""
+        """Build p(y | f); the tensor names of a saved model determine its variant."""
         if isinstance(target, Indicators):
             return Bernoulli(len(target.counts))
         tempered = "likelihood/log_temperature" in saved
@@ -167,51 +167,51 @@ class ClassTask(_Rows):
 
 @dataclass(frozen=True)
 class NumberTask(_Rows):
-    """Regression, or the density of a table of numbers.
+    """Task of regression or density estimation.
 
     Attributes
     ----------
     law : str, optional
-        Option `likelihood`: the law of the noise. None if networks state the scale of Gaussian noise.
+        Distribution of the noise: option `likelihood`. None if the networks provide the scale of Gaussian noise.
     noise : {"learned", "input"} or float
-        Option `noise`: the scale of the noise.
+        Scale of the noise: option `noise`.
     """
 
     law: str | None = None
     noise: "float | str" = "learned"
 
     def shape_target(self, y: Any) -> Any:
-        """Return the target as it is."""
+        """Return the target unchanged."""
         return y
 
-    def weigh(self, y: Any, weight: Array | None) -> Array | None:
-        """Return the weights of rows, (N,), as they are."""
+    def apply_class_weight(self, y: Any, weight: Array | None) -> Array | None:
+        """Return the sample weights, (N,), unchanged."""
         return weight
 
     def fit_target(self, y: Any, weight: Array | None) -> TargetScale:
-        """Learn the scale of the target from all rows."""
+        """Fit the scale of the target to all rows."""
         scale = fit_target(y, weight)
         return replace(scale, ndim=2) if self.density else scale
 
     def first_target(self, y: Any, weight: Array | None, classes: Any) -> TargetScale:
-        """Learn the scale of the target from the first of several parts."""
+        """Fit the scale of the target to the first of several parts."""
         if classes is not None:
-            raise DataError("classes were given to an estimator of numbers; leave them out")
+            raise DataError("classes were given, but this estimator predicts numbers; leave them out")
         return self.fit_target(y, weight)
 
     @property
-    def encodes(self) -> type[TargetScale]:
-        """Class of the encoded target of a stream."""
+    def target_class(self) -> type[TargetScale]:
+        """Class of the encoding of the target of a stream."""
         return TargetScale
 
     def likelihood(self, target: Target, saved: Collection[str] = ()) -> Likelihood:
-        """Build p(y | f); of a saved one by the names of its tensors, which record the choices of the fit."""
+        """Build p(y | f); the tensor names of a saved model determine its variant."""
         targets = len(cast(TargetScale, target).mean)
         if self.law is None:
             return Gaussian(targets, noise="stated")
         if "likelihood/raw_df" in saved:
             return StudentT(targets, df="learned")
-        if "model/noise_scale" in saved:  # of networks that state theirs
+        if "model/noise_scale" in saved:  # the networks provide the scale
             heavy = "model/noise_df" in saved
             return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
         laws: dict[str, Callable[..., Likelihood]] = {
@@ -233,7 +233,7 @@ Task: TypeAlias = ClassTask | NumberTask
 
 
 def labels_of(target: Target) -> Array:
-    """Return the labels of a classification, ascending, shape (K,); of several labels their columns 0, ..., T − 1."""
+    """Return the class labels, ascending, shape (K,); for multilabel targets the columns 0, ..., T − 1."""
     if isinstance(target, Indicators):
         return np.arange(len(target.counts))
     labels = cast(ClassLabels, target)
@@ -241,28 +241,28 @@ def labels_of(target: Target) -> Array:
 
 
 def by_class(name: str, value: Any, labels: ClassLabels) -> Array:
-    """Return an option's value for every class, shape (K,).
+    """Return the value of an option for every class, shape (K,).
 
     Parameters
     ----------
     name : str
         Name of the option, for messages.
     value : None, "balanced" or mapping of label to number
-        None is 1 for every class; "balanced" is in inverse proportion to the counts of the classes.
+        None is 1 for every class; "balanced" is inversely proportional to the class counts.
     labels : ClassLabels
-        The classes.
+        Labels and counts of the classes.
 
     Raises
     ------
     DataError
-        For other values, unknown labels, and numbers that are not positive and finite.
+        If the value has another type, a label is unknown, or a number is not positive and finite.
     """
     known = list(labels.labels)
     if value is None:
         return np.ones(len(known))
     if isinstance(value, str):
         if not labels.counts:
-            raise DataError(f"{name}='balanced' needs counts of the classes; give a dict of numbers")
+            raise DataError(f"{name}='balanced' was given, but the class counts are unknown; give a dict of numbers")
         return sum(labels.counts) / (len(known) * np.array(labels.counts))
     if not isinstance(value, Mapping):
         raise DataError(f"{name}={value!r} was given; allowed are None, 'balanced', and a dict of numbers")

@@ -1,4 +1,4 @@
-"""What is made of networks that were judged by rows which they were not fitted to: one law, one noise, one score."""
+"""Final steps of cross-fitting: noise, structure weights and validation score from out-of-fold predictions."""
 
 import copy
 import math
@@ -36,29 +36,30 @@ from fathomless.system.rng import as_generator, fold_in
 __all__ = ["automatic_members", "finalize", "fit_likelihood", "fit_structure_weights", "keep_best", "shrink_noise"]
 
 _CHUNK = 16384  # rows evaluated at once
-_DRAWS = 16  # of each network, where weights are drawn
-_LEAST = 4  # rows below which one network sees them all
-_PER_FOLD = 3  # rows of a fold, at least; two where there are fewer than six rows
-_UNTIL_TEN, _UNTIL_FIVE = 5_000, 50_000
-_WEIGHTS = 10**6  # of a network, beyond which there is one
-_WORK = 1e13  # multiplications of all networks, beyond which there is one: about ten minutes of two cores
+_DRAWS = 16  # weight draws of each network
+_LEAST = 4  # rows below which a single network is trained on all rows
+_PER_FOLD = 3  # minimum number of rows of a fold; two if there are fewer than six rows
+_UNTIL_TEN, _UNTIL_FIVE = 5_000, 50_000  # rows up to which there are ten networks, or five
+_WEIGHTS = 10**6  # weights of a network above which there is a single one
+_WORK = 1e13  # multiplications of all networks above which there is a single one: about ten minutes on two cores
 
 
 def automatic_members(count: float, weights: float, passes: float) -> int:
-    """Return how many networks are cross-fitted by default.
+    """Return the default number of cross-fitted networks.
 
     Parameters
     ----------
     count : float
-        Rows, each as often as it counts.
+        Number of rows, or the sum of the sample weights.
     weights : float
-        Of one network, about; or multiplications for a row, if each is used more than once.
+        Approximate number of weights of a network, or of multiplications per row if weights are used more than once.
     passes : float
-        Over the rows, about.
+        Approximate number of passes over the rows.
     """
     if count < _LEAST or count > _UNTIL_FIVE or weights > _WEIGHTS:
         return 1
     members = min(10, max(2, int(count // _PER_FOLD))) if count <= _UNTIL_TEN else 5
+    # a training step costs about three forward passes
     return members if 3.0 * count * weights * passes * members <= _WORK else 1
 
 
@@ -71,32 +72,33 @@ def finalize(
     calibrate: bool,
     free_noise: bool,
 ) -> Fitted:
-    """Fit the noise to rows that the networks have not seen, and score them.
+    """Fit the noise to out-of-fold predictions, and compute the validation score.
 
     The mathematics is in :mod:`fathomless.inference.out_of_fold.noise`.
 
     Parameters
     ----------
     fitted : Fitted
-        Networks with their law; likelihood as trained.
-    held : Held
-        The rows under networks that have not seen them.
+        Networks with their law over structure; the likelihood is that of training.
+    held : OutOfFold
+        Out-of-fold predictions.
     folds : Tensor of int64, shape (N,), optional
-        The fold of each of these rows; None if one network was judged by all, which are then divided to score them.
+        Fold of each of these rows. None for the held-out rows of a single network, which are then divided into parts
+        for the score.
     search : StructureSearch, optional
-        If the law was fitted to these rows.
+        Search that fitted the law over structure to these rows, if there was one.
     calibrate : bool
-        Whether the noise, or the temperature of classes, is fitted.
+        True to fit the scale of the noise, or the temperature of class probabilities.
     free_noise : bool
-        Whether Student's law may take the place of Gauss's.
+        True if Student's t may replace Gaussian noise.
     """
     likelihood = trained = fitted.likelihood
     kappa = KAPPA_ALONE if folds is None else KAPPA
     if calibrate:
         trained, likelihood = fit_likelihood(held, trained, kappa, free_noise=free_noise)
     if folds is None:
-        folds = assign_parts(len(held.rows))
-    model = _listed(fitted.model) if search is not None else None
+        folds = parts_of(len(held.rows))
+    model = _first_listed(fitted.model) if search is not None else None
     numbers = sorted(set(held.structure.tolist()))
     prior = None if model is None else log_prior_of(model, numbers)
     law = None if search is None else search.law
@@ -107,10 +109,14 @@ def finalize(
 def fit_likelihood(
     held: OutOfFold, trained: Likelihood, kappa: float, *, free_noise: bool
 ) -> tuple[Likelihood, Likelihood]:
-    """Fit the noise, or the temperature of classes, to unseen rows; return where each fit of it begins, and the fit."""
+    """Fit the noise, or the temperature of class probabilities, to held-out rows.
+
+    Return the likelihood that every such fit starts from, and the fitted likelihood.
+    """
     if isinstance(trained, Categorical):
         trained = Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
     likelihood = choose_noise(held, trained, kappa) if free_noise else fit_noise(held, trained, kappa)
+    # refits without a fold start from Student's t if it was chosen, so that they do not choose again
     if isinstance(likelihood, StudentT) and isinstance(trained, LocationScale) and not isinstance(trained, StudentT):
         trained = to_student_t(trained)
     return trained, likelihood
@@ -118,14 +124,15 @@ def fit_likelihood(
 
 @torch.no_grad()
 def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
-    """Narrow the noise that was fitted to single networks to that of their average, if it is a learned scale.
+    """Reduce a learned noise scale from that of single networks to that of their average.
 
-    What is doubt about heads is no noise of a single network, nor of the average.
+    An average has smaller errors than its members. The posterior variance of the heads is not part of the noise, of
+    single networks or of the average, and is subtracted.
 
     Parameters
     ----------
     fitted : Fitted
-        An ensemble of cross-fitted networks, with its noise.
+        Ensemble of cross-fitted networks with its noise.
     table : Rows
         All rows.
     folds : Tensor of int64, shape (R, N)
@@ -135,22 +142,24 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
     learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
     if not isinstance(model, Ensemble) or not learned:
         return fitted
-    points, each, doubt = copy.deepcopy(model), [], torch.zeros((), dtype=torch.float64, device=table.y.device)
-    replace_heads_by_means(points)
+    points = copy.deepcopy(model)
+    as_points(points)
+    of_parts = []
+    doubt = torch.zeros((), dtype=torch.float64, device=table.y.device)
     for part in table.parts(_CHUNK):
         means = []
-        for member, own in zip(points.members, model.members, strict=True):
+        for point, member in zip(points.members, model.members, strict=True):
+            assert isinstance(point, Model)
             assert isinstance(member, Model)
-            assert isinstance(own, Model)
-            drawn = member.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean")))
-            if own.stochastic and isinstance(own, LinearHeads):
-                doubt = doubt + head_variance(own, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
+            drawn = point.draw(part.x, _DRAWS, as_generator(fold_in(fitted.seed, "mean")))
+            if member.stochastic and isinstance(member, LinearHeads):
+                doubt = doubt + doubt_about_heads(member, part.x).sum(0) / (len(model.members) * len(table))  # (T,)
             means.append(torch.einsum("s,snt->nt", drawn.log_weight.exp().to(drawn.f), drawn.f))
-        each.append(torch.stack(means))
-    sizes = folds.max(1).values + 1  # networks of each partition
+        of_parts.append(torch.stack(means))
+    sizes = folds.max(1).values + 1  # number of networks of each partition
     numbers = torch.arange(int(sizes.max()), device=folds.device)[:, None]
     unseen = torch.cat([line == numbers[:size] for line, size in zip(folds, sizes.tolist(), strict=True)])
-    V, S = estimate_disagreement(torch.cat(each, 1), table.y, unseen.to(table.y.device), table.weight)
+    V, S = disagreement(torch.cat(of_parts, 1), table.y, unseen.to(table.y.device), table.weight)
     factor = average_noise_factor(V, (S - doubt).maximum(V), len(folds), len(unseen))
     likelihood.noise.rescale(factor)  # type: ignore[union-attr, operator]
     diagnostics = replace(cast(CrossFitDiagnostics, fitted.diagnostics), narrowing=tuple(factor.tolist()))
@@ -160,23 +169,24 @@ def shrink_noise(fitted: Fitted, table: Rows, folds: Tensor) -> Fitted:
 def fit_structure_weights(
     model: Model, found: LogDensities, q: Tensor, folds: Tensor | None, groups: Tensor | None, seed: int
 ) -> StructureWeights:
-    """Return the posterior over structures with its errors and what stands beside it.
+    """Compute the standard errors of the posterior over structures, and alternatives to it.
 
     Parameters
     ----------
     model : Model
-        The networks, for their prior.
-    found : Densities
-        Held-out densities of L structures.
+        Networks, for their prior over structures.
+    found : LogDensities
+        Held-out log densities of L structures.
     q : Tensor, shape (L,)
-        The posterior.
+        Posterior over structures.
     folds, groups : Tensors of int64, shape (N,), optional
-        Of the rows.
+        Folds and groups of the rows.
     seed : int
-        Of bootstraps.
+        Seed of the bootstraps.
     """
-    listed = _listed(model)
-    log_prior, numbers = log_prior_of(listed, found.numbers), torch.tensor(found.numbers, dtype=torch.float64)
+    listed = _first_listed(model)
+    log_prior = prior_of(listed, found.numbers)
+    numbers = torch.tensor(found.numbers, dtype=torch.float64)
     table = (found.log_density, log_prior, found.weight)
     bars = stacking.standard_errors(q, *table, fold=folds, group=groups, numbers=numbers, seed=seed)
     first = min(listed.list_structures(1))
@@ -204,33 +214,34 @@ def fit_structure_weights(
 
 
 def keep_best(fitted: Fitted, held: OutOfFold, search: StructureSearch | None) -> tuple[Fitted, OutOfFold]:
-    """Of networks that were judged by the same rows, keep the best one, with a law of its own."""
+    """Select the network with the best score on the held-out rows, and fit its own law over structure."""
     assert isinstance(fitted.model, Ensemble)
     size = len(held.f) // len(fitted.model.members)
-    each = [sum_log_density(_part(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
-    scores = [summed / count for summed, count in each]
+    totals = [total(_select_network(held, i, size), fitted.likelihood) for i in range(len(fitted.model.members))]
+    scores = [summed / count for summed, count in totals]
     best = max(range(len(scores)), key=lambda i: scores[i] if math.isfinite(scores[i]) else -math.inf)
-    model, own = fitted.model.members[best], _part(held, best, size)
+    model = fitted.model.members[best]
+    seen = _select_network(held, best, size)
     assert isinstance(model, Model)
     if search is None:
-        return replace(fitted, model=model, score=scores[best]), own
+        return replace(fitted, model=model, score=scores[best]), seen
     with torch.no_grad():
-        log_density = fitted.likelihood.log_prob(own.f, own.y).double().cpu().T  # (N, L), a draw for each structure
-    weight = None if own.weight is None else own.weight.double().cpu()
-    listed = _listed(model)
-    found = search.adopt(listed, LogDensities(tuple(own.structure.tolist()), log_density, own.rows, weight))
-    q = torch.tensor([search.q.get(number, 0.0) for number in own.structure.tolist()], dtype=torch.float64)
-    own = replace(own, log_weight=q.clamp(min=1e-300).log().to(own.f.device))
-    return replace(fitted, model=model, score=found.score(q[q > 0.0]), log_densities=found), own
+        log_density = fitted.likelihood.log_prob(seen.f, seen.y).double().cpu().T  # (N, L), one draw per structure
+    weight = None if seen.weight is None else seen.weight.double().cpu()
+    listed = _first_listed(model)
+    found = search.adopt(listed, LogDensities(tuple(seen.structure.tolist()), log_density, seen.rows, weight))
+    q = torch.tensor([search.q.get(number, 0.0) for number in seen.structure.tolist()], dtype=torch.float64)
+    seen = replace(seen, log_weight=q.clamp(min=1e-300).log().to(seen.f.device))
+    return replace(fitted, model=model, score=found.score(q[q > 0.0]), found=found), seen
 
 
-def _part(held: OutOfFold, i: int, size: int) -> OutOfFold:
-    own = slice(i * size, (i + 1) * size)
-    log_weight = held.log_weight[own] - torch.logsumexp(held.log_weight[own], 0)
-    return replace(held, f=held.f[own], log_weight=log_weight, structure=held.structure[own])
+def _select_network(held: OutOfFold, i: int, size: int) -> OutOfFold:
+    draws = slice(i * size, (i + 1) * size)
+    log_weight = held.log_weight[draws] - torch.logsumexp(held.log_weight[draws], 0)
+    return replace(held, f=held.f[draws], log_weight=log_weight, structure=held.structure[draws])
 
 
-def _listed(model: Model) -> ListedStructure:
-    one = list_members(model)[0]
-    assert isinstance(one, ListedStructure)
-    return one
+def _first_listed(model: Model) -> ListedStructure:
+    member = members_of(model)[0]
+    assert isinstance(member, ListedStructure)
+    return member

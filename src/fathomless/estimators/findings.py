@@ -1,6 +1,6 @@
-"""What can be found in a fit by looking it over, and what a rule is given to look at.
+"""Findings about a fit, and the summary of a fit that the rules for findings are applied to.
 
-The rules for every family are in :mod:`fathomless.app.diagnose`; a family registers those about its structure.
+The rules for all families are in :mod:`fathomless.app.diagnose`; a family registers rules about its structure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ __all__ = ["Finding", "FitSummary"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that whoever uses a fit should know.
+    """Problem of a fit, or advice to improve it.
 
     Attributes
     ----------
     severity : {"problem", "advice"}
-        Whether results are worse, or less to be trusted, than they look; or could be better.
+        "problem" if results are worse or less reliable than they appear; "advice" if they could be improved.
     title : str
-        In a few words.
+        Short description.
     detail : str
-        What was seen, with numbers.
+        Observation, with numbers.
     remedy : str
-        What to do, naming options and what they are now.
+        Recommended change, with the names and current values of options.
     """
 
     severity: str
@@ -40,24 +40,25 @@ class Finding:
 
 @dataclass(frozen=True)
 class FitSummary:
-    """A fit and what is known of it.
+    """Summary of a fit: the estimator, its evaluations, its data and its options.
 
     Attributes
     ----------
     estimator : Estimator
-        Fitted.
+        Fitted estimator.
     evaluations : sequence of Evaluation
-        Of rows that the network was not trained on; their `arrays` hold at most 2,000 rows, evenly spaced.
+        Evaluations on rows that the network was not trained on; their `arrays` have at most 2,000 rows, evenly spaced.
     training : Evaluation or None
-        Of the rows that it was trained on.
+        Evaluation on the training rows.
     rows : int or None
-        How many rows were given to ``fit``.
+        Number of rows passed to ``fit``.
     classes : mapping of str to int
-        How many of them each class has.
+        Number of rows of each class.
     given : mapping
-        Options of the estimator, by name, with those of its values, such as ``weights__chains``.
+        Options of the estimator by name, including nested ones such as ``weights__chains``.
     linear : Score or None
-        Nats per row by which a linear model is behind on rows that neither was fitted to.
+        Difference in log-likelihood to a linear model, in nats per row, on rows that neither was fitted to; positive if
+        the linear model is worse.
     """
 
     estimator: Estimator
@@ -70,44 +71,44 @@ class FitSummary:
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """What happened in training."""
+        """Training history of the estimator."""
         return self.estimator.history_
 
     @property
     def trained(self) -> bool:
-        """Whether the posterior was found by epochs of gradients, not by chains or in stages."""
+        """True if the posterior was fitted by gradients in epochs, not by chains or in stages."""
         return "step" in self.history[-1] and "epochs" in self.given
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps of an epoch."""
         return round(self.history[-1]["step"] / self.history[-1]["epoch"])
 
     @property
     def epochs(self) -> int:
-        """Epochs that were planned."""
+        """Planned number of epochs."""
         epochs = self.given["epochs"]
         return automatic_epochs(self.steps_per_epoch) if epochs == "auto" else int(epochs)
 
-    def of_law(self, name: str) -> str:
-        """Return the name of an option of the law over structure, such as "rate": a nested one, or one of its own."""
+    def law_option(self, name: str) -> str:
+        """Return the full name of an option of the law over structure, such as "rate": nested or top-level."""
         return f"structure_from__{name}" if "structure_from" in self.given else f"structure_{name}"
 
     @property
     def law(self) -> dict[str, Any]:
         """Options of the law over structure, by their names in :class:`~fathomless.estimators.values.ELBO`."""
         names = [f.name for f in fields(ELBO)]
-        return {name: self.given[self.of_law(name)] for name in names if self.of_law(name) in self.given}
+        return {name: self.given[self.law_option(name)] for name in names if self.law_option(name) in self.given}
 
     @property
     def structure_rate(self) -> float:
-        """Rate of the law over structure, relative to that of the weights."""
+        """Learning rate of the law over structure, relative to that of the weights."""
         rate = self.law["rate"]
         return automatic_structure_rate(self.epochs * self.steps_per_epoch) if rate == "auto" else float(rate)
 
     @property
     def stopped(self) -> bool:
-        """Whether the training ended before the epochs that were planned."""
+        """True if training stopped before the planned number of epochs."""
         return self.estimator.n_iter_ < self.epochs
 
     @property
@@ -117,13 +118,18 @@ class FitSummary:
         return [row[key] for row in self.history if key in row]
 
     @property
-    def judged(self) -> Sequence[Evaluation]:
-        """Evaluations on rows that the network did not learn, or else on those that it did."""
+    def preferred_evaluations(self) -> Sequence[Evaluation]:
+        """Evaluations on rows that the network was not trained on, or on the training rows if there are none."""
         return self.evaluations or [evaluation for evaluation in (self.training,) if evaluation is not None]
 
-    def now(self, name: str) -> str:
-        """Name an option with its value."""
-        automatic = {"epochs": lambda: self.epochs, self.of_law("rate"): lambda: self.structure_rate}
+    def show(self, name: str) -> str:
+        """Return the name of an option with its current value, for messages."""
+        automatic = {"epochs": lambda: self.epochs, self.law_option("rate"): lambda: self.structure_rate}
         value = automatic[name]() if name in automatic else self.given[name]
-        shown = f"{value:.2g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else str(value)
-        return f"{name} (now {shown})"
+        if isinstance(value, float):
+            text = f"{value:.2g}"
+        elif isinstance(value, str):
+            text = repr(value)
+        else:
+            text = str(value)
+        return f"{name} (now {text})"

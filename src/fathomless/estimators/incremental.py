@@ -1,4 +1,4 @@
-"""Estimators that learn from one part of the rows after the other: one pass over each, of one network."""
+"""Incremental training with ``partial_fit``: one pass of a single network over each part of the rows."""
 
 from abc import ABC
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ __all__ = ["Incremental"]
 
 
 @dataclass(frozen=True, eq=False)
-class _Going:
-    """Where a training stands that goes on with the next part."""
+class _TrainingState:
+    """State of a training that continues with the next part."""
 
     model: Model
     tensors: Mapping[str, Tensor]
@@ -35,61 +35,65 @@ class _Going:
 
 
 class Incremental(VariationalEstimator, ABC):
-    """How one network is trained part by part."""
+    """Base class of estimators that train a single network on one part of the rows at a time."""
 
-    _going: _Going | None = None
+    _training_state: _TrainingState | None = None
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, total_rows: float | None = None
     ) -> Self:
-        r"""Go on with one pass over these rows, as a random part of a stream of `total_rows`.
+        r"""Train for one pass over these rows, as a random part of a stream of `total_rows`.
 
-        With weights :math:`s_i` of the rows and N for `total_rows` the pass takes steps at a constant rate on
+        With sample weights :math:`s_i` and N for `total_rows`, the pass takes steps with a constant learning rate on
 
         .. math:: \frac{N}{\sum_i s_i} \sum_i s_i\, E \log p(y_i \mid f) - \text{divergences},
 
-        the evidence bound of the stream as far as these rows tell of it. It moves the law over structure too, whatever
-        `structure_from` says. The first call learns from its rows how the table is encoded, and starts a network; later
-        ones keep that, and go on with the moments of the optimiser (from anew after :meth:`save` and :meth:`load`).
-        After :meth:`fit` it goes on from its network, of several from the first.
+        an estimate of the evidence bound of the stream. The law over structure is fitted by the same objective,
+        regardless of `structure_from`. The first call fits the encodings to its rows and initializes a network. Later
+        calls keep the encodings and the moments of the optimizer; the moments are reset by :meth:`save` and
+        :meth:`load`. After :meth:`fit`, training continues from the fitted network, or from the first of several.
 
         Parameters
         ----------
         X, y, sample_weight
             Rows, as in :meth:`fit`.
         classes : array, optional
-            All labels that will come; the first call of a classifier needs them, unless y has a column for each label.
+            Labels of all parts. Required in the first call of a classifier, unless y has a column for each label.
         total_rows : float, optional
-            Rows N of the whole stream; by default those of all calls so far, so that rows that come again count again.
+            Number of rows N of the stream; by default the number of rows of all calls so far, including repeated rows.
 
         Raises
         ------
         DataError, DivergenceError
-            As :meth:`fit` does; and for options that ask for several networks, sampled weights, or heads that have a
-            posterior.
+            As in :meth:`fit`, and for options that require several networks, sampled weights, or a posterior of the
+            heads.
 
         Notes
         -----
-        Not guaranteed: the posterior given all rows. What earlier parts said is kept by the networks alone, and a part
-        that differs from the rest moves them towards itself; give parts in random order, several times where the rows
-        can be had again, or :meth:`fit_stream`. No row is held out, so there is no score, no epoch is chosen, and noise
-        and temperature are not calibrated; `epochs`, `optimizer`, the delay of `structure_from`, `patience`,
-        `validation_fraction` and `checkpoint` are for :meth:`fit`.
+        The result is NOT guaranteed to approximate the posterior given all rows. The information of earlier parts is
+        only in the network, and a part with another distribution shifts it. Pass parts in random order, several times
+        if possible, or use :meth:`fit_stream`. No rows are held out: there is no score, no choice of an epoch, and no
+        calibration of noise and temperature. `epochs`, `optimizer`, the delay of `structure_from`, `patience`,
+        `validation_fraction` and `checkpoint` only affect :meth:`fit`.
         """
         return self._fit(
             partial(self._prepare_part, X, y, sample_weight, classes), partial(self._pass, total_rows=total_rows)
         )
 
     def _pass(self, prepared: Prepared, total_rows: float | None) -> Fitted:
-        """Train for one epoch; keep where the training stands."""
-        self._refuse_several()
-        rows, before = cast(Rows, prepared.train), self._going
-        if before is not None and before.model is not self.model_:  # another fit came between
+        """Train for one epoch, and store the state of the training."""
+        self._check_one_network()
+        rows = cast(Rows, prepared.train)
+        before = self._training_state
+        if before is not None and before.model is not self.model_:  # another fit replaced the network since
             before = None
         seen = rows.count + (0.0 if before is None else before.rows)
         size = seen if total_rows is None else checks.positive("total_rows", total_rows)
         if size < rows.count:
-            raise DataError(f"total_rows={total_rows} was given with {rows.count:g} rows; at least as many are allowed")
+            raise DataError(
+                f"total_rows={total_rows} was given with {rows.count:g} rows; it must be at least that number"
+            )
+        # weights that sum to the size of the stream give the likelihood its scale relative to the divergences
         once = torch.ones(len(rows)).to(rows.x) if rows.weight is None else rows.weight
         passes = 0 if before is None else int(before.meta["epoch"])
         training = replace(
@@ -107,8 +111,9 @@ class Incremental(VariationalEstimator, ABC):
         def keep(run: Run) -> None:
             states.append((run.tensors(), run.meta()))
 
+        # a pass resumes the previous one as an additional epoch; clones keep the stored state unchanged
         trained = fit(
-            *self._from_here().start(prepared, prepared.seed),
+            *self._continued_problem().start(prepared, prepared.seed),
             replace(rows, weight=once * (size / rows.count)),
             training=training,
             seed=fold_in(prepared.seed, "training"),
@@ -116,26 +121,29 @@ class Incremental(VariationalEstimator, ABC):
             progress=self._session().display(),
             resume=None if before is None else ({n: t.clone() for n, t in before.tensors.items()}, before.meta),
         )
-        self._going = _Going(trained.model, *states[-1], seen)
+        self._training_state = _TrainingState(trained.model, *states[-1], seen)
         return trained
 
-    def _from_here(self) -> Problem:
-        """Return the problem that continues from the fitted network, of several from the first."""
+    def _continued_problem(self) -> Problem:
+        """Return the problem that continues from the fitted network, or from the first of several."""
         if "model_" not in vars(self):
             return self._problem()
-        self._require_as_fitted()
-        return replace(self._problem(), fitted=(list_members(self.model_)[0], self.likelihood_))
+        self._check_same_options()
+        return replace(self._problem(), fitted=(members_of(self.model_)[0], self.likelihood_))
 
-    def _refuse_several(self) -> None:
-        """Refuse options that are not of one network that is trained."""
-        given = self._options_given()
-        asked = {"n_restarts": self._restarts().count != 1, "class_weight": given.get("class_weight") is not None}
-        asked["candidates"] = given.get("candidates") is not None
-        asked["weights"] = self._choice("weights") == "hmc"
-        asked["last_layer"] = self._head() != "point"
-        found = [f"{name}={getattr(self, name)!r}" for name, wanted in asked.items() if wanted]
-        if found := [*filter(None, [self._cross_fitted()]), *found]:
+    def _check_one_network(self) -> None:
+        """Check that the options do not require more than the training of a single network."""
+        options = self._current_options()
+        unsupported = {
+            "n_restarts": self._restarts().count != 1,
+            "class_weight": options.get("class_weight") is not None,
+            "vary": options.get("vary") is not None,
+            "weights": self._choice("weights") == "hmc",
+            "head": self._head() != "point",
+        }
+        listed = [f"{name}={getattr(self, name)!r}" for name, is_set in unsupported.items() if is_set]
+        if listed := [*filter(None, [self._several_networks()]), *listed]:
             raise DataError(
-                f"{' and '.join(found)} was given; partial_fit trains one network and counts rows as they come: leave "
-                "that out, or call fit"
+                f"{' and '.join(listed)} was given, but partial_fit trains a single network without class weights; "
+                "leave that out, or call fit"
             )

@@ -1,8 +1,8 @@
-"""Heads with a posterior: what is decided anew once they are known.
+"""Posteriors of the heads, and the law over structure and noise that are refitted for them.
 
-The scale of the noise says what the posterior of a head is. The noise that was fitted to point estimates holds a part
-of the doubt about heads, so with the posterior held, the law over structure and the noise are fitted to unseen rows
-anew.
+The posterior of a head depends on the scale of the noise. Noise that was fitted with point estimates includes a part of
+the uncertainty about the heads. With the posterior of the heads fixed, the law over structure and the noise are
+therefore fitted to the held-out rows again.
 """
 
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ from fathomless.posterior.ensemble import list_members
 
 __all__ = ["fit_heads_in_sample", "fit_heads_out_of_fold"]
 
-_DRAWS = 16  # of the heads of each network
-_FEWEST = 4
-_NUMBERS = 2**24  # outputs of all draws for all rows, about, beyond which there are fewer draws
+_DRAWS = 16  # draws of the heads of each network
+_FEWEST = 4  # minimum number of draws
+_NUMBERS = 2**24  # approximate number of outputs of all draws for all rows above which there are fewer draws
 
 
 def fit_heads_out_of_fold(
@@ -40,29 +40,30 @@ def fit_heads_out_of_fold(
     calibrate: bool,
     free_noise: bool,
 ) -> tuple[Fitted, OutOfFold]:
-    """Give networks that are judged by unseen rows posteriors of their heads; fit the law over structure anew.
+    """Compute posteriors of the heads of cross-fitted networks, and refit the law over structure.
 
     Parameters
     ----------
     fitted : Fitted
         Networks with the noise of their training.
-    seen : Held
-        Rows under the networks that have not seen them.
+    seen : OutOfFold
+        Out-of-fold predictions of the networks.
     search : StructureSearch, optional
-        What fitted the law over structure, if it is not given.
-    kind : {"laplace", "conjugate"}
-        What the mean of a head is.
+        Search that fitted the law over structure; None if the law is fixed.
+    kind : {"laplace", "bayes"}
+        Mean of the posterior of a head.
     prepared : Prepared
-        The table, its held-out rows or its folds.
+        Table with held-out rows or folds.
     calibrate, free_noise : bool
-        As in :func:`~fathomless.estimators.finalize.finalize`, which the noise is left to.
+        As in :func:`~fathomless.estimators.finalize.finalize`, which fits the noise afterwards.
 
     Returns
     -------
     fitted, seen
-        The same networks, with a law that was fitted to the rows under draws of their heads; and the rows under these.
+        The networks with the refitted law over structure, and the out-of-fold predictions of draws of their heads.
     """
-    likelihood, models = fitted.likelihood, list_members(fitted.model)
+    likelihood = fitted.likelihood
+    models = members_of(fitted.model)
     train, folds = prepared.train, prepared.folds
     if calibrate:
         kappa = KAPPA_ALONE if folds is None else KAPPA
@@ -76,25 +77,27 @@ def fit_heads_out_of_fold(
     else:
         assert isinstance(train, Rows)
         inside, outside = fold_indices(folds)
-        kept = [k for k in range(len(inside)) if k not in fitted.diverged]
-        for model, k in zip(models, kept, strict=True):
-            set_head_posterior(model, likelihood, train.take(inside[k].to(train.x.device)), kind)
-        seen = predict_out_of_fold(models, train, [outside[k] for k in kept], fitted.seed, draws)
-    if search is None or fitted.log_densities is None:
+        # the posterior of a head uses the training rows of its network alone, so that predictions stay out-of-fold
+        converged = [k for k in range(len(inside)) if k not in fitted.lost]
+        for model, k in zip(models, converged, strict=True):
+            with_posterior(model, likelihood, train.take(inside[k].to(train.x.device)), kind)
+        seen = predict_out_of_fold(models, train, [outside[k] for k in converged], fitted.seed, draws)
+    if search is None or fitted.found is None:
         return fitted, seen
-    found = log_densities_by_structure(seen, fitted.likelihood)
-    shared = ranks().broadcast_tensor(found.log_density.to(seen.f.device)).cpu()
+    found = by_structure(seen, fitted.likelihood)
+    # draws may differ in the last bits between processes; all must use the same densities
+    shared = ranks().tensor_from_first(found.log_density.to(seen.f.device)).cpu()
     first, *others = [model for model in models if isinstance(model, ListedStructure)]
     found = search.adopt(first, replace(found, log_density=shared))
     for model in others:
         model.weigh(search.q, only=True)
-    return replace(fitted, log_densities=found), _under(seen, search.q)
+    return replace(fitted, found=found), _reweigh(seen, search.q)
 
 
 def fit_heads_in_sample(fitted: Fitted, kind: str, prepared: Prepared, *, calibrate: bool) -> Fitted:
-    """Give networks that were fitted by the evidence bound posteriors of their heads; fit the noise anew.
+    """Compute posteriors of the heads of networks fitted by the evidence bound, and refit the noise.
 
-    Parameters are those of :func:`fit_heads_out_of_fold`.
+    The parameters are those of :func:`fit_heads_out_of_fold`.
     """
     for model in list_members(fitted.model):
         with_posterior(model, fitted.likelihood, prepared.train, kind)
@@ -105,11 +108,11 @@ def fit_heads_in_sample(fitted: Fitted, kind: str, prepared: Prepared, *, calibr
     return replace(fitted, score=score)
 
 
-def _under(seen: OutOfFold, q: Mapping[int, float]) -> OutOfFold:
-    """Return the draws of those structures that have mass, with it."""
-    kept = torch.tensor([number in q for number in seen.structure.tolist()], device=seen.f.device)
-    structure = seen.structure[kept]
+def _reweigh(seen: OutOfFold, q: Mapping[int, float]) -> OutOfFold:
+    """Return the draws of the structures with positive probability, weighted by it."""
+    positive = torch.tensor([number in q for number in seen.structure.tolist()], device=seen.f.device)
+    structure = seen.structure[positive]
     times = {number: int((structure == number).sum()) for number in q}
     weight = [q[number] / times[number] for number in structure.tolist()]
     log_weight = torch.tensor(weight, dtype=torch.float64, device=seen.f.device).log()
-    return replace(seen, f=seen.f[kept], structure=structure, log_weight=log_weight)
+    return replace(seen, f=seen.f[positive], structure=structure, log_weight=log_weight)

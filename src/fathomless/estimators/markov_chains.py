@@ -1,12 +1,13 @@
-"""Markov chains as a strategy of inference, and the estimators whose posterior they sample.
+"""Markov chains as an inference strategy, and the base class of estimators with sampled posteriors.
 
-Chains are weighed by how well each predicts, since on hard tables they find different modes and seldom change:
-"selected" takes those near the best one. That is a device, not a part of the model, and both figures are told.
+On difficult tables, chains find different modes and rarely move between them. Chains are therefore weighted by their
+log-likelihood: "selected" uses those close to the best one. This is a heuristic, not part of the model; diagnostics are
+reported for the selected chains and for all chains.
 """
 
 import math
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -34,42 +35,50 @@ from fathomless.posterior.model import Model
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["APART", "ChainEstimator", "MarkovChains", "SampledPosterior", "chain_weights", "convergence", "modes_apart"]
+__all__ = [
+    "MODE_GAP",
+    "ChainEstimator",
+    "MarkovChains",
+    "SampledPosterior",
+    "chain_weights",
+    "convergence_warnings",
+    "mode_gap",
+]
 
-APART = 0.08  #: nats per row: chains that differ by more are in different modes; half of it per column beyond two
-_JUDGED = 2000  # rows by which chains are compared
-_RHAT, _ESS = 1.1, 100.0  # beyond which a warning is due
+MODE_GAP = 0.08  #: nats per row: chains that differ by more are in different modes; half of it per column beyond two
+_JUDGED = 2000  # maximum number of rows for the comparison of chains
+_RHAT, _ESS = 1.1, 100.0  # largest R-hat and smallest effective sample size without a warning
 
 
 class SampledPosterior(Protocol):
-    """Posterior of a table that chains sample."""
+    """Posterior of a table, sampled by chains."""
 
     @property
     def support(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Lower ends and lengths of the support of the columns of a density, T each; empty for other targets."""
+        """Lower bounds and lengths of the support of the columns of a density, T each; empty for other targets."""
 
     def sampler(self, x: Array, y: Array, plan: Plan) -> Sampler[Any]:
-        """Return the sampler of rows x (N, D) and encoded targets y, of which it uses more and more by a plan."""
+        """Return the sampler for rows x (N, D) and encoded targets y; the plan increases the number of rows in use."""
 
     def log_density(self, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
-        """Return the log density of rows under the states that a chain kept, (N,)."""
+        """Return the log density of rows under the stored states of a chain, (N,)."""
 
     def model(self, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> Model:
-        """Return the model of the states that chains kept, given the weights of the chains."""
+        """Return the model of the stored states of chains, given the weights of the chains."""
 
 
 @dataclass(frozen=True)
 class MarkovChains:
-    """Markov chains of a posterior, weighted by their fit to the rows.
+    """Markov chains of a posterior, weighted by their log-likelihood.
 
     Attributes
     ----------
     posterior : callable
-        Returns the posterior that is sampled, for a problem, a table and the likelihood.
+        Function that returns the posterior for a problem, a table and the likelihood.
     chains, sweeps, burn_in, states, chains_by, n_jobs
         As the options of estimators.
     unit : str
-        Unit of the progress.
+        Unit of the progress bar.
     """
 
     posterior: Callable[[Problem, Prepared, Likelihood], SampledPosterior]
@@ -85,44 +94,51 @@ class MarkovChains:
         """Run the chains, weight them, and build a model of their states."""
         assert isinstance(table.train, Rows)
         if ranks().count > 1:
-            raise DataError(f"{ranks().count} processes were started; chains of one fit run in one process: set n_jobs")
+            raise DataError(
+                f"{ranks().count} processes were started; chains run in a single process, set n_jobs instead"
+            )
         if table.device.type != "cpu":
             raise DataError(
-                f"device={str(table.device)!r} was given; chains run on the processor: 'cpu' and 'auto' are allowed"
+                f"device={str(table.device)!r} was given; chains run on the CPU: 'cpu' and 'auto' are allowed"
             )
         with building(table.seed):
             likelihood = problem.task.likelihood(table.target)
         posterior = self.posterior(problem, table, likelihood)
         plan = self._plan(self.sweeps)
-        x, y = _counted(table.train, fold_in(table.seed, "order"))
+        x, y = _repeat_rows(table.train, fold_in(table.seed, "order"))
 
         def fingerprint() -> str:
-            rows, facts = (table.train, table.valid), {**session.lasting, "seed": table.seed}
-            alike = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
-            return saving.fingerprint(*rows, (), alike, facts, without=("sweeps",))
+            facts = {**session.lasting, "seed": table.seed}
+            # the number of parallel chains and of sweeps may change between a run and its continuation
+            comparable = replace(plan, jobs=1, states=1 if isinstance(self.states, str) else plan.states)
+            return saving.fingerprint(table.train, table.valid, (), comparable, facts, without=("sweeps",))
 
         callbacks, resume = session.with_checkpoint(table, fingerprint)
+        # an extended run keeps the schedule of its first plan, by which the sampler adds rows
         planned = [self.sweeps] if resume is None else resume[1]["planned"]
         sampler = posterior.sampler(x, y, self._plan(planned[0]))
-        seed, display = fold_in(table.seed, "chains"), session.display(self.unit)
+        seed = fold_in(table.seed, "chains")
+        display = session.display(self.unit)
         run = run_chains(sampler, plan, seed, callbacks=callbacks, progress=display, resume=resume)
-        return self._weighed(posterior, likelihood, table, x, y, run)
+        return self._combine(posterior, likelihood, table, x, y, run)
 
     def _plan(self, sweeps: int) -> Plan:
         return Plan.of(self.chains, sweeps, self.burn_in, self.states, usual=250, jobs=self.n_jobs)
 
-    def _weighed(
+    def _combine(
         self, posterior: SampledPosterior, likelihood: Likelihood, table: Prepared, x: Array, y: Array, run: Chains[Any]
     ) -> Fitted:
-        """Weight the chains, and build a model of them."""
+        """Weight the chains, and build a model of their states."""
         chains = [chain for chain in run.chains if chain.kept]
         if not chains:
-            raise DataError(f"no chain came as far as its first state; the first stopped: {run.chains[0].error}")
-        some = np.arange(0, len(x), math.ceil(len(x) / _JUDGED))
-        given = torch.from_numpy(x[some]), torch.from_numpy(y[some])
-        fits = [float(posterior.log_density(chain, *given).mean()) for chain in chains]
-        held, counts, outside = _held_out(posterior, table, chains)
-        apart = modes_apart(table.target)
+            raise DataError(
+                f"all chains stopped before their first stored state; the first error: {run.chains[0].error}"
+            )
+        subset = np.arange(0, len(x), math.ceil(len(x) / _JUDGED))
+        rows = torch.from_numpy(x[subset]), torch.from_numpy(y[subset])
+        fits = [float(posterior.log_density(chain, *rows).mean()) for chain in chains]
+        held, counts, outside = _score_held_out(posterior, table, chains)
+        apart = mode_gap(table.target)
         weights = chain_weights(self.chains_by, fits, held, counts, apart=apart)
         score = None if held is None or not len(held) else self._score_of(fits, weights, held, counts)
         used = [chain.number for chain, weight in zip(chains, weights, strict=True) if weight > 0.0]
@@ -134,9 +150,9 @@ class MarkovChains:
             apart=apart,
             outside=outside,
             chains=tuple(records),
-            diagnostics=_diagnosed(run, used),
-            diagnostics_of_all=_diagnosed(run, [chain.number for chain in chains]),
-            traces=_traces(run),
+            diagnostics=_diagnose_traces(run, used),
+            diagnostics_of_all=_diagnose_traces(run, [chain.number for chain in chains]),
+            traces=_thin_traces(run),
             low=low,
             span=span,
         )
@@ -149,75 +165,79 @@ class MarkovChains:
             seed=table.seed,
             resumable=True,
             diagnostics=diagnostics,
-            warnings=tuple(convergence(diagnostics, self.chains_by)),
+            warnings=tuple(convergence_warnings(diagnostics, self.chains_by)),
         )
 
     def _score_of(self, fits: Sequence[float], weights: Sequence[float], held: Tensor, counts: Tensor) -> float:
-        """Mean log density of held-out rows (N, C); weights that they choose are fitted without the row's part."""
-        part, summed = assign_parts(len(held)), 0.0
+        """Return the mean log density of held-out rows (N, C).
+
+        Stacking weights are cross-fitted: those of each part of the rows are fitted to the other parts.
+        """
+        part = parts_of(len(held))
+        summed = 0.0
         for k in part.unique().tolist():
-            own, rest = part == k, part != k
+            inside, rest = part == k, part != k
             if self.chains_by == "stacked" and bool(rest.any()):
                 weights = chain_weights(self.chains_by, fits, held[rest], counts[rest])
-            mixture = torch.logsumexp(held[own] + torch.tensor(weights, dtype=held.dtype).log(), 1)
-            summed += float((counts[own] * mixture).sum())
+            mixture = torch.logsumexp(held[inside] + torch.tensor(weights, dtype=held.dtype).log(), 1)
+            summed += float((counts[inside] * mixture).sum())
         return summed / float(counts.sum())
 
 
-def _held_out(
+def _score_held_out(
     posterior: SampledPosterior, table: Prepared, chains: Sequence[Chain[Any]]
 ) -> tuple[Tensor | None, Tensor, int]:
-    """Return log densities (N, C) of held-out rows under chains, how often rows count (N,), and how many have none.
+    """Return log densities (N, C) and weights (N,) of held-out rows under chains, and the number of rows left out.
 
-    Rows outside the support of every chain are left out: they say nothing of one against another.
+    Rows outside the support of every chain are left out, since they cannot distinguish chains.
     """
     rows = table.valid
     if rows is None:
         return None, torch.zeros(0), 0
     assert isinstance(rows, Rows)
     x, y = rows.x.cpu().double(), rows.y.cpu()
-    found = torch.stack([posterior.log_density(chain, x, y) for chain in chains], 1)
-    counts = found.new_ones(len(x)) if rows.weight is None else rows.weight.cpu().to(found)
-    inside = (found > -math.inf).any(1)
-    return found[inside], counts[inside], int((~inside).sum())
+    log_density = torch.stack([posterior.log_density(chain, x, y) for chain in chains], 1)
+    counts = log_density.new_ones(len(x)) if rows.weight is None else rows.weight.cpu().to(log_density)
+    inside = (log_density > -math.inf).any(1)
+    return log_density[inside], counts[inside], int((~inside).sum())
 
 
 class ChainEstimator(ChainOptions, Estimator, ABC):
-    """Estimators whose posterior is sampled by chains.
+    """Base class of estimators with posteriors sampled by chains.
 
     Attributes
     ----------
     chains_ : list of dict
-        A record of each chain: its number, "log_likelihood" (of the rows that it was given, nats per row, in the units
-        in which it sees them), its "weight", the "states" it kept, and an "error" if it stopped before its time.
+        Record of each chain: its number, "log_likelihood" (of its training rows, in nats per row and in the units of
+        the encoded rows), its "weight", the number of stored "states", and an "error" if it stopped early.
     diagnostics_ : dict of str to Diagnosis
-        R-hat, effective sample sizes and Monte Carlo errors of what the chains that are used followed.
+        R-hat, effective sample sizes and Monte Carlo errors of the traced quantities, over the chains with weight.
     diagnostics_of_all_ : dict of str to Diagnosis
-        The same of all chains.
+        The same diagnostics over all chains.
     """
 
     @property
     def chains_(self) -> list[dict[str, Any]]:
-        """A record of each chain, see above."""
-        return [dict(record) for record in self._of_chains().chains]
+        """Record of each chain, see above."""
+        return [dict(record) for record in self._chain_diagnostics().chains]
 
     @property
     def diagnostics_(self) -> dict[str, Diagnosis]:
-        """Of the chains that are used, see above."""
-        return {name: Diagnosis(**values) for name, values in self._of_chains().diagnostics.items()}
+        """Diagnostics over the chains with weight, see above."""
+        return {name: Diagnosis(**values) for name, values in self._chain_diagnostics().diagnostics.items()}
 
     @property
     def diagnostics_of_all_(self) -> dict[str, Diagnosis]:
-        """Of all chains, see above."""
-        return {name: Diagnosis(**values) for name, values in self._of_chains().diagnostics_of_all.items()}
+        """Diagnostics over all chains, see above."""
+        return {name: Diagnosis(**values) for name, values in self._chain_diagnostics().diagnostics_of_all.items()}
 
-    def _of_chains(self) -> ChainDiagnostics:
+    def _chain_diagnostics(self) -> ChainDiagnostics:
         return cast(ChainDiagnostics, self.fit_diagnostics_)
 
     def _chains(
         self, posterior: Callable[[Problem, Prepared, Likelihood], SampledPosterior], unit: str
     ) -> MarkovChains:
-        """Return the chains that the options ask for, with the unit of their progress."""
+        """Return the chains for the options, with the unit of their progress bar."""
         return MarkovChains(
             posterior,
             self.chains,
@@ -231,10 +251,10 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
         if stream:
-            raise DataError("a stream was given; chains need all rows in every sweep: give fit a table")
+            raise DataError("a stream was given, but chains need all rows in every sweep; call fit with a table")
         if grouped and self.validation_fraction == 0.0:
             raise DataError(
-                f"groups were given, and {type(self).__name__} holds out no rows; leave them out, or set "
+                f"groups were given, but {type(self).__name__} holds out no rows; leave them out, or set "
                 "validation_fraction"
             )
         if not 0.0 <= self.validation_fraction < 1.0:
@@ -243,80 +263,91 @@ class ChainEstimator(ChainOptions, Estimator, ABC):
             )
         if self.chains_by == "stacked" and self.validation_fraction == 0.0:
             raise DataError(
-                "chains_by='stacked' was given, which weighs chains by rows that were held out; set "
-                "validation_fraction, to 0.2 say"
+                "chains_by='stacked' was given, which weights chains by held-out rows; set validation_fraction, for "
+                "example to 0.2"
             )
         return SplitPlan(share=self.validation_fraction)
 
 
-def convergence(diagnostics: ChainDiagnostics, chains_by: str) -> list[str]:
-    """Return the warnings that a run of chains calls for, a sentence each."""
-    told, found, apart_by = diagnostics.chains, list[str](), diagnostics.apart
+def convergence_warnings(diagnostics: ChainDiagnostics, chains_by: str) -> list[str]:
+    """Return the warnings of a run of chains, one sentence each."""
+    records = diagnostics.chains
+    gap = diagnostics.apart
+    messages: list[str] = []
     if diagnostics.outside > 0:
-        found.append(
-            f"{diagnostics.outside} held-out rows are outside of the support, which the other rows say, and have no "
-            "density; the score of the held-out rows leaves them out"
+        messages.append(
+            f"{diagnostics.outside} held-out rows are outside of the support, which is estimated from the other rows, "
+            "and have density zero; they are excluded from the held-out score"
         )
-    fits = {record["chain"]: record["log_likelihood"] for record in told if "log_likelihood" in record}
+    fits = {record["chain"]: record["log_likelihood"] for record in records if "log_likelihood" in record}
     best, worst = max(fits.values()), min(fits.values())
-    if best - worst >= apart_by:
-        near = sum(best - fit < apart_by for fit in fits.values())
-        used = sum(record.get("weight", 0.0) > 0.0 for record in told)
-        found.append(
-            f"chains are in different modes: {near} of {len(fits)} are within {apart_by:g} nats per row of the best, "
-            f"the last is {best - worst:.2g} behind; {used} have weight (chains_by={chains_by!r}). What is said of the "
-            "structure is conditional on the modes that were found"
+    if best - worst >= gap:
+        near = sum(best - fit < gap for fit in fits.values())
+        used = sum(record.get("weight", 0.0) > 0.0 for record in records)
+        messages.append(
+            f"chains are in different modes: {near} of {len(fits)} are within {gap:g} nats per row of the best, and "
+            f"the worst is {best - worst:.2g} below it; {used} have weight (chains_by={chains_by!r}). The posterior "
+            "over structure is conditional on the modes that were found"
         )
-    stopped = [record["error"] for record in told if record["error"]]
-    if stopped:
-        found.append(f"{len(stopped)} of {len(told)} chains stopped before their time; the first: {stopped[0]}")
-    own = diagnostics.diagnostics
-    apart = {name: values["rhat"] for name, values in own.items() if not (values["rhat"] or 1.0) <= _RHAT}
-    if apart:
-        name = max(apart, key=lambda one: math.inf if math.isnan(apart[one]) else apart[one])
-        found.append(
-            f"the chains that are used have not mixed: R-hat of {name} is {apart[name]:.2f}, and of {len(apart)} of "
-            f"{len(own)} quantities above {_RHAT}; raise sweeps"
+    errors = [record["error"] for record in records if record["error"]]
+    if errors:
+        messages.append(f"{len(errors)} of {len(records)} chains stopped early; the first error: {errors[0]}")
+    return messages + _mixing_warnings(diagnostics.diagnostics)
+
+
+def _mixing_warnings(diagnoses: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return warnings of large R-hat, small effective sample sizes and constant traces of the chains with weight."""
+    messages: list[str] = []
+    rhats = {name: values["rhat"] for name, values in diagnoses.items() if not (values["rhat"] or 1.0) <= _RHAT}
+    if rhats:
+        name = max(rhats, key=lambda key: math.inf if math.isnan(rhats[key]) else rhats[key])
+        messages.append(
+            f"the chains with weight have not mixed: R-hat of {name} is {rhats[name]:.2f}, and it is above {_RHAT} for "
+            f"{len(rhats)} of {len(diagnoses)} quantities; raise sweeps"
         )
-    few = {name: min(v["ess_bulk"], v["ess_tail"]) for name, v in own.items() if v["rhat"] is not None}
-    few = {name: size for name, size in few.items() if size < _ESS}
-    if own and all(values["rhat"] is None for values in own.values()):
-        found.append("the chains that are used never moved: nothing that they followed has changed; raise sweeps")
-    if few and not apart:
+    sizes = {name: min(v["ess_bulk"], v["ess_tail"]) for name, v in diagnoses.items() if v["rhat"] is not None}
+    few = {name: size for name, size in sizes.items() if size < _ESS}
+    if diagnoses and all(values["rhat"] is None for values in diagnoses.values()):
+        messages.append("the chains with weight never moved: all traced quantities are constant; raise sweeps")
+    if few and not rhats:
         name = min(few, key=few.__getitem__)
-        found.append(
+        messages.append(
             f"{name} has an effective sample size of {few[name]:.0f}, below {_ESS:.0f}; raise sweeps or chains"
         )
-    return found
+    return messages
 
 
-def _counted(rows: Rows, seed: int) -> tuple[Array, Array]:
-    """Return rows as often as they count, in an order that depends on the seed and on the rows alone."""
+def _repeat_rows(rows: Rows, seed: int) -> tuple[Array, Array]:
+    """Repeat rows by their sample weights, in an order that depends only on the seed and the rows."""
     x, y = rows.x.cpu().double().numpy(), rows.y.cpu().numpy()
     if rows.weight is not None:
         weight = rows.weight.cpu().double().numpy()
         if (weight != np.round(weight)).any():
-            odd = float(weight[np.argmax(weight != np.round(weight))])
-            raise DataError(f"sample_weight has {odd:g}; chains count rows: give whole numbers, in class_weight too")
+            fraction = float(weight[np.argmax(weight != np.round(weight))])
+            raise DataError(
+                f"sample_weight has {fraction:g}, but chains repeat rows; give whole numbers, also in class_weight"
+            )
         x, y = (np.repeat(part, weight.astype(np.int64), axis=0) for part in (x, y))
+    # sorting removes the order of the table, so that it does not affect the result
     keys = np.column_stack([y.reshape(len(y), -1), x])
     order = np.lexsort(keys.T)[np.random.default_rng(seed).permutation(len(x))]
     return x[order], y[order]
 
 
-def modes_apart(target: Target) -> float:
-    """Return by how many nats per row the log-likelihoods of chains in different modes differ, at least.
+def mode_gap(target: Target) -> float:
+    """Return the smallest difference in log-likelihood between chains in different modes, in nats per row.
 
-    0.08, as it was measured with two columns, and in proportion for more of them: log densities add up over columns.
+    It is 0.08, as measured with two columns, and proportional to the number of columns above two, since log densities
+    are sums over columns.
     """
     columns = len(target.mean) if isinstance(target, TargetScale) else 1
-    return APART * max(1.0, 0.5 * columns)
+    return MODE_GAP * max(1.0, 0.5 * columns)
 
 
 def chain_weights(
-    by: str, fits: Sequence[float], held: Tensor | None = None, counts: Tensor | None = None, *, apart: float = APART
+    by: str, fits: Sequence[float], held: Tensor | None = None, counts: Tensor | None = None, *, apart: float = MODE_GAP
 ) -> list[float]:
-    """Return the weight of each chain; they sum to 1.
+    """Compute the weights of the chains, which sum to 1.
 
     Parameters
     ----------
@@ -327,34 +358,34 @@ def chain_weights(
     held : Tensor, shape (N, C)
         Log densities of held-out rows under each chain, for "stacked".
     counts : Tensor, shape (N,), optional
-        How often each of these rows counts.
+        Sample weights of these rows.
     apart : float
-        Within how many nats per row of the best one a chain is selected.
+        Largest difference in nats per row to the best chain, for "selected".
     """
     if by == "stacked":
         assert held is not None
         even = torch.full((len(fits),), -math.log(len(fits)), dtype=torch.float64)
         return cast(list[float], stacking.refit(held, even, counts).tolist())
-    kept = [by == "all" or max(fits) - fit < apart for fit in fits]
-    return [float(one) / sum(kept) for one in kept]
+    selected = [by == "all" or max(fits) - fit < apart for fit in fits]
+    return [float(is_selected) / sum(selected) for is_selected in selected]
 
 
-def _diagnosed(run: Chains[Any], used: Sequence[int]) -> dict[str, Any]:
-    """Diagnose everything that was followed by some chains, those that came to the end."""
-    whole = [place for place, chain in enumerate(run.alive) if chain.number in used]
-    found = {}
-    for name in run.alive[0].traces if whole else ():
-        draws = run.trace(name)[whole]
+def _diagnose_traces(run: Chains[Any], used: Sequence[int]) -> dict[str, Any]:
+    """Diagnose all traces of the given chains, without those that stopped early."""
+    complete = [place for place, chain in enumerate(run.alive) if chain.number in used]
+    diagnoses = {}
+    for name in run.alive[0].traces if complete else ():
+        draws = run.trace(name)[complete]
         if draws.shape[1] >= LEAST:
-            found[name] = asdict(diagnose(draws))
-    return found
+            diagnoses[name] = asdict(diagnose(draws))
+    return diagnoses
 
 
-def _traces(run: Chains[Any], points: int = 200) -> dict[str, Any]:
-    """Return thinned traces of what a picture shows, by chain: plain JSON."""
-    shown: dict[str, Any] = {}
+def _thin_traces(run: Chains[Any], points: int = 200) -> dict[str, Any]:
+    """Return thinned traces for plots, by chain, as plain JSON."""
+    thinned: dict[str, Any] = {}
     for name in ("hidden", "log_likelihood"):
         if name in run.chains[0].traces:
-            each = [chain.traces.get(name, []) for chain in run.chains]
-            shown[name] = [values[:: max(1, math.ceil(len(values) / points))] for values in each]
-    return {"every": run.plan.every, "sweeps": run.plan.sweeps, "burn_in": run.plan.first, **shown}
+            traces = [chain.traces.get(name, []) for chain in run.chains]
+            thinned[name] = [values[:: max(1, math.ceil(len(values) / points))] for values in traces]
+    return {"every": run.plan.every, "sweeps": run.plan.sweeps, "burn_in": run.plan.first, **thinned}

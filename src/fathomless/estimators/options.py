@@ -1,8 +1,8 @@
-"""The options of estimators, as plain values: one list for Python and for the command line.
+"""Options of estimators as plain values, declared once for Python, the command line and the documentation.
 
-Options come in groups: of tables, of variational training, of a law over structure that is moved by gradients, of
-chains. A family takes the groups that it uses, and adds its own; its estimators are dataclasses of them. Nothing here
-needs torch, so that ``fathomless --help`` answers at once.
+Options come in groups: tables, variational training, laws over structure that are fitted by gradients, chains. A family
+combines the groups that it uses and adds its own; its estimators are dataclasses of them. This module does not import
+torch, so that ``fathomless --help`` is fast.
 """
 
 import functools
@@ -12,17 +12,17 @@ from dataclasses import Field, dataclass, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-from fathomless.estimators.declaring import documentation, option
-from fathomless.estimators.renamed import accepted, has_old_names
+from fathomless.estimators.declaring import build_docstring, option
+from fathomless.estimators.renamed import moved_options, translate_options
 from fathomless.estimators.values import ELBO, Adam, CheckpointOptions, FoldArray, Folds, Restarts, Splitter
 
 if TYPE_CHECKING:
     from fathomless.inference.runs.run import Run
 
 __all__ = [
+    "CHANGEABLE",
     "COMMON",
-    "GOING_ON",
-    "OF_A_RUN",
+    "RUN_OPTIONS",
     "ChainOptions",
     "ClassOptions",
     "CrossFitOptions",
@@ -42,29 +42,30 @@ Kind = TypeVar("Kind", bound=type)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TableOptions:
-    """How a table is read, and where and how a posterior is computed.
+    """Options for reading a table, and for the device, precision, checkpoints, display and seed of a fit.
 
     Parameters
     ----------
     missing : {"auto", "error", "impute"}
-        Missing values are allowed in data frames ("auto"), nowhere ("error"), or in arrays too, and when predicting
-        also in columns that were complete in training ("impute").
+        Missing values: "auto" accepts them in data frames, "error" nowhere. "impute" accepts them in arrays too, and
+        when predicting also in columns without missing values in training.
     unseen : {"error", "ignore"}
-        A category that training did not see is an error, or counts as none of the known ones.
+        Categories that are not in the training set: "error" raises an error, "ignore" encodes them as none of the known
+        categories.
     max_levels : int
-        A text column with more categories keeps the most frequent ones; the others share one level.
+        Maximum number of categories of a text column. The most frequent ones are kept; the others share one level.
     device : str
-        "cpu", "cuda", ...; "auto" takes a GPU if there is one.
+        Device: "cpu", "cuda", ...; "auto" uses a GPU if one is available.
     precision : {"auto", "float32", "float64", "bfloat16"}
-        "auto" is double below 2,000 rows, where it costs nothing, else single.
+        Floating-point precision. "auto" is float64 below 2,000 rows, where it costs no extra time, and float32 above.
     checkpoint : path or CheckpointOptions, optional
-        Folder for checkpoints, or :class:`~fathomless.estimators.values.CheckpointOptions`. A fit that was interrupted
-        goes on from there, to the same bytes.
+        Folder for checkpoints, or :class:`~fathomless.estimators.values.CheckpointOptions`. An interrupted fit resumes
+        from the last checkpoint, with bit-identical results.
     verbose : int
-        0 says nothing; 1 shows a progress bar on standard error, and 2 writes a line there for every row of the
-        history instead, for files and notebooks.
+        Level of output on standard error: 0 is silent, 1 shows a progress bar, and 2 writes a line for every row of the
+        history, for log files and notebooks.
     random_state : int, RandomState, Generator or None
-        Seed. The same seed, data, machine and number of threads give the same bytes.
+        Seed. Results are bit-identical for the same seed, data, machine and number of threads.
     """
 
     missing: str = option("auto", "choice", names=("auto", "error", "impute"))
@@ -81,40 +82,40 @@ class TableOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VariationalOptions:
-    """How a network is trained by stochastic gradients, from one start or several.
+    """Options of training networks by stochastic gradients, from one start or several.
 
     Parameters
     ----------
     temperature : float
-        T multiplies the divergence of the weights; 1 is the model.
+        Factor T of the Kullback-Leibler divergence of the weights in the objective; 1 is the Bayesian posterior.
     epochs : int or "auto"
-        Passes over the data. "auto" makes about 4,000 steps (2,000 of more than five networks side by side), within 20
-        and 1,000 epochs; where the posterior over structure is fitted to held-out rows, growth and slow starts may
-        double them.
+        Number of passes over the training set. "auto" makes about 4,000 steps (2,000 if more than five networks are
+        trained together), within 20 and 1,000 epochs. If the posterior over structure is fitted to held-out rows,
+        growth and slow starts may double them.
     batch_size : int or "auto"
-        Rows per step. "auto" is 256, and 512 from 10,000 rows on.
+        Rows per minibatch. "auto" is 256, or 512 from 10,000 rows on.
     learning_rate : float
-        Rate of the weights.
+        Learning rate of the weights.
     optimizer : {"adam"} or Adam
-        Steps of the weights, whose options are those of :class:`~fathomless.estimators.values.Adam`: the schedule of
-        the rate, the longest gradient and the rise of the temperature.
+        Optimizer of the weights. :class:`~fathomless.estimators.values.Adam` has options for the schedule of the
+        learning rate, gradient clipping and the warm-up of the temperature.
     patience : int, "auto" or None
-        Stop after so many validation scores without a better one; None never stops early. "auto" is 30; where the
-        posterior over structure is fitted to held-out rows, it is a tenth of the epochs, and nothing stops before the
-        focus.
+        Early stopping after this number of validation scores without improvement; None never stops early. "auto" is 30.
+        If the posterior over structure is fitted to held-out rows, "auto" is a tenth of the epochs, and training never
+        stops before the focus phase.
     validation_fraction : float or "auto"
-        Share of the rows that is held out of one network to choose the best epoch; 0 trains on all. "auto" is 0.1 from
-        60 rows on, else 0.
+        Fraction of the rows that is held out of a single network to choose the best epoch; 0 trains on all rows. "auto"
+        is 0.1 from 60 rows on, and 0 below.
     n_restarts : int or Restarts
-        Networks trained from different initial weights, side by side, of which the best one is kept; or their number
-        and choice, as a :class:`~fathomless.estimators.values.Restarts`.
+        Number of networks trained from different initial weights; the best one is kept.
+        :class:`~fathomless.estimators.values.Restarts` can average them instead.
     calibrate : bool
-        At the end, fit the scale of the noise (whatever the likelihood itself learns) to the held-out rows.
+        Fit the scale of the noise to the held-out rows after training, whether or not the likelihood learns it.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.runs.run.Run` after every row of the history, that is, after the
-        first epoch in every eight steps or so.
+        Functions called with the :class:`~fathomless.inference.runs.run.Run` after every row of the history, which is
+        after the first epoch in every eight steps or so.
     warm_start : bool
-        Go on from the fitted state at the next call of fit.
+        Continue from the fitted state at the next call of fit.
     """
 
     temperature: float = option(1.0, "real")
@@ -132,15 +133,15 @@ class VariationalOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LawOptions:
-    """How the law over structure moves in a variational training.
+    """Options for fitting a law over structure by gradients.
 
     Parameters
     ----------
     structure_rate : float or "auto"
-        Rate of the law over structure relative to `learning_rate`. "auto" lets the law go equally far however many
-        steps there are.
+        Learning rate of the law over structure relative to `learning_rate`. "auto" scales it so that the law can move
+        equally far for any number of steps.
     structure_delay : float
-        Share of the epochs during which the law over structure stays where it starts.
+        Fraction of the epochs during which the law over structure is fixed at its initial value.
     """
 
     structure_rate: "float | str" = option("auto", "real", "auto")
@@ -149,15 +150,14 @@ class LawOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NaturalLawOptions(LawOptions):
-    """A law over structure of so few parameters that natural gradients can move it.
+    """Options for a law over structure with few parameters, for which natural gradients are cheap.
 
     Parameters
     ----------
     structure_optimizer : {"adam", "natural"}
-        Kind of step of the law over structure. The natural gradient finds the structure fast, also where the layers
-        have not learned yet what they could.
+        Optimizer of the law over structure. Natural gradients converge fast, even before the layers are fully trained.
     structure_radius : float
-        Longest natural step.
+        Maximum length of a natural-gradient step.
     """
 
     structure_optimizer: str = option("adam", "choice", names=("adam", "natural"))
@@ -166,26 +166,25 @@ class NaturalLawOptions(LawOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CrossFitOptions:
-    """Which rows decide about structure and noise, and how many networks there are.
+    """Options of cross-fitting: the number of networks, their folds, and the rows that determine structure and noise.
 
     Parameters
     ----------
     structure_from : {"auto", "held_out", "elbo"} or ELBO
-        The posterior over structure is fitted to rows that the networks were not fitted to ("held_out"), or moved by
-        the gradient of the evidence bound ("elbo", as in the papers), whose options are those of
-        :class:`~fathomless.estimators.values.ELBO`. "auto" is the former for point estimates of weights where rows are
-        held out or folded.
+        Objective of the posterior over structure: the log-likelihood of held-out rows ("held_out"), or the evidence
+        lower bound ("elbo", as in the papers), with the options of :class:`~fathomless.estimators.values.ELBO`. "auto"
+        is "held_out" for point estimates of weights, if rows are held out or folded, and else "elbo".
     cv : int, "auto", Folds, splitter, list of splits or array of int, shape (N,) or (R, N)
-        Cross-fitted networks, each fitted to all folds of the rows but one; 1 trains one network, and "auto" chooses
-        by the number of rows. A :class:`~fathomless.estimators.values.Folds` also has the number of partitions and the
-        order of the rows. An array has the fold of each row, in one partition or in R. A splitter of scikit-learn, such
-        as ``GroupKFold(5)`` or ``RepeatedKFold()``, gets the encoded rows whose weight is not zero, and must test every
-        row once in each repetition; one that shuffles needs a `random_state` of its own. So must a list of splits, each
-        (rows to train on, rows to test on).
-    candidates : dict of str to list, optional
-        Kinds of network: each combination of the values given for "architecture", "activation" and "weight_prior" is
-        cross-fitted by itself, on the same folds, and all are weighed by rows that their networks have not seen (below
-        200 rows they weigh the same). As many times the cost.
+        Number of cross-fitted networks (folds); 1 trains a single network, and "auto" chooses by the number of rows.
+        :class:`~fathomless.estimators.values.Folds` also sets the number of partitions and the order of the rows. An
+        array contains the fold of each row, in one partition or in R. A splitter of scikit-learn, such as
+        ``GroupKFold(5)`` or ``RepeatedKFold()``, is called with the encoded rows of nonzero weight. It must test every
+        row once in each repetition, and needs its own `random_state` if it shuffles. A list of splits, each (rows to
+        train on, rows to test on), must also test every row once in each repetition.
+    vary : dict of str to list, optional
+        Candidate architectures: all combinations of the values given for "architecture", "activation" and
+        "weight_prior". Each is cross-fitted on the same folds, and stacking weights them by out-of-fold log-likelihood
+        (below 200 rows they have equal weights). The cost is multiplied by their number.
     """
 
     structure_from: "str | ELBO" = option("auto", "choice", names=("auto", "held_out", "elbo"), values={"elbo": ELBO})
@@ -197,29 +196,29 @@ class CrossFitOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ChainOptions:
-    """How a posterior is sampled by Markov chains.
+    """Options of sampling a posterior by Markov chains.
 
     Parameters
     ----------
     chains : int
-        Chains, each from a start of its own.
+        Number of chains, each with its own random start.
     sweeps : int
-        Sweeps of each chain, those of the burn-in among them.
+        Number of sweeps of each chain, including the burn-in.
     burn_in : float
-        Share of the sweeps before the first state that is kept, 0 <= burn_in < 1.
+        Fraction of the sweeps that is discarded as burn-in, 0 <= burn_in < 1.
     states : int or "auto"
-        States that are kept of each chain, evenly spaced. "auto" is 250, or all after the burn-in if these are fewer.
+        Number of states kept from each chain, evenly spaced. "auto" is 250, or all after the burn-in if fewer.
     chains_by : {"selected", "all", "stacked"}
-        How chains are weighed. "selected" takes those whose log-likelihood of the training rows is within 0.08 nats per
-        row of the best one (0.04 for each column of a density that has more than two), and weighs them alike; "all"
-        weighs all alike; "stacked" maximises the log score of rows that were held out.
+        Weights of the chains. "selected" gives equal weights to the chains whose training log-likelihood is within 0.08
+        nats per row of the best (0.04 for each column of a density with more than two columns). "all" gives equal
+        weights to all chains. "stacked" maximises the log-likelihood of held-out rows.
     validation_fraction : float
-        Share of the rows that is held out, for "stacked" and for a score of rows that no chain has seen.
+        Fraction of the rows that is held out, for "stacked" and for a score on rows that no chain was fitted to.
     n_jobs : int
-        Chains that run at once, on threads or whatever joblib's ``parallel_config`` says; -1 is one for each core. The
-        bytes are the same.
+        Number of chains that run in parallel, on threads unless joblib's ``parallel_config`` sets another backend; -1
+        is one for each core. Results are bit-identical for any number.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.inference.mcmc.chains.Chains` forty times in a run.
+        Functions called with the :class:`~fathomless.inference.mcmc.chains.Chains` forty times in a run.
     """
 
     chains: int = option(12, "whole", least=1, most=10_000)
@@ -234,17 +233,17 @@ class ChainOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClassOptions:
-    """How often classes count, and what they cost.
+    """Options of class weights and misclassification costs.
 
     Parameters
     ----------
     class_weight : {"balanced"}, dict or None
-        How often a row of each class counts, as scikit-learn has it: this multiplies `sample_weight` before the fit.
-        Everything is then about the population with these weights: probabilities, scores of held-out rows and the
-        posterior over structure. "balanced" lets all classes count alike, and the rows as many as before.
+        Weight of the rows of each class, as in scikit-learn: it multiplies `sample_weight` before the fit. Predicted
+        probabilities, held-out scores and the posterior over structure then refer to the weighted population.
+        "balanced" gives all classes the same total weight, and keeps the sum of the weights.
     class_cost : {"balanced"}, dict or None
-        What a mistake about a class costs: `predict` takes the class with the largest cost times probability.
-        Probabilities stay as they are. "balanced" is the inverse of the frequency of a class.
+        Cost of misclassifying a row of each class: `predict` returns the class with the largest cost times probability.
+        Probabilities do not change. "balanced" is the inverse of the frequency of a class.
     """
 
     class_weight: Any = option(None, "choice", None, dict, names=("balanced",))
@@ -253,12 +252,12 @@ class ClassOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DrawnWeightsOptions:
-    """Weights that are drawn in predictions.
+    """Option of the number of weight draws in predictions.
 
     Parameters
     ----------
     weight_draws : int
-        Draws in predictions, where weights are drawn; where structures are drawn too, two weights for each.
+        Number of weight draws in predictions, for sampled weights. If structures are drawn too, each has two.
     """
 
     weight_draws: int = option(16, "whole", least=1, most=10_000)
@@ -266,12 +265,12 @@ class DrawnWeightsOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DrawnTrainingOptions:
-    """Weights that are drawn once for all rows, in training too.
+    """Option of the number of weight draws in training, each shared by all rows.
 
     Parameters
     ----------
     training_draws : int
-        Draws in each step of a training.
+        Number of weight draws in each training step.
     """
 
     training_draws: int = option(1, "whole", least=1, most=10_000)
@@ -279,27 +278,27 @@ class DrawnTrainingOptions:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NoiseOptions:
-    """The noise of a regression.
+    """Options of the noise of a regression.
 
     Parameters
     ----------
     likelihood : {"auto", "gaussian", "student_t", "laplace"}
-        Law of the noise. "auto" trains with Gaussian noise and, where rows are held out or folded, takes Student's t if
-        it predicts them better by two standard errors, in which a row counts for 3 nats at most. "student_t" has 4
-        degrees of freedom.
+        Distribution of the noise. "auto" trains with Gaussian noise. If rows are held out or folded, it then changes to
+        Student's t if their log-likelihood improves by two standard errors; each row contributes at most 3 nats.
+        "student_t" has 4 degrees of freedom.
     noise : {"learned", "input"} or float
-        One scale per target, learned; a scale that depends on the input; or a fixed scale, in standard deviations of
-        the target.
+        Scale of the noise: "learned" for one scale per target, "input" for a scale that depends on the features, or a
+        number for a fixed scale, in standard deviations of the target.
     """
 
     likelihood: str = option("auto", "choice", names=("auto", "gaussian", "student_t", "laplace"))
     noise: "float | str" = option("learned", "real", "learned", "input")
 
 
-#: Options of one run, which neither predictions nor checkpoints depend on.
-OF_A_RUN = ("verbose", "n_jobs")
+#: Names of the options that affect neither predictions nor checkpoints.
+RUN_OPTIONS = ("verbose", "n_jobs")
 
-#: Names of the options that are common to families: of tables, training, laws, draws and chains.
+#: Names of the options that families share: tables, training, laws, draws and chains.
 COMMON = frozenset(
     f.name
     for group in (
@@ -314,36 +313,36 @@ COMMON = frozenset(
     for f in fields(group)
 )
 
-#: Names of the options that a fit which goes on from an earlier one may change.
-GOING_ON = COMMON | {f.name for f in fields(ClassOptions)}
+#: Names of the options that may differ between a fit and the earlier fit that it continues.
+CHANGEABLE = COMMON | {f.name for f in fields(ClassOptions)}
 
 
 def options_of(kind: type) -> tuple[Field[Any], ...]:
-    """Return the options of an estimator or of a group, what is special to a family first."""
+    """Return the options of an estimator or of a group, those specific to a family first."""
     return tuple(sorted(fields(kind), key=lambda f: f.name in COMMON))
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option,))
 def documented(kind: Kind) -> Kind:
-    """Give an estimator a constructor with all its options, and a docstring with all its options and attributes.
+    """Add a constructor with all options to an estimator, and a docstring with all options and attributes.
 
-    Its own docstring holds a summary, and notes, references and examples; what the docstrings of its bases say of
-    options and attributes comes between.
+    The docstring of the class itself contains the summary, notes, references and examples. The sections of options and
+    attributes are collected from its base classes.
     """
     dataclass(kw_only=True, eq=False, repr=False)(kind)
-    if has_old_names(kind):
+    if moved_options(kind):
         _accept_old_names(kind)
-    kind.__doc__ = documentation(kind)
+    kind.__doc__ = build_docstring(kind)
     return kind
 
 
 def _accept_old_names(kind: Any) -> None:
-    """Let the constructor of an estimator take options by the names of the version before; its signature stays."""
-    made = kind.__init__
+    """Wrap the constructor of an estimator to accept the option names of the previous version; keep its signature."""
+    constructor = kind.__init__
 
-    @functools.wraps(made)
-    def __init__(self: Any, *given: Any, **options: Any) -> None:
-        made(self, *given, **accepted(kind, options))
+    @functools.wraps(constructor)
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        constructor(self, *args, **translate_options(kind, options))
 
-    __init__.__signature__ = inspect.signature(made)  # type: ignore[attr-defined]
+    __init__.__signature__ = inspect.signature(constructor)  # type: ignore[attr-defined]
     kind.__init__ = __init__

@@ -1,4 +1,4 @@
-"""Predictions of fitted networks, without scikit-learn: a value that an estimator has, and that a folder holds."""
+"""Predictor: fitted networks with their encodings, independent of scikit-learn, and its restoration from a folder."""
 
 import contextlib
 import copy
@@ -19,7 +19,7 @@ from fathomless.estimators import saving
 from fathomless.estimators.encoding import ClassTask, NumberTask, Task
 from fathomless.estimators.networks import Networks
 from fathomless.estimators.options import options_of
-from fathomless.estimators.renamed import from_saved
+from fathomless.estimators.renamed import rename_saved
 from fathomless.posterior.capabilities import rebuild
 from fathomless.posterior.distributions import ClassPredictive, ContinuousPredictive
 from fathomless.posterior.ensemble import Ensemble, list_members
@@ -41,9 +41,9 @@ __all__ = [
     "Array",
     "Predictor",
     "Restored",
-    "joined",
+    "concatenate_parts",
     "load_predictor",
-    "named",
+    "name_errors",
     "read_options",
     "restore",
 ]
@@ -51,9 +51,9 @@ __all__ = [
 #: NumPy arrays of any type.
 Array = npt.NDArray[Any]
 
-PREDICTED_AT_ONCE = 16384  #: rows
+PREDICTED_AT_ONCE = 16384  #: rows predicted at once
 
-#: The predictive distribution of some task.
+#: Predictive distribution of any task.
 AnyPredictive: TypeAlias = ClassPredictive | ContinuousPredictive | IndicatorPredictive
 
 
@@ -78,9 +78,9 @@ class Predictor:
     seed : int
         Seed of the fit.
     weight_draws : int
-        Weight draws of a prediction, where weights are drawn.
+        Number of weight draws of a prediction, for sampled weights.
     fold : ndarray of int, shape (R, N), optional
-        Fold of each row of the training, if networks were cross-fitted.
+        Fold of each training row, if networks were cross-fitted.
     """
 
     name: str
@@ -103,42 +103,46 @@ class Predictor:
         X : array or data frame, shape (N, C)
             Rows.
         fold : array of int, shape (R, N), optional
-            Fold of each row, which is predicted by the cross-fitted networks alone that were kept from it.
+            Fold of each row. A row is predicted only by the cross-fitted networks that were not trained on its fold.
 
         Raises
         ------
         DataError
-            For rows that differ from those of the training, and folds that there are not.
+            If rows do not match the training table, or a fold does not exist.
         """
-        with named(self.name):
-            return joined(self.predict_parts(lambda part: self.encode(take(X, part)), len(X), fold), len(X))
+        with name_errors(self.name):
+            return concatenate_parts(self.predict_parts(lambda part: self.encode(take(X, part)), len(X), fold), len(X))
 
     def encode(self, X: Any) -> Array:
         """Encode the predictors of a table, shape (N, D)."""
-        return self.task.predictors(self.schema, X)
+        return self.task.encode_rows(self.schema, X)
 
-    def predict_parts(self, encoded: Callable[[slice], Array], count: int, fold: Any = None) -> Iterator[AnyPredictive]:
+    def predict_parts(self, encode: Callable[[slice], Array], count: int, fold: Any = None) -> Iterator[AnyPredictive]:
         """Predict rows part by part, with the same weight draws for all parts.
 
         Parameters
         ----------
-        encoded : callable
-            Encoded rows (n, D) of a slice.
+        encode : callable
+            Function that returns the encoded rows (n, D) of a slice.
         count : int
-            Number of all rows N.
+            Total number of rows N.
         fold : array of int, shape (R, N), optional
             As in :meth:`predict_dist`.
         """
-        networks_of = self._kept_from(fold, count)
-        device, likelihood, told = self.model.device, self.likelihood, self.diagnostics
-        if networks_of is not None and isinstance(told, CrossFitDiagnostics) and told.narrowing:
-            likelihood = copy.deepcopy(likelihood)  # that of single networks
-            factor = 1.0 / torch.tensor(told.narrowing, dtype=torch.float32, device=device)
+        networks_of = self._held_out_networks(fold, count)
+        device = self.model.device
+        likelihood = self.likelihood
+        diagnostics = self.diagnostics
+        if networks_of is not None and isinstance(diagnostics, CrossFitDiagnostics) and diagnostics.narrowing:
+            # out-of-fold predictions are of single networks, whose noise is larger than that of the average
+            likelihood = copy.deepcopy(likelihood)
+            factor = 1.0 / torch.tensor(diagnostics.narrowing, dtype=torch.float32, device=device)
             likelihood.noise.rescale(factor)  # type: ignore[operator, union-attr]
         draws_each = checks.whole("weight_draws", self.weight_draws) if self.model.stochastic else self.weight_draws
         passes = draws_each if self.model.stochastic else 1
         networks = len(self.structure.names) if isinstance(self.structure, ListedPosterior) else 1
-        networks *= len(list_members(self.model))
+        networks *= len(members_of(self.model))
+        # about two copies of the outputs in double precision
         memory.require(
             2.0 * 8.0 * passes * networks * min(count, PREDICTED_AT_ONCE) * likelihood.outputs,
             f"weight_draws={passes:,} of {min(count, PREDICTED_AT_ONCE):,} rows",
@@ -146,42 +150,43 @@ class Predictor:
         )
         units = self.task.units(self.target)
         for start in range(0, max(1, count), PREDICTED_AT_ONCE):
-            found = encoded(slice(start, start + PREDICTED_AT_ONCE))
-            # not around the yield: the mode is the caller's there
-            with memory.explain_out_of_memory("predict fewer rows at once, or set device='cpu'"), without_gradients():
-                x = torch.as_tensor(found, dtype=self.model.dtype).to(device)
+            encoded = encode(slice(start, start + PREDICTED_AT_ONCE))
+            # the yield is outside this block: the caller's gradient mode must not change
+            with memory.told("predict fewer rows at once, or set device='cpu'"), without_gradients():
+                x = torch.as_tensor(encoded, dtype=self.model.dtype).to(device)
+                # the same seed for every part: all rows have the same weight draws
                 draws = self.model.draw(x, draws_each, as_generator(fold_in(self.seed, "predict")))
                 _check_finite(draws.f, start)
                 if networks_of is not None:
-                    draws = _of_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
+                    draws = _select_networks(draws, networks_of[:, start : start + PREDICTED_AT_ONCE])
                 chunk = predictive(draws, likelihood, **units)
             yield chunk
 
-    def _kept_from(self, fold: Any, count: int) -> Array | None:
-        """Return the numbers of the networks that have not seen each row, (R, N)."""
+    def _held_out_networks(self, fold: Any, count: int) -> Array | None:
+        """Return the numbers of the networks that were not trained on each row, (R, N)."""
         if fold is None:
             return None
-        given = np.asarray(unmask(fold))
+        folds = np.asarray(unmasked(fold))
         if self.fold is None or not isinstance(self.model, Ensemble):
-            raise DataError("fold was given, and no networks were cross-fitted; leave it out")
-        members = self.fold.max(1, keepdims=True) + 1  # of each partition, since one that diverged is left out
-        if given.shape != (len(members), count) or given.min(initial=0) < 0 or np.any(given >= members):
+            raise DataError("fold was given, but no networks were cross-fitted; leave it out")
+        members = self.fold.max(1, keepdims=True) + 1  # per partition, since networks that diverged are left out
+        if folds.shape != (len(members), count) or folds.min(initial=0) < 0 or np.any(folds >= members):
             raise DataError(
-                f"fold has shape {given.shape}; for these {count} rows ({len(members)}, {count}) is allowed, with "
-                f"numbers from 0 to {members.min() - 1}: rows of fold -1 were seen by all networks, leave them out"
+                f"fold has shape {folds.shape}; for these {count} rows ({len(members)}, {count}) is allowed, with "
+                f"numbers from 0 to {members.min() - 1}: rows of fold -1 were in all training sets, leave them out"
             )
-        return cast(Array, given + np.cumsum(members, 0) - members)
+        return cast(Array, folds + np.cumsum(members, 0) - members)
 
 
-def joined(parts: Iterator[AnyPredictive], rows: int) -> AnyPredictive:
-    """Join the predictive distributions of parts of so many rows; DataError if they do not fit into memory."""
+def concatenate_parts(parts: Iterator[AnyPredictive], rows: int) -> AnyPredictive:
+    """Concatenate the predictive distributions of parts; raise DataError if the result does not fit into memory."""
     chunks: list[AnyPredictive] = []
     for chunk in parts:
-        if not chunks:  # its size tells that of the rest; joining needs each number twice
+        if not chunks:  # the first part gives the size of the rest; concatenation needs each number twice
             memory.require(
                 2.0 * chunk.nbytes / len(chunk) * rows,
                 f"the predictive distribution of {rows:,} rows",
-                lambda share: f"about {int(share * rows):,} rows fit: predict part by part, or lower weight_draws",
+                lambda share: f"about {int(share * rows):,} rows fit: predict in parts, or lower weight_draws",
             )
         chunks.append(chunk)
     return cast(AnyPredictive, concatenate(chunks))
@@ -189,7 +194,7 @@ def joined(parts: Iterator[AnyPredictive], rows: int) -> AnyPredictive:
 
 @dataclass(frozen=True, eq=False)
 class Restored:
-    """Fitted state of an estimator, as a folder holds it.
+    """Fitted state of an estimator, restored from a folder.
 
     Attributes
     ----------
@@ -198,15 +203,15 @@ class Restored:
     history : list of dict
         History of the training.
     n_iter : int
-        Epochs.
+        Number of epochs.
     score : float or None
         Validation score, in nats per row of the encoded targets.
     held_out : ndarray of int
-        Numbers of the rows that were held out.
+        Indices of the held-out rows.
     columns : int
         Number of columns C.
     names : tuple of str
-        Their names; empty if the table had none.
+        Names of the columns; empty if the table had none.
     device : str
         Device of the fit.
     """
@@ -222,12 +227,12 @@ class Restored:
 
 
 def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Restored:
-    """Rebuild the fitted state that a folder holds.
+    """Restore the fitted state from a folder.
 
     Parameters
     ----------
     saved : Saved
-        Tensors and manifest.
+        Tensors and manifest of the folder.
     name : str
         Name of the estimator's class.
     networks : Networks
@@ -238,27 +243,27 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
     Raises
     ------
     DataError
-        For parts that do not belong together.
+        If parts of the manifest are inconsistent.
     """
     meta = saved.meta
     schema = Schema.from_json(meta["schema"])
     names = [column.name for column in schema.columns]
     if meta["n_features_in"] != len(names) or meta["feature_names_in"] not in ([], names):
-        raise DataError("its columns are not those of its schema")
+        raise DataError("its columns differ from those of its schema")
     several = isinstance(meta["target"], dict) and "indicators" in meta["target"]
-    target: Target = (Indicators if several else task.encodes).from_json(meta["target"])
+    target: Target = (Indicators if several else task.target_class).from_json(meta["target"])
     dtype = {"float32": torch.float32, "float64": torch.float64}[meta["dtype"]]
     try:
         device = networks._device()
-    except DataError:  # fitted on another machine
+    except DataError:  # the device of the fit is not available here
         networks.device = "auto"
         device = networks._device()
     likelihood = task.likelihood(target, saved.tensors).to(device, dtype)
     networks._check_saved(meta["layout"], {name: t.shape for name, t in saved.tensors.items()})
-    diagnostics = networks.diagnostics_class.from_json(nonfinite.decode_nonfinite(meta.get("weighing", {})))
-    model = _models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
+    diagnostics = networks.diagnostics_class.from_json(nonfinite.restored(meta.get("weighing", {})))
+    model = _build_models(saved, networks, diagnostics, task.width(schema), likelihood, dtype)
     rebuild(model, meta["layout"])
-    model.to(device)  # with all that was rebuilt
+    model.to(device)  # after rebuild, which adds parts
     for prefix, module in (("model/", model), ("likelihood/", likelihood)):
         state = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
         module.load_state_dict(state)
@@ -287,7 +292,7 @@ def restore(saved: io.Saved, name: str, networks: Networks, task: Task) -> Resto
     )
 
 
-def _models(
+def _build_models(
     saved: io.Saved,
     networks: Networks,
     diagnostics: Diagnostics,
@@ -295,117 +300,128 @@ def _models(
     likelihood: Likelihood,
     dtype: torch.dtype,
 ) -> Model:
-    """Build the networks that a folder holds, with the numbers that they start with."""
+    """Build the networks of a folder, with their initial weights."""
     layout, seed = saved.meta["layout"], saved.meta["seed"]
     members = layout.get("members", [{}])  # only an ensemble has several
     kinds: Sequence[Candidate] = diagnostics.kinds if isinstance(diagnostics, CrossFitDiagnostics) else ()
     kinds = kinds or [Candidate(options={}, weight=1.0, networks=len(members))]
     if sum(kind.networks for kind in kinds) != len(members):
-        raise DataError(f"its kinds do not have {len(members)} networks between them")
-    if unknown := {name for kind in kinds for name in kind.options} - {one.name for one in options_of(type(networks))}:
+        raise DataError(f"its candidate architectures do not have {len(members)} networks in total")
+    known = {option.name for option in options_of(type(networks))}
+    if unknown := {name for kind in kinds for name in kind.options} - known:
         raise DataError(f"there is no option {min(unknown)!r}")
-    numbers, built = sum(tensor.numel() for tensor in saved.tensors.values()), []
+    # a manifest must not build networks with more numbers than the folder has
+    numbers = sum(tensor.numel() for tensor in saved.tensors.values())
     bounds.check_counts(layout, numbers)
-    with bounds.limit_parameters(numbers):
+    built = []
+    with bounds.at_most(numbers):
         for kind in kinds:
-            own = networks._with(kind.options)
-            built += [own._build_model(inputs, likelihood, seed, dtype) for _ in range(kind.networks)]
+            candidate = networks._copy_with(kind.options)
+            built += [candidate._build_model(inputs, likelihood, seed, dtype) for _ in range(kind.networks)]
     return Ensemble(built) if "members" in layout else built[0]
 
 
 def read_options(
     saved: io.Saved, path: str | PathLike[str], kind: type, functions: Mapping[str, Any], name: str = ""
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the encoded options of a fit, and those that were changed afterwards.
+    """Read the encoded options of a fit, and those that were changed afterwards.
 
     Raises
     ------
     FileError
-        If they are no mappings.
+        If they are not mappings.
     DataError
-        If an option was a function that is not among `functions`.
+        If an option was a function that is not in `functions`.
     """
-    given, changed = saved.meta.get("options", {}), saved.meta.get("changed", {})
-    if not isinstance(given, dict) or not isinstance(changed, dict):
-        raise FileError(f"{path} was altered: its options are no mapping; restore it from a backup or save again")
-    given, changed = from_saved(kind, given, changed)
-    name, every = name or kind.__name__, [*given.items(), *changed.items()]
-    lacking = {option for option, value in every if value == saving.FUNCTION} - set(functions)
-    if lacking:
+    options, changed = saved.meta.get("options", {}), saved.meta.get("changed", {})
+    if not isinstance(options, dict) or not isinstance(changed, dict):
+        raise FileError(f"{path} was altered: its options are not a mapping; restore it from a backup or save again")
+    options, changed = rename_saved(kind, options, changed)
+    name = name or kind.__name__
+    values = [*options.items(), *changed.items()]
+    missing = {option for option, value in values if value == saving.FUNCTION} - set(functions)
+    if missing:
         raise DataError(
-            f"the estimator in {path} was fitted with a function as {', '.join(sorted(lacking))}; give it again: "
-            f"{name}.load(path, {', '.join(f'{option}=...' for option in sorted(lacking))})"
+            f"the estimator in {path} was fitted with a function as {', '.join(sorted(missing))}; pass it again: "
+            f"{name}.load(path, {', '.join(f'{option}=...' for option in sorted(missing))})"
         )
-    return given, changed
+    return options, changed
 
 
 def load_predictor(path: str | PathLike[str], name: str, family: type[Networks], task: str, noise: bool) -> Predictor:
-    """Load the predictor of a saved estimator; predictions are those of the estimator, to the byte.
+    """Load the predictor of a saved estimator; predictions are bit-identical to those of the estimator.
 
     Parameters
     ----------
     path : path
-        The folder.
+        Folder of the saved estimator.
     name : str
         Name of the estimator's class.
     family : type
-        Networks of the family.
+        Class of the networks of the family.
     task : {"classification", "regression"}
         Task of the estimator.
     noise : bool
-        True if the law of the noise of regressions is an option.
+        True if the distribution of the noise is an option of regressors.
 
     Raises
     ------
     FileError
-        If the folder is missing, damaged, altered, foreign, or written by a newer version.
+        If the folder is missing, damaged, altered, of another kind, or written by a newer version.
     DataError
         If an option was a function.
     """
     saved = io.load(path, kinds={name})
-    given, changed = read_options(saved, path, family, {}, name)
-    with saving.foreign(path), enable_gradients(), building(0):
-        own = [option.name for option in options_of(family)]
-        known = saving.current(given, own)
-        networks = family(**saving.decoded({k: v for k, v in known.items() if k in own}, family._saved_values()))
+    options, changed = read_options(saved, path, family, {}, name)
+    with saving.convert_errors(path), recording(), building(0):
+        names = [option.name for option in options_of(family)]
+        known = saving.update_names(options, names)
+        networks = family(**saving.decode({k: v for k, v in known.items() if k in names}, family._saved_values()))
         networks._check_options()
-        law = {"law": given["likelihood"], "noise": given["noise"]} if noise and task == "regression" else {}
-        encoded: Task = ClassTask() if task == "classification" else NumberTask(**law)
-        predictor = restore(saved, name, networks, encoded).predictor
+        law = {"law": options["likelihood"], "noise": options["noise"]} if noise and task == "regression" else {}
+        encoding: Task = ClassTask() if task == "classification" else NumberTask(**law)
+        predictor = restore(saved, name, networks, encoding).predictor
         draws = changed.get("weight_draws", networks.weight_draws)
         return replace(predictor, weight_draws=checks.whole("weight_draws", draws, least=1))
 
 
 @contextlib.contextmanager
-def named(name: str) -> Iterator[None]:
-    """Add the name of an estimator to errors."""
+def name_errors(name: str) -> Iterator[None]:
+    """Add the name of an estimator to error messages."""
     try:
         yield
-    except (ValueError, DivergenceError) as error:  # what scikit-learn refuses is a ValueError, and so is a DataError
+    except (ValueError, DivergenceError) as error:  # scikit-learn raises ValueError, and DataError is a subclass of it
         if len(error.args) and name not in str(error):
             error.args = (f"{name}: {error}", *error.args[1:])
         raise
 
 
-def _of_networks(draws: Draws, numbers: Array) -> Draws:
-    """Keep, for each row, the draws of some networks: numbers (R, B); those of one line have one law over structure."""
+def _select_networks(draws: Draws, numbers: Array) -> Draws:
+    """Select the draws of one network per row and partition, given the numbers of the networks, (R, B).
+
+    The networks of a partition have the same law over structure, so that their draws have equal weights.
+    """
     assert draws.network is not None
-    lines: list[Tensor] = []
-    log_weight, structure = [], []
+    outputs: list[Tensor] = []
+    log_weights, structures = [], []
     for line in torch.as_tensor(numbers, device=draws.f.device):
-        chosen, place = line.unique(return_inverse=True)
-        each = [draws.f[draws.network == number] for number in chosen]  # (S, B, K)
-        own = draws.network == chosen[0] if len(chosen) else draws.network == 0
-        lines.append(torch.stack(each, 2)[:, torch.arange(len(line)), place] if each else draws.f[own])
-        log_weight.append(draws.log_weight[own])
-        structure.append(draws.structure[own])
-    both = torch.cat(log_weight)
-    network = torch.cat([torch.full_like(own, r) for r, own in enumerate(structure)]) if len(lines) > 1 else None
-    return Draws(torch.cat(lines), both - torch.logsumexp(both, 0), torch.cat(structure), {}, network=network)
+        networks, place = line.unique(return_inverse=True)
+        of_networks = [draws.f[draws.network == number] for number in networks]  # (S, B, K)
+        first = draws.network == networks[0] if len(networks) else draws.network == 0
+        f = torch.stack(of_networks, 2)[:, torch.arange(len(line)), place] if of_networks else draws.f[first]
+        outputs.append(f)
+        log_weights.append(draws.log_weight[first])
+        structures.append(draws.structure[first])
+    log_weight = torch.cat(log_weights)
+    network = None
+    if len(outputs) > 1:
+        network = torch.cat([torch.full_like(structure, r) for r, structure in enumerate(structures)])
+    log_weight = log_weight - torch.logsumexp(log_weight, 0)
+    return Draws(torch.cat(outputs), log_weight, torch.cat(structures), {}, network=network)
 
 
 def _check_finite(f: Tensor, start: int) -> None:
-    """Refuse outputs of drawn networks, shape (S, B, K), that are not finite."""
+    """Check that the outputs of drawn networks, shape (S, B, K), are finite."""
     bad = ~f.isfinite().all(2).all(0)  # (B,)
     if bool(bad.any()):
         raise DataError(

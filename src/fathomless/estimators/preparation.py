@@ -1,7 +1,7 @@
-"""Preparation of a table for a fit: reading, encoding, splitting, and rows on the device.
+"""Preparation of a table for a fit: reading, encoding, splitting, and copying rows to the device.
 
 A fit calls :func:`read`, which encodes a table, then :func:`prepare`, which splits the encoded rows by a
-:class:`SplitPlan`. Everything is a function of values.
+:class:`SplitPlan`. All functions are pure.
 """
 
 import warnings
@@ -54,41 +54,41 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
-FEW_ROWS = 12  #: below which a fit does not tell how far its predictions are off
-_SMALL = 2000  # rows below which double precision costs nothing
+FEW_ROWS = 12  #: number of rows below which the accuracy of predictions cannot be estimated
+_SMALL = 2000  # number of rows below which double precision costs no extra time
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A table, encoded.
+    """Encoded and split table, ready for inference.
 
     Attributes
     ----------
     schema, target
-        How the table was encoded.
+        Encodings of the columns and the target.
     inputs : int
-        Encoded columns that predict, D.
+        Number of encoded features, D.
     train, valid : Rows
-        On the device; what is trained on may be a stream.
+        Training and held-out rows on the device; the training rows may be a stream.
     held_out : ndarray of int
-        Numbers of the rows of the table that `valid` holds.
+        Indices in the table of the rows in `valid`.
     seed : int
-        Of everything that is drawn.
+        Seed of the fit.
     dtype, device
-        Of the rows, and of the model that they are for.
+        Data type and device of the rows and of the model.
     folds : Tensor of int64, shape (R, N), optional
-        The fold of each row of `train` in every partition, if several networks are cross-fitted.
+        Fold of each row of `train` in every partition, if several networks are cross-fitted.
     fold_of_row : ndarray of int, shape (R, rows of the table)
-        The same for the rows of the table; −1 for rows of no weight.
+        The same for the rows of the table; −1 for rows of weight zero.
     group : Tensor of int64, shape (N,), optional
-        Which rows of `train` stay together in every split: those of a group, or copies of one row. None if each row is
-        by itself.
+        Group of each row of `train`, which stays together in every split: given groups, or copies of one row. None if
+        rows are split individually.
     apart : bool
-        Whether equal rows are observations, which are left out one by one; copies are left out together.
+        True if equal rows are separate observations, which are left out one by one; copies are left out together.
     repeats : EqualRows, optional
         Equal rows of the table, if there are any.
     resumed : list of dict
-        Gets the versions under which parts of the fit were done, where a checkpoint names others than now.
+        Versions of software in the checkpoints that the fit resumed from, if they differ from the present ones.
     """
 
     schema: Schema
@@ -110,20 +110,20 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows of a table, encoded and arranged for folds or a split.
+    """Encoded rows of a table, arranged for folds or a split.
 
     Attributes
     ----------
     x, z : ndarrays, shape (N, D), (N,) or (N, T)
-        Columns that predict, and targets; whole numbers in z are classes.
+        Encoded features and targets; integers in z are classes.
     weight : ndarray, shape (N,), optional
-        How often each row counts.
+        Sample weights.
     place : ndarray of int, shape (M,)
-        Which of the N rows each row of the table is in.
+        Index among the N rows of each row of the table.
     unit : ndarray of int, shape (N,), optional
-        Rows of equal numbers stay together; None if each row is by itself.
+        Rows with the same number stay together; None if rows are split individually.
     apart : bool
-        Whether equal rows are observations; else they are copies.
+        True if equal rows are separate observations; False if they are copies.
     """
 
     x: Array
@@ -136,23 +136,23 @@ class Encoded:
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Plan of the split of N rows.
+    """Plan of the split of N rows into folds, or into training and held-out rows.
 
     Attributes
     ----------
     members : int
-        Folds K of each partition; 1 holds out a share of the rows for one network.
+        Number of folds K of each partition; 1 holds out a fraction of the rows of a single network.
     repeats : int
-        Partitions R.
+        Number of partitions R.
     copies : int
-        Number of times that the partitions are used, once for each kind of network.
+        Number of times that the partitions are used, once for each candidate architecture.
     folds : "random", "blocks", array of int or Splitter
-        Random folds, blocks of consecutive rows, the fold of each row of the table, or a splitter of scikit-learn; with
+        Random folds, blocks of consecutive rows, the fold of each row of the table, or a splitter of scikit-learn. With
         the last two, `members` only has to be above 1.
     optional : bool
-        True if rows that cannot be folded are given to one network instead.
+        True if a single network is trained instead if the rows cannot be folded.
     share : float
-        Share of the rows that is held out of one network.
+        Fraction of the rows that is held out of a single network.
     """
 
     members: int = 1
@@ -169,7 +169,7 @@ class SplitPlan:
 
     @property
     def from_splits(self) -> bool:
-        """True if folds come from splits or partitions, where equal rows of a fold are merged and sorted."""
+        """True if folds are given as splits or partitions; equal rows of a fold are then merged and sorted."""
         if isinstance(self.folds, str):
             return False
         return isinstance(self.folds, Splitter) or is_splits(self.folds) or np.ndim(next(iter(self.folds))) > 0
@@ -177,22 +177,22 @@ class SplitPlan:
 
 @dataclass(frozen=True)
 class Table:
-    """An encoded table.
+    """Encoded table.
 
     Attributes
     ----------
     schema, target
-        Encodings of columns and target.
+        Encodings of the columns and the target.
     inputs : int
-        Encoded predictors, D.
+        Number of encoded features, D.
     x, z : ndarrays, shape (N, D), (N,) or (N, T)
-        Encoded predictors and targets; whole numbers in z are classes. Rows of weight zero are left out.
+        Encoded features and targets, without rows of weight zero; integers in z are classes.
     weight : ndarray, shape (N,), optional
-        Weight of each row.
+        Sample weights.
     groups : ndarray, shape (N,), optional
         Group of each row.
     kept : ndarray of int, shape (N,)
-        Numbers of these rows in the table.
+        Indices of these rows in the table.
     rows : int
         Number of rows of the table.
     """
@@ -209,7 +209,7 @@ class Table:
 
     @property
     def count(self) -> float:
-        """Number of rows, each as often as it counts."""
+        """Sum of the sample weights, or the number of rows without weights."""
         return float(len(self.x) if self.weight is None else self.weight.sum())
 
 
@@ -228,11 +228,11 @@ def read(
     Parameters
     ----------
     X : array or data frame, shape (M, C)
-        Checked columns.
+        Validated columns.
     y : array or series, shape (M,) or (M, T)
         Targets.
     sample_weight : array, shape (M,), optional
-        Weights of the rows.
+        Sample weights.
     groups : array, shape (M,), optional
         Groups of the rows.
     task : Task
@@ -240,36 +240,37 @@ def read(
     columns : ColumnOptions
         Encoding of the columns.
     before : (Schema, Target), optional
-        Encodings of an earlier fit, which are used as they are.
+        Encodings of an earlier fit, which are used unchanged.
 
     Raises
     ------
     DataError
-        For rows, weights or groups that cannot be used.
+        If rows, weights or groups are invalid.
     """
-    X, y, weight, kept, rows = _counted(X, y, sample_weight, task)
-    weight = task.weigh(y, weight)
+    X, y, weight, kept, rows = _drop_zero_weights(X, y, sample_weight, task)
+    weight = task.apply_class_weight(y, weight)
     if weight is not None:
         warn_of_sum(weight, "sample_weight" if sample_weight is not None else "class_weight")
     groups = None if groups is None else read_groups(groups, rows)[kept]
     schema, target = before or (task.fit_schema(X, weight, columns), task.fit_target(y, weight))
-    x, z = task.predictors(schema, X), target.encode(y)
+    x = task.encode_rows(schema, X)
+    z = target.encode(y)
     table = Table(schema, target, task.width(schema), x, z, weight, groups, kept, rows)
-    _warn_of_few(max(table.count, float(len(x))))
+    _warn_few_rows(max(table.count, float(len(x))))
     return table
 
 
 def prepare(
     table: Table, plan: SplitPlan, seed: int, precision: str, device: torch.device, dtype: torch.dtype | None = None
 ) -> Prepared:
-    """Split an encoded table, and put its rows on the device.
+    """Split an encoded table, and copy its rows to the device.
 
     Parameters
     ----------
     table : Table
-        Encoded rows.
+        Encoded table.
     plan : SplitPlan
-        The split.
+        Plan of the split.
     seed : int
         Seed of the fit.
     precision : {"auto", "float32", "float64", "bfloat16"}
@@ -277,33 +278,36 @@ def prepare(
     device : torch.device
         Device of the rows.
     dtype : torch.dtype, optional
-        Type of the network of an earlier fit, in place of that by `precision`.
+        Data type of the network of an earlier fit, which overrides `precision`.
     """
-    found = None if table.groups is not None else repeats(table.x, table.z, table.weight, table.schema)
-    rows = _arranged(table, plan.ordered, found)
-    folds = _folds(table, rows, plan, seed)
+    equal = None if table.groups is not None else repeats(table.x, table.z, table.weight, table.schema)
+    rows = _arrange(table, plan.ordered, equal)
+    folds = _assign_folds(table, rows, plan, seed)
     apart = rows.apart and not plan.ordered
     if folds is not None and (apart or plan.from_splits) and table.count <= SMALL_BATCH:
-        rows, folds = _joined(rows, folds)
+        rows, folds = _merge_equal_rows(rows, folds)
     dtype = dtype or choose_dtype(precision, table.count, 1 if folds is None else int(folds.max()) + 1)
     weight, unit = rows.weight, rows.unit
+    # pieces of observations have weight one in most tables, and training without weights is faster
     weight = None if weight is not None and rows.apart and (weight == 1.0).all() else weight
-    whole, group = _tensors(rows.x, rows.z, weight, dtype), None if unit is None else torch.from_numpy(unit)
+    tensors = _to_tensors(rows.x, rows.z, weight, dtype)
+    group = None if unit is None else torch.from_numpy(unit)
     common: dict[str, Any] = {
         "seed": seed,
         "dtype": dtype,
         "device": device,
         "apart": rows.apart,
-        "repeats": _summary(found),
+        "repeats": _summarize(equal),
     }
     if folds is not None:
+        # folds of the rows of the table, which may be fewer or more than the arranged rows
         of_row = np.full((len(folds), table.rows), -1, dtype=np.int64)
         of_row[:, table.kept] = folds.numpy()[:, rows.place]
         return Prepared(
             table.schema,
             table.target,
             table.inputs,
-            train=_on(whole, device),
+            train=_to_device(tensors, device),
             valid=None,
             held_out=table.kept,
             folds=folds,
@@ -311,15 +315,15 @@ def prepare(
             group=group,
             **common,
         )
-    train, valid, held = _hold_out(whole, plan.share, seed, unit)
+    train, valid, held = _hold_out(tensors, plan.share, seed, unit)
     if group is not None:
-        group = group[torch.from_numpy(np.setdiff1d(np.arange(len(whole)), held))]
+        group = group[torch.from_numpy(np.setdiff1d(np.arange(len(tensors)), held))]
     return Prepared(
         table.schema,
         table.target,
         table.inputs,
-        train=_on(train, device),
-        valid=None if valid is None else _on(valid, device),
+        train=_to_device(train, device),
+        valid=None if valid is None else _to_device(valid, device),
         held_out=table.kept[np.isin(rows.place, held)],
         group=group,
         **common,
@@ -339,27 +343,27 @@ def prepare_part(
     dtype: torch.dtype | str,
     device: torch.device,
 ) -> Prepared:
-    """Encode a part of the rows, of which none is held out.
+    """Encode a part of the rows, without held-out rows.
 
     Parameters
     ----------
     X, y, sample_weight, task, columns, before
-        As in :func:`read`; the first part fits the encodings, later parts use them.
+        As in :func:`read`. The encodings are fitted to the first part, and used for later ones.
     classes : array, optional
-        All labels of a classification.
+        All class labels.
     seed : int
         Seed of the fit.
     dtype : torch.dtype or str
-        Type of the rows, or the option `precision`.
+        Data type of the rows, or the option `precision`.
     device : torch.device
         Device of the rows.
 
     Raises
     ------
     DataError
-        As :func:`read`, and for classes that differ from those of the first part.
+        As in :func:`read`, and if the classes differ from those of the first part.
     """
-    X, y, weight, _, _ = _counted(X, y, sample_weight, task)
+    X, y, weight, _, _ = _drop_zero_weights(X, y, sample_weight, task)
     if weight is not None:
         warn_of_sum(weight)
     schema, target = before or (task.fit_schema(X, weight, columns), task.first_target(y, weight, classes))
@@ -368,12 +372,14 @@ def prepare_part(
         if isinstance(again, ClassLabels) and again != target:
             raise DataError(
                 f"classes are {some(again.labels)}, and were {some(cast(ClassLabels, target).labels)} in the first "
-                "call; they stay: give the same, or none"
+                "call; pass the same classes again, or none"
             )
-    x, z = task.predictors(schema, X), target.encode(y)
+    x = task.encode_rows(schema, X)
+    z = target.encode(y)
     dtype = choose_dtype(dtype, len(x)) if isinstance(dtype, str) else dtype
-    rows, none = _on(_tensors(x, z, weight, dtype), device), np.zeros(0, dtype=np.int64)
-    return Prepared(schema, target, task.width(schema), rows, None, none, seed, dtype, device)
+    rows = _to_device(_to_tensors(x, z, weight, dtype), device)
+    none_held_out = np.zeros(0, dtype=np.int64)
+    return Prepared(schema, target, task.width(schema), rows, None, none_held_out, seed, dtype, device)
 
 
 def prepare_stream(
@@ -387,18 +393,18 @@ def prepare_stream(
     device: torch.device,
     digest: str,
 ) -> Prepared:
-    """Read the held-out rows of a stream, and encode the others as they are read.
+    """Read the held-out rows of a stream; training rows are encoded when they are read.
 
     Parameters
     ----------
     source : Source
-        The table.
+        Source of the stream.
     share : float
-        Share of the rows that is held out.
+        Fraction of the rows that is held out.
     task : Task
         Encoding of the target.
     encodings : (Schema, Target)
-        From :func:`~fathomless.data.streams.learn`.
+        Encodings from :func:`~fathomless.data.streams.learn`.
     seed, dtype, device
         As in :class:`Prepared`.
     digest : str
@@ -411,107 +417,113 @@ def prepare_stream(
 
 
 def choose_dtype(precision: str, count: float, networks: int = 1) -> torch.dtype:
-    """Return the type of rows and weights for so many rows, of several networks side by side or one."""
+    """Return the data type of rows and weights for a number of rows and of networks trained together."""
     checks.choice("precision", precision, ("auto", "float32", "float64", "bfloat16"))
-    small = count <= SMALL_BATCH if networks > 1 else count < _SMALL  # where double costs next to nothing
+    small = count <= SMALL_BATCH if networks > 1 else count < _SMALL  # double precision costs almost no extra time
     double = precision == "float64" or (precision == "auto" and small)
     return torch.float64 if double else torch.float32
 
 
-def _counted(X: Any, y: Any, sample_weight: Any, task: Task) -> tuple[Any, Any, Array | None, Array, int]:
-    """Read target and weights, drop rows of weight zero; return also the numbers of the rows kept, and of all."""
+def _drop_zero_weights(X: Any, y: Any, sample_weight: Any, task: Task) -> tuple[Any, Any, Array | None, Array, int]:
+    """Read target and weights, and drop rows of weight zero.
+
+    Return also the indices of the remaining rows, and the number of all rows.
+    """
     y = task.shape_target(readable(y))
     if len(X) != len(y):
         raise DataError(f"X has {len(X)} rows and y has {len(y)}; they must agree")
-    kept = np.arange(len(X))
+    rows = len(X)
     if sample_weight is None:
-        return X, y, None, kept, len(kept)
+        return X, y, None, np.arange(rows), rows
     weight = read_weight(sample_weight)
-    weight = _check_sample_weight(weight, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True)
-    rows, kept = len(kept), np.flatnonzero(weight)
+    weight = _check_sample_weight(weight, np.empty((rows, 1)), dtype=np.float64, ensure_non_negative=True)
+    kept = np.flatnonzero(weight)
     if len(kept) == 0:
-        raise DataError("every sample_weight is zero; at least one row must count")
+        raise DataError("every sample_weight is zero; at least one must be positive")
     if len(kept) < len(weight):
         X, y, weight = take(X, kept), take(y, kept), weight[kept]
     return X, y, weight, kept, rows
 
 
-def _arranged(table: Table, ordered: bool, found: Repeats | None) -> Encoded:
-    """Arrange rows for a split, so that their order and repetition do not matter.
+def _arrange(table: Table, ordered: bool, equal: Repeats | None) -> Encoded:
+    """Arrange rows for a split that does not depend on their order and repetition.
 
-    Observations become pieces, most of weight one. Copies in small tables are merged.
+    Equal rows that are separate observations are split into pieces, most of weight one. Copies in small tables are
+    merged.
     """
-    x, z, weight, place = table.x, table.z, table.weight, np.arange(len(table.x))
-    apart = found is not None and found.observations
-    if found is not None and apart and not ordered:
-        own = pieces(found.unit, weight)
-        return Encoded(x[own.source], z[own.source], own.weight, own.first, apart=True)
+    x, z, weight = table.x, table.z, table.weight
+    place = np.arange(len(table.x))
+    apart = equal is not None and equal.observations
+    if equal is not None and apart and not ordered:
+        split = pieces(equal.unit, weight)
+        return Encoded(x[split.source], z[split.source], split.weight, split.first, apart=True)
     if table.groups is not None:
         return Encoded(x, z, weight, place, np.unique(table.groups, return_inverse=True)[1].ravel())
     if table.count <= SMALL_BATCH and not ordered:
         return Encoded(*merged(x, z, weight))
-    copies = found is not None and found.rows > 0 and not apart
-    return Encoded(x, z, weight, place, found.unit if found is not None and copies else None, apart)
+    copies = equal is not None and equal.rows > 0 and not apart
+    return Encoded(x, z, weight, place, equal.unit if equal is not None and copies else None, apart)
 
 
-def _folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Tensor | None:
-    """Return the folds of arranged rows, shape (R, N); None for one network."""
+def _assign_folds(table: Table, rows: Encoded, plan: SplitPlan, seed: int) -> Tensor | None:
+    """Assign arranged rows to folds, shape (R, N); None for a single network."""
     if plan.members == 1:
         return None
     if not isinstance(plan.folds, str):
         if isinstance(plan.folds, Splitter):
-            own = split_folds(plan.folds, table.x, table.z, table.groups)
+            folds = split_folds(plan.folds, table.x, table.z, table.groups)
         elif is_splits(plan.folds):
-            own = split_folds(plan.folds, np.empty((table.rows, 0)), np.empty(table.rows))[:, table.kept]
+            folds = split_folds(plan.folds, np.empty((table.rows, 0)), np.empty(table.rows))[:, table.kept]
         else:
-            own = given_folds(plan.folds, table.rows, table.kept)
-        return keep_groups(own, table.groups).repeat(plan.copies, 1)
+            folds = given_folds(plan.folds, table.rows, table.kept)
+        return keep_groups(folds, table.groups).repeat(plan.copies, 1)
     together = not rows.apart
     if plan.optional and table.groups is None and not can_be_folded(rows.x, rows.z, together=together):
         return None
-    how: dict[str, Any] = {"groups": table.groups, "blocks": plan.folds == "blocks", "together": together}
-    return fold_rows(rows.x, rows.z, plan.members, plan.repeats, seed, **how).repeat(plan.copies, 1)
+    options: dict[str, Any] = {"groups": table.groups, "blocks": plan.folds == "blocks", "together": together}
+    return fold_rows(rows.x, rows.z, plan.members, plan.repeats, seed, **options).repeat(plan.copies, 1)
 
 
 def _hold_out(rows: Rows, share: float, seed: int, unit: Array | None) -> tuple[Rows, Rows | None, Array]:
-    """Split rows, those of a unit together; return also the numbers of those held out."""
+    """Split off held-out rows, with the rows of a unit together; return also the indices of the held-out rows."""
     if share == 0.0:
         return rows, None, np.zeros(0, dtype=np.int64)
-    strata = None if rows.y.is_floating_point() else rows.y
+    strata = None if rows.y.is_floating_point() else rows.y  # classes keep their frequencies in both parts
     train, valid = split_units(unit, len(rows), share, as_generator(fold_in(seed, "split")), strata=strata)
     if not len(valid):
         return rows, None, np.zeros(0, dtype=np.int64)
     return rows.take(train), rows.take(valid), valid.numpy()
 
 
-def _warn_of_few(count: float) -> None:
-    """Warn that so few rows, each as often as it counts, do not tell how far predictions are off."""
+def _warn_few_rows(count: float) -> None:
+    """Warn that the accuracy of predictions cannot be estimated from few rows; `count` is the sum of the weights."""
     if count < FEW_ROWS:
         warnings.warn(
-            f"{count:g} {'row was' if count == 1 else 'rows were'} given; fewer than {FEW_ROWS} hardly tell how far "
-            "predictions are off, so that probabilities of new rows are too sure, and 90 % intervals may hold only 50 "
-            "to 85 % of them: collect more rows",
+            f"{count:g} {'row was' if count == 1 else 'rows were'} given; fewer than {FEW_ROWS} are too few to "
+            "estimate prediction errors: probabilities of new rows are overconfident, and 90 % intervals may cover "
+            "only 50 to 85 % of them. Collect more rows",
             DataWarning,
             stacklevel=2,
         )
 
 
-def _summary(found: Repeats | None) -> EqualRows | None:
-    """Return the equal rows that are kept with a fit."""
-    if found is None or not found.rows:
+def _summarize(equal: Repeats | None) -> EqualRows | None:
+    """Return the summary of equal rows for the diagnostics of a fit."""
+    if equal is None or not equal.rows:
         return None
-    return EqualRows(rows=found.rows, kind="observations" if found.observations else "copies")
+    return EqualRows(rows=equal.rows, kind="observations" if equal.observations else "copies")
 
 
-def _joined(table: Encoded, folds: Tensor) -> tuple[Encoded, Tensor]:
+def _merge_equal_rows(table: Encoded, folds: Tensor) -> tuple[Encoded, Tensor]:
     """Merge equal rows that are in the same folds; see :func:`~fathomless.data.frames.merged`."""
     count = len(folds)
+    # the folds are added as columns, so that only rows in the same folds are equal
     x, z, weight, joined = merged(np.column_stack([table.x, folds.numpy().T]), table.z, table.weight)
     of_fold = torch.from_numpy(np.ascontiguousarray(x[:, -count:].T.astype(np.int64)))
     return Encoded(np.ascontiguousarray(x[:, :-count]), z, weight, joined[table.place], apart=True), of_fold
 
 
-def _tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Rows:
+def _to_tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Rows:
     return Rows(
         torch.as_tensor(x, dtype=dtype),
         torch.as_tensor(z, dtype=torch.int64 if z.dtype.kind == "i" else dtype),
@@ -519,5 +531,5 @@ def _tensors(x: Array, z: Array, weight: Array | None, dtype: torch.dtype) -> Ro
     )
 
 
-def _on(rows: Rows, device: torch.device) -> Rows:
+def _to_device(rows: Rows, device: torch.device) -> Rows:
     return Rows(rows.x.to(device), rows.y.to(device), None if rows.weight is None else rows.weight.to(device))

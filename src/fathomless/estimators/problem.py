@@ -1,4 +1,4 @@
-"""Arguments of an inference beside the rows: the networks of a problem, and the session of a fit."""
+"""Arguments of an inference strategy in addition to the rows: the networks of a problem, and the session of a fit."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +25,15 @@ __all__ = ["Problem", "Session"]
 
 @dataclass(frozen=True)
 class Problem:
-    """Networks for a table.
+    """Networks and task of a fit.
 
     Attributes
     ----------
     networks : Networks
         Options that build a network.
     task : Task
-        Task, which builds the likelihood.
-    head : {"point", "laplace", "conjugate"}
+        Task that builds the likelihood.
+    head : {"point", "laplace", "bayes"}
         Posterior of the heads.
     fitted : (Model, Likelihood), optional
         Network that the fit continues from.
@@ -45,7 +45,7 @@ class Problem:
     fitted: tuple[Model, Likelihood] | None = None
 
     def start(self, table: Prepared, seed: int) -> tuple[Model, Likelihood]:
-        """Build an untrained network, or copy the fitted one, which a failing training must not spoil."""
+        """Build an untrained network, or copy the fitted one, which must stay unchanged if training fails."""
         if self.fitted is not None:
             model, likelihood = copy.deepcopy(self.fitted)
             replace_heads_by_means(model)
@@ -54,13 +54,15 @@ class Problem:
             likelihood = self.task.likelihood(table.target).to(table.device, table.dtype)
             model = self.networks._build_model(table.inputs, likelihood, seed, table.dtype)
         if self.head != "point":
-            check_heads(model, likelihood, self.head)  # now rather than after the training
+            check_heads(model, likelihood, self.head)  # an error now is better than after the training
         return model.to(table.device), likelihood
 
     def starts(self, table: Prepared, count: int) -> list[tuple[Model, Likelihood]]:
-        """Return several untrained networks, each with a seed of its own."""
+        """Return several untrained networks with different seeds."""
         if count > 1 and self.fitted is not None:
-            raise DataError(f"warm_start goes on from one network, and n_restarts={count} was given; set it to 1")
+            raise DataError(
+                f"n_restarts={count} was given, but warm_start continues from a single network; set it to 1"
+            )
         seeds = [table.seed, *(fold_in(table.seed, "restart", i) for i in range(1, count))]
         return [self.start(table, seed) for seed in seeds]
 
@@ -76,13 +78,13 @@ class Session:
     checkpoint : path, optional
         Folder of checkpoints.
     seconds : float
-        Least time between two checkpoints.
+        Minimum time between two checkpoints in seconds.
     lasting : mapping
-        Options that name a checkpoint, as plain JSON.
+        Options in the fingerprint of a checkpoint, as plain JSON.
     verbose : int
-        Level of the display.
+        Level of output.
     shown : mapping of str to str
-        Columns of the history that the display shows, with their words.
+        Columns of the history in the display, with their labels.
     """
 
     callbacks: Sequence[Callable[[Any], None]] = ()
@@ -92,19 +94,21 @@ class Session:
     verbose: int = 0
     shown: Mapping[str, str] = field(default_factory=dict)
 
-    def within(self, folder: str, **lasting: Any) -> "Session":
-        """Return the session of a part of the fit: a folder inside, and other lasting options."""
-        inside = None if self.checkpoint is None else Path(self.checkpoint) / folder
-        return replace(self, checkpoint=inside, lasting={**self.lasting, **lasting})
+    def subsession(self, folder: str, **lasting: Any) -> "Session":
+        """Return the session of a part of the fit, with a subfolder for checkpoints and additional options."""
+        checkpoint = None if self.checkpoint is None else Path(self.checkpoint) / folder
+        return replace(self, checkpoint=checkpoint, lasting={**self.lasting, **lasting})
 
     def with_checkpoint(
         self, table: Prepared, fingerprint: Callable[[], str]
     ) -> tuple[list[Callable[[Any], None]], State | None]:
-        """Return the callbacks of a run with its checkpoint, and the state to resume from."""
+        """Return the callbacks of a run, including its checkpoint, and the state to resume from."""
         return open_checkpoint(self.callbacks, self.checkpoint, self.seconds, fingerprint, table.device, table.resumed)
 
     def display(self, unit: str = "epoch", shown: Mapping[str, str] | None = None) -> Progress:
-        """Return the display of a run that counts in some unit."""
+        """Return the display of a run, with the unit of its progress."""
         level = checks.whole("verbose", self.verbose, least=0)
-        words = self.shown if shown is None else shown
-        return Silent() if level == 0 else Terminal(unit, words) if level == 1 else Lines(unit, words)
+        labels = self.shown if shown is None else shown
+        if level == 0:
+            return Silent()
+        return Terminal(unit, labels) if level == 1 else Lines(unit, labels)

@@ -1,6 +1,6 @@
-"""Options of the version before that have another name or place now, accepted for one version with a warning.
+"""Renamed and moved options of the previous version, accepted for one version with a warning.
 
-The tables are read by constructors, ``set_params``, the command line, saved models and the manifests of runs.
+The tables are used by constructors, ``set_params``, the command line, saved models and the manifests of runs.
 """
 
 import warnings
@@ -12,9 +12,9 @@ from fathomless.estimators.declaring import (
     OptionValue,
     nested_fields,
     plain_name,
-    replaced,
-    shortened,
-    simplest,
+    replace_options,
+    shorten,
+    simplify,
     value_of,
 )
 from fathomless.estimators.values import Folds
@@ -22,36 +22,30 @@ from fathomless.system.errors import DataError
 
 __all__ = [
     "MOVED",
-    "RENAMED",
     "Moved",
-    "Renamed",
     "Renaming",
-    "accepted",
     "check_methods",
-    "from_saved",
-    "has_old_names",
-    "moved",
-    "rename",
-    "renamed",
-    "renaming",
-    "warn",
+    "moved_options",
+    "rename_options",
+    "rename_saved",
+    "translate_options",
     "warn_renamed",
 ]
 
-_STRATEGY = "return a strategy from _strategy, a value with infer(problem, table, session)"
-_PLAN = "return the split of rows, and refuse streams, in _split_plan"
-_CHAINS = "return MarkovChains of a SampledPosterior from _strategy"
-_REMOVED = {  # methods of families of earlier versions, and what is to be done in their place
-    "_infer": _STRATEGY,
-    "_warn": "put warnings into the Fitted of the strategy, or of a step after it",
-    "_share_held_out": _PLAN,
-    "_against_streams": _PLAN,
-    "_fold_plan": _PLAN,
+_USE_STRATEGY = "return a strategy from _strategy, a value with infer(problem, table, session)"
+_USE_PLAN = "return the split of rows from _split_plan, and raise an error for streams there"
+_USE_CHAINS = "return MarkovChains of a SampledPosterior from _strategy"
+_REMOVED = {  # removed methods of families, and their replacements
+    "_infer": _USE_STRATEGY,
+    "_warn": "add warnings to the Fitted of the strategy, or of a step after it",
+    "_share_held_out": _USE_PLAN,
+    "_against_streams": _USE_PLAN,
+    "_fold_plan": _USE_PLAN,
     "_set_predictions": "apply options of predictions in _build_model",
-    "_sampler": _CHAINS,
-    "_log_density": _CHAINS,
-    "_model_of": _CHAINS,
-    "_noise_of": _CHAINS,
+    "_sampler": _USE_CHAINS,
+    "_log_density": _USE_CHAINS,
+    "_model_of": _USE_CHAINS,
+    "_noise_of": _USE_CHAINS,
 }
 
 
@@ -64,22 +58,23 @@ _SAME = object()  # default that has not changed
 
 @dataclass(frozen=True)
 class Moved:
-    """New place of an option.
+    """New place of a renamed option.
 
     Attributes
     ----------
     option : str
-        Option that takes a value with options.
+        Option with option values.
     choice : str or None
-        Choice of it that the value belongs to; of several the default one. None for an option that is one value.
+        Choice of this option that has the nested option; the default one of several. None for an option whose only
+        values are option values.
     name : str
-        Name of the option there.
+        Name of the nested option.
     implied : callable
-        Returns True if ``"auto"`` means this choice with the other options, by name, whatever the data.
+        Function of the other options, by name, that returns True if ``"auto"`` always means this choice.
     whole : callable
-        Returns True if a value of the old option is one of the new option itself, and not of `name`.
+        Function that returns True if a value of the old option is a value of the new option itself, not of `name`.
     default : object
-        Default in the version before, if it was another one.
+        Default in the previous version, if it was different.
     """
 
     option: str
@@ -91,12 +86,12 @@ class Moved:
 
     @property
     def nested(self) -> str:
-        """Name for ``set_params``."""
+        """Nested name for ``set_params``."""
         return f"{self.option}__{self.name}"
 
 
 def _by_bound(options: Mapping[str, Any]) -> bool:
-    """Return True if "auto" fits the posterior over structure by the evidence bound, whatever the data."""
+    """Return True if "auto" fits the posterior over structure by the evidence bound for any data."""
     cv = options.get("cv", "auto")
     splits = options.get("cv__n_splits", cv.n_splits if isinstance(cv, Folds) else cv)
     one_network = isinstance(splits, str | int) and splits in ("auto", 1)
@@ -115,7 +110,7 @@ def _is_array(folds: Any) -> bool:
     return not isinstance(folds, str)
 
 
-#: Class of the options of a family -> name in the version before -> new place.
+#: Class of options -> name in the previous version -> new place.
 MOVED: Mapping[str, Mapping[str, Moved]] = {
     "TableOptions": {"checkpoint_seconds": Moved("checkpoint", "checkpoint", "seconds")},
     "VariationalOptions": {
@@ -144,89 +139,13 @@ MOVED: Mapping[str, Mapping[str, Moved]] = {
 }
 
 
-@dataclass(frozen=True)
-class Renamed:
-    """New name of an option, and of some of its values.
-
-    Attributes
-    ----------
-    name : str
-        New name of the option.
-    values : mapping
-        Old value -> new value, where a value has another name too.
-    """
-
-    name: str
-    values: Mapping[str, str] = field(default_factory=dict)
-
-    def value(self, old: Any) -> Any:
-        """Return the value under the name that it has now."""
-        return self.values.get(old, old) if isinstance(old, str) else old
-
-
-#: Class of the options of a family -> name in the version before -> new name.
-RENAMED: Mapping[str, Mapping[str, Renamed]] = {
-    "CrossFitOptions": {"vary": Renamed("candidates")},
-    "DepthOptions": {"head": Renamed("last_layer", {"bayes": "conjugate"})},
-}
-
-
-def renamed(kind: type) -> Mapping[str, Renamed]:
-    """Return old name -> new name of the options of a class, or of an estimator, that were renamed.
+def moved_options(kind: type) -> Mapping[str, Moved]:
+    """Return name in the previous version -> new place, for a class of options or an estimator and its bases.
 
     Examples
     --------
     >>> from fathomless.families.depth.options import DepthOptions
-    >>> renamed(DepthOptions)["head"].name
-    'last_layer'
-    """
-    return {old: new for base in reversed(kind.__mro__) for old, new in RENAMED.get(base.__name__, {}).items()}
-
-
-def has_old_names(kind: type) -> bool:
-    """Return True if options of a class, or of an estimator, were renamed or moved."""
-    return bool(renamed(kind) or moved(kind))
-
-
-def rename(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return options by their new names, and the old names that were used. Options that moved keep their names.
-
-    Raises
-    ------
-    DataError
-        If an option is given by its old and its new name.
-    """
-    names = renamed(kind)
-    used = [old for old in names if old in given]
-    for old in used:
-        new = names[old].name
-        if new in given:
-            raise DataError(
-                f"{old}={shortened(given[old])} was given with {new}={shortened(given[new])}; {old} is the old name of "
-                f"{new}: leave it out"
-            )
-    options = {
-        names[name].name if name in names else name: names[name].value(value) if name in names else value
-        for name, value in given.items()
-    }
-    return options, used
-
-
-def warn_renamed(kind: type, given: Mapping[str, Any], used: Iterable[str], stacklevel: int = 2) -> None:
-    """Warn of each old name in `used`; `given` are the options as they were given."""
-    for old in used:
-        new = renamed(kind)[old]
-        text = f"{old} will be removed in the next version; use {new.name}={shortened(new.value(given[old]))}"
-        warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
-
-
-def moved(kind: type) -> Mapping[str, Moved]:
-    """Return name in the version before -> new place, for a class of options or an estimator, with those of its bases.
-
-    Examples
-    --------
-    >>> from fathomless.families.depth.options import DepthOptions
-    >>> moved(DepthOptions)["chains"].nested
+    >>> moved_options(DepthOptions)["chains"].nested
     'weights__chains'
     """
     return {old: place for base in reversed(kind.__mro__) for old, place in MOVED.get(base.__name__, {}).items()}
@@ -234,18 +153,18 @@ def moved(kind: type) -> Mapping[str, Moved]:
 
 @dataclass(frozen=True)
 class Renaming:
-    """Options by their new names.
+    """Options under their new names.
 
     Attributes
     ----------
     options : dict
-        Options that kept their names.
+        Top-level options: name -> value.
     nested : dict
-        Nested name, such as ``weights__chains`` -> value.
+        Nested options: name, such as ``weights__chains`` -> value.
     effective, idle : dict
-        Old name -> new place, of options with an effect and without.
+        Old name -> new place, of renamed options with and without an effect.
     before : mapping
-        Options that they change, by name.
+        Previous options, by name.
     """
 
     options: dict[str, Any]
@@ -255,127 +174,129 @@ class Renaming:
     before: Mapping[str, Any]
 
 
-def renaming(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Renaming:
-    """Sort options of the version before by their new places.
+def rename_options(kind: type, given: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> Renaming:
+    """Rename options of the previous version.
 
     Parameters
     ----------
     kind : type
-        A class of options or an estimator.
+        Class of options or estimator.
     given : mapping
         Options, by their old or new names.
     before : mapping, optional
-        Options that they change; the defaults by default.
+        Previous options, which these change; the defaults by default.
 
     Raises
     ------
     DataError
         If an option is given by its old and its new name.
     """
-    places = {name: place for name, place in moved(kind).items() if name in given}
+    places = {name: place for name, place in moved_options(kind).items() if name in given}
     options = {name: value for name, value in given.items() if name not in places}
-    found = Renaming(options, {}, {}, {}, before or {})
+    renaming = Renaming(options, {}, {}, {}, before or {})
     for old, place in places.items():
-        declared = _declared(kind)[place.option]
+        declared = _declarations(kind)[place.option]
         _refuse_both(old, place, given, declared)
-        now = options.get(place.option, (before or {}).get(place.option, declared.default))
-        value = value_of(declared, now)
+        current = options.get(place.option, (before or {}).get(place.option, declared.default))
+        value = value_of(declared, current)
         if place.whole(given[old]):
-            _take_whole(found, old, place, given[old], value)
+            _take_whole(renaming, old, place, given[old], value)
             continue
         if value is None or place.name not in nested_fields(declared, type(value)):
-            automatic = isinstance(now, str) and now == "auto"
+            automatic = isinstance(current, str) and current == "auto"
             if not automatic or not place.implied({**(before or {}), **options}):
-                found.idle[old] = place
+                renaming.idle[old] = place
                 continue
             options[place.option] = place.choice
-        if place.name == plain_name(declared) and not isinstance(now, OptionValue):
+        if place.name == plain_name(declared) and not isinstance(current, OptionValue):
             options[place.option] = given[old]
         else:
-            found.nested[place.nested] = given[old]
-        found.effective[old] = place
-    return found
+            renaming.nested[place.nested] = given[old]
+        renaming.effective[old] = place
+    return renaming
 
 
 def _refuse_both(old: str, place: Moved, given: Mapping[str, Any], declared: Field[Any]) -> None:
-    """Refuse an option that is given by its old and its new name."""
-    plain, whole = place.name == plain_name(declared) or place.whole(given[old]), given.get(place.option)
-    if place.nested in given or isinstance(whole, OptionValue) or (plain and place.option in given):
+    """Check that an option is not given by both its old and its new name."""
+    plain = place.name == plain_name(declared) or place.whole(given[old])
+    if place.nested in given or isinstance(given.get(place.option), OptionValue) or (plain and place.option in given):
         new = place.nested if place.nested in given else place.option
         raise DataError(
-            f"{old}={shortened(given[old])} was given with {new}={shortened(given[new])}; {old} is the old name of "
-            f"{place.nested}: leave it out"
+            f"{old}={shorten(given[old])} was given with {new}={shorten(given[new])}, but {old} is the old name of "
+            f"{place.nested}; leave it out"
         )
 
 
-def _take_whole(found: Renaming, old: str, place: Moved, given: Any, before: OptionValue | None) -> None:
-    """Let the value of an old option be the new option, as an array of folds is; what the array has not is idle.
+def _take_whole(renaming: Renaming, old: str, place: Moved, given: Any, before: OptionValue | None) -> None:
+    """Use the value of an old option as the new option, such as an array of folds; related options have no effect.
 
-    One network has no folds, and an array is idle then.
+    An array has no effect for a single network, which has no folds.
     """
-    if isinstance(before, Folds) and found.nested.get(f"{place.option}__n_splits", before.n_splits) == 1:
-        found.idle[old] = place
+    if isinstance(before, Folds) and renaming.nested.get(f"{place.option}__n_splits", before.n_splits) == 1:
+        renaming.idle[old] = place
         return
-    for name in [name for name, other in found.effective.items() if other.option == place.option]:
-        found.idle[name] = found.effective.pop(name)
-        found.nested.pop(found.idle[name].nested, None)
-    found.options[place.option] = given
-    found.effective[old] = place
+    for name in [name for name, other in renaming.effective.items() if other.option == place.option]:
+        renaming.idle[name] = renaming.effective.pop(name)
+        renaming.nested.pop(renaming.idle[name].nested, None)
+    renaming.options[place.option] = given
+    renaming.effective[old] = place
 
 
-def _declared(kind: type) -> dict[str, Field[Any]]:
+def _declarations(kind: type) -> dict[str, Field[Any]]:
     return {f.name: f for f in fields(kind)}
 
 
-def _values(kind: type, found: Renaming) -> dict[str, Any]:
-    """Return options with their values, of which one that has all defaults is its name."""
-    declared, options = _declared(kind), dict(found.options)
-    for name in dict.fromkeys(place.option for place in found.effective.values()):
-        places = [place for place in found.effective.values() if place.option == name]
-        own = {place.name: found.nested[place.nested] for place in places if place.nested in found.nested}
-        if own:
-            one = declared[name]
-            now = options.get(name, found.before.get(name, one.default))
-            options[name] = simplest(one, replaced(one, now, own))
+def _values(kind: type, renaming: Renaming) -> dict[str, Any]:
+    """Return the options with nested ones merged into option values, or into names if all have their defaults."""
+    options = dict(renaming.options)
+    for name in dict.fromkeys(place.option for place in renaming.effective.values()):
+        places = [place for place in renaming.effective.values() if place.option == name]
+        entries = {place.name: renaming.nested[place.nested] for place in places if place.nested in renaming.nested}
+        if entries:
+            declared = _declarations(kind)[name]
+            current = options.get(name, renaming.before.get(name, declared.default))
+            options[name] = simplify(declared, replace_options(declared, current, entries))
     return options
 
 
-def warn(kind: type, found: Renaming, given: Mapping[str, Any], stacklevel: int = 2) -> None:
-    """Warn of old names: once for the options that have an effect of each value, and once for those that have none.
+def warn_renamed(kind: type, renaming: Renaming, given: Mapping[str, Any], stacklevel: int = 2) -> None:
+    """Warn of old names: one warning for the options of each option value, separately for those without an effect.
 
     Parameters
     ----------
     kind : type
-        A class of options or an estimator.
-    found : Renaming
+        Class of options or estimator.
+    renaming : Renaming
         New places of the options.
     given : mapping
-        Options as they were given.
+        Options by their old or new names.
     stacklevel : int
-        As of :func:`warnings.warn`, where 1 is the caller.
+        As in :func:`warnings.warn`, where 1 is the caller.
     """
-    for names, idle in ((found.effective, False), (found.idle, True)):
+    for names, idle in ((renaming.effective, False), (renaming.idle, True)):
         for option in dict.fromkeys(place.option for place in names.values()):
-            own = {old: place for old, place in names.items() if place.option == option}
-            declared, choice = _declared(kind)[option], next(iter(own.values())).choice
-            value = value_of(declared, found.options.get(option, found.before.get(option, declared.default)))
+            places = {old: place for old, place in names.items() if place.option == option}
+            declared = _declarations(kind)[option]
+            choice = next(iter(places.values())).choice
+            value = value_of(declared, renaming.options.get(option, renaming.before.get(option, declared.default)))
             class_ = (declared.metadata["values"][choice] if idle or value is None else type(value)).__name__
-            remedy = f"use {option}={class_}({', '.join(f'{p.name}={given[old]!r}' for old, p in own.items())})"
-            without = f", and has no effect unless {option} is {choice!r}" if idle else ""
+            entries = ", ".join(f"{place.name}={given[old]!r}" for old, place in places.items())
+            remedy = f"use {option}={class_}({entries})"
+            effect = f", and has no effect unless {option} is {choice!r}" if idle else ""
             if plain_name(declared):
-                remedy = "leave it out" if idle else f"use {option}={shortened(_values(kind, found)[option])}"
-                without = ", and has no effect here" if idle else ""
-            text = f"{' and '.join(own)} will be removed in the next version{without}; {remedy}"
+                remedy = "leave it out" if idle else f"use {option}={shorten(_values(kind, renaming)[option])}"
+                effect = ", and has no effect here" if idle else ""
+            text = f"{' and '.join(places)} will be removed in the next version{effect}; {remedy}"
             warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
 
 
-def accepted(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a constructor by the names that they have now; warn of old ones.
+def translate_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a constructor under their current names; warn of old names.
 
     Parameters
     ----------
     kind : type
-        The estimator.
+        Estimator.
     given : mapping
         Options, by their old or new names.
 
@@ -384,68 +305,64 @@ def accepted(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     DataError
         If an option is given by its old and its new name.
     """
-    original = given
-    given, used = rename(kind, given)
-    warn_renamed(kind, original, used, stacklevel=3)
-    if not moved(kind).keys() & given.keys():
-        return given
-    found = renaming(kind, given)
-    warn(kind, found, given, stacklevel=3)
-    return _values(kind, found)
+    if not moved_options(kind).keys() & given.keys():
+        return dict(given)
+    renaming = rename_options(kind, given)
+    warn_renamed(kind, renaming, given, stacklevel=3)
+    return _values(kind, renaming)
 
 
-def from_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options of a saved model by the names that they have now, and those that were changed after the fit.
+def rename_saved(kind: type, given: dict[str, Any], changed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of a saved model under their current names, and those that were changed after the fit.
 
-    Options that have their defaults, or had no effect, are left out without a word; a warning names the others.
+    Old names whose options had their defaults or no effect are dropped silently; a warning lists the others.
 
     Parameters
     ----------
     kind : type
-        A class of options.
+        Class of options.
     given, changed : dict
-        Options as plain JSON: of the fit, and of the estimator as far as they differ.
+        Options as plain JSON: those of the fit, and those that were changed afterwards.
     """
-    given, _ = rename(kind, given)
-    changed, _ = rename(kind, changed)
-    if not moved(kind).keys() & given.keys():
-        return given, changed
-    declared = _declared(kind)
+    if not moved_options(kind).keys() & given.keys():
+        return dict(given), dict(changed)
+    declared = _declarations(kind)
 
     def of_default(name: str, value: Any) -> bool:
-        place = moved(kind).get(name)
+        place = moved_options(kind).get(name)
         if place is None or place.whole(value):
             return False
         class_ = declared[place.option].metadata["values"][place.choice]
         inner = nested_fields(declared[place.option], class_)[place.name]
         return bool(value == (inner.default if place.default is _SAME else place.default))
 
-    every = (
-        {name: value for name, value in one.items() if not of_default(name, value)} for one in (given, given | changed)
-    )
-    before, now = (renaming(kind, one) for one in every)
+    def without_defaults(options: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if not of_default(name, value)}
+
+    before = rename_options(kind, without_defaults(given))
+    now = rename_options(kind, without_defaults(given | changed))
     if effective := {**before.effective, **now.effective}:
         old = ", ".join(effective)
         names = dict.fromkeys(name for place in effective.values() for name in (place.nested, place.option))
         new = {**before.options, **now.options, **before.nested, **now.nested}
-        listed = ", ".join(f"{name}={shortened(new[name])}" for name in names if name in new)
-        text = f"a saved model has options with old names ({old}), now {listed}; save it again for the next version"
+        listed = ", ".join(f"{name}={shorten(new[name])}" for name in names if name in new)
+        text = f"a saved model has options with old names ({old}), now {listed}; save it again before the next version"
         warnings.warn(text, FutureWarning, stacklevel=4)
     options, later = _values(kind, before), _values(kind, now)
     return options, {name: value for name, value in later.items() if name not in options or value != options[name]}
 
 
 def check_methods(kind: type) -> None:
-    """Refuse an estimator that defines methods of earlier versions, which nothing calls any more.
+    """Check that an estimator does not define methods that only earlier versions called.
 
     Raises
     ------
     DataError
-        With what to define in their place.
+        If it does; the message names the replacement.
     """
-    for name, instead in _REMOVED.items():
+    for name, replacement in _REMOVED.items():
         if name in vars(kind):
             raise DataError(
-                f"{kind.__name__} defines {name}, which only earlier versions of fathomless call; {instead}: see "
+                f"{kind.__name__} defines {name}, which only earlier versions of fathomless call; {replacement}: see "
                 "'Your own family' in the documentation"
             )

@@ -1,7 +1,8 @@
-r"""Means over rows with standard errors, where rows may count more than once.
+r"""Scores as weighted means over rows, with standard errors.
 
-A score is a smooth function of means over rows. Its error is that of the mean of its influence values :math:`\psi_i`
-(the delta method), :math:`\mathrm{sd}(\psi) / \sqrt N`. A row of weight k is k equal rows, in the score and in N.
+A score is a smooth function of means over rows. Its standard error is that of the mean of its influence values
+:math:`\psi_i` (the delta method), :math:`\mathrm{sd}(\psi) / \sqrt N`. A row of weight k is equivalent to k equal rows,
+in the score and in N.
 """
 
 import math
@@ -14,26 +15,26 @@ import numpy.typing as npt
 from fathomless.posterior import metrics
 from fathomless.system.errors import DataError
 
-__all__ = ["Score", "auroc", "average", "counted", "mean", "reliability", "row_weights", "score"]
+__all__ = ["Score", "as_counts", "auroc", "average", "mean", "reliability", "row_weights", "score"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_BINS = 15  # of the reliability diagram
-_WHOLE = 2**53  # beyond which a sum of whole numbers may be rounded
+_BINS = 15  # bins of the reliability diagram
+_WHOLE = 2**53  # above this, sums of whole numbers in double precision may be rounded
 
 
 @dataclass(frozen=True)
 class Score:
-    """A score and its standard error over rows.
+    """Score with its standard error over rows.
 
     Attributes
     ----------
     value : float
-        The score.
+        Value of the score.
     error : float or None
-        Its standard error; None where there is none (one row, or the expected calibration error).
+        Standard error; None if undefined (a single row, or the expected calibration error).
     """
 
     value: float
@@ -41,65 +42,76 @@ class Score:
 
 
 def row_weights(weight: Any, rows: int) -> Floats | None:
-    """Read how often each row counts: whole numbers as they are, others scaled so that their sum is the number of rows.
+    """Check the sample weights of rows.
+
+    Whole numbers are returned unchanged. Other weights are scaled so that their sum is the number of rows with a
+    positive weight.
 
     Raises
     ------
     DataError
-        For weights that are negative, not finite or zero throughout, and for another number of them than of rows.
+        If weights are negative, not finite or all zero, or their number is not the number of rows.
     """
     if weight is None:
         return None
-    found: Floats = np.ma.filled(np.ma.asarray(weight, dtype=np.float64), np.nan)
-    if found.shape != (rows,):
-        raise DataError(f"sample_weight has shape {found.shape}; one number for each of the {rows} rows is needed")
-    bad = ~(np.isfinite(found) & (found >= 0.0))
-    if bad.any() or not found.any():
-        what = f"{found[bad][0]:g} in row {int(np.argmax(bad))} (counted from 0)" if bad.any() else "0 for all rows"
-        raise DataError(f"sample_weight is {what}; finite numbers, 0 or more and some positive, are allowed")
-    if (found == np.rint(found)).all() and found.sum() < _WHOLE:
-        return found
-    found = found / found.max()
-    scaled: Floats = found * ((found > 0.0).sum() / found.sum())
+    values: Floats = np.ma.filled(np.ma.asarray(weight, dtype=np.float64), np.nan)
+    if values.shape != (rows,):
+        raise DataError(f"sample_weight has shape {values.shape}; one number for each of the {rows} rows is needed")
+    bad = ~(np.isfinite(values) & (values >= 0.0))
+    if bad.any() or not values.any():
+        wrong = f"{values[bad][0]:g} in row {int(np.argmax(bad))} (counted from 0)" if bad.any() else "0 for all rows"
+        raise DataError(f"sample_weight is {wrong}; finite numbers, 0 or more and some positive, are allowed")
+    if (values == np.rint(values)).all() and values.sum() < _WHOLE:
+        return values
+    values = values / values.max()  # first, since the sum of huge weights would overflow
+    scaled: Floats = values * ((values > 0.0).sum() / values.sum())
     return scaled
 
 
-def counted(counts: Array) -> Array:
-    """Return sums of weights as whole numbers, if they are whole."""
+def as_counts(counts: Array) -> Array:
+    """Convert sums of weights to integers if all are whole numbers."""
     return counts.astype(np.int64) if (counts == np.rint(counts)).all() else counts
 
 
 def average(values: Array, weight: Floats | None) -> Any:
-    """Return the mean over rows, the first axis."""
+    """Return the weighted mean over rows, the first axis."""
     return values.mean(0) if weight is None else np.average(values, axis=0, weights=weight)
 
 
 def score(value: Floats, influence: Floats, weight: Floats | None) -> Score:
-    """Average over targets; the error is that of the mean of the influence values, (N, T)."""
+    """Return a score averaged over targets, with the standard error of the mean influence value, (N, T)."""
     rows = influence.reshape(len(influence), -1).mean(1)
     return Score(float(value.mean()), _error(rows, weight))
 
 
 def mean(values: Floats, weight: Floats | None) -> Score:
-    """Return the mean over rows and targets, (N, T) or (N,)."""
+    """Return the mean over rows and targets, (N, T) or (N,), as a score."""
     return score(np.asarray(average(values, weight)), values, weight)
 
 
 def reliability(top: Floats, hit: Array, weight: Floats | None) -> tuple[Floats, Floats, Array]:
-    """Confidence, accuracy and rows of each bin that holds rows, as :func:`metrics.reliability` without all classes."""
-    which = np.clip(np.ceil(top * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
-    each = np.ones(len(top)) if weight is None else weight
-    count = np.bincount(which, each, minlength=_BINS)
-    held = count > 0
-    confidence, hits = (np.bincount(which, each * values, _BINS)[held] / count[held] for values in (top, hit))
-    return confidence, hits, counted(count[held])
+    """Return confidence, accuracy and number of rows of each nonempty bin.
+
+    The result is that of :func:`metrics.reliability`, but needs only the largest probability of each row.
+    """
+    bins = np.clip(np.ceil(top * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+    weights = np.ones(len(top)) if weight is None else weight
+    count = np.bincount(bins, weights, minlength=_BINS)
+    filled = count > 0
+    confidence, accuracy = (np.bincount(bins, weights * values, _BINS)[filled] / count[filled] for values in (top, hit))
+    return confidence, accuracy, as_counts(count[filled])
 
 
 def auroc(odds: Floats, second: Array, weight: Floats | None) -> Score:
-    """Area under the ROC curve; the share of the other class that each row beats gives its error."""
-    each = np.ones(len(odds)) if weight is None else weight
-    positive, negative = (odds[second], each[second]), (odds[~second], each[~second])
-    beaten, beating = _share_below(positive[0], *negative), _share_below(negative[0], *positive)
+    """Return the area under the ROC curve, with the standard error of DeLong et al. (1988).
+
+    The influence value of a row is the fraction of the other class with smaller log odds.
+    """
+    weights = np.ones(len(odds)) if weight is None else weight
+    positive = (odds[second], weights[second])
+    negative = (odds[~second], weights[~second])
+    beaten = _share_below(positive[0], *negative)
+    beating = _share_below(negative[0], *positive)
     value = float(np.average(beaten, weights=positive[1]))
     if weight is None:
         value = metrics.auroc(positive[0], negative[0])
@@ -112,16 +124,17 @@ def auroc(odds: Floats, second: Array, weight: Floats | None) -> Score:
 
 
 def _share_below(values: Floats, others: Floats, weight: Floats) -> Floats:
-    """Share of the weight of the others below each value; ties count one half."""
+    """Return the fraction of the weight of `others` below each value; ties count one half."""
     order = np.argsort(others, kind="stable")
-    sums, others = np.concatenate([[0.0], np.cumsum(weight[order])]), others[order]
+    sums = np.concatenate([[0.0], np.cumsum(weight[order])])
+    others = others[order]
     share: Floats = sums[np.searchsorted(others, values, "left")] + sums[np.searchsorted(others, values, "right")]
     below: Floats = share / (2.0 * sums[-1])
     return below
 
 
 def _error(rows: Floats, weight: Floats | None) -> float | None:
-    """Return the standard error of the mean of (N,) values; None for one row, and for values that are not finite."""
+    """Return the standard error of the mean of (N,) values; None for one row or values that are not finite."""
     if not np.isfinite(rows).all():
         return None
     if weight is None:
@@ -129,5 +142,5 @@ def _error(rows: Floats, weight: Floats | None) -> float | None:
     total = float(weight.sum())
     if total <= 1.0:
         return None
-    apart = np.square(rows - np.average(rows, weights=weight))
-    return math.sqrt(float(weight @ apart) / (total - 1.0) / total)
+    squared = np.square(rows - np.average(rows, weights=weight))
+    return math.sqrt(float(weight @ squared) / (total - 1.0) / total)

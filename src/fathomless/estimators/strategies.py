@@ -1,7 +1,7 @@
-"""Strategies of inference: frozen values that find a posterior for a problem and a table.
+"""Inference strategies: frozen dataclasses that compute a posterior for a problem and a table.
 
-A strategy may hold another one. Steps that follow an inference are functions ``(fitted, table) -> Fitted``, which
-:class:`Then` applies.
+A strategy may contain another one. Steps after an inference are functions ``(fitted, table) -> Fitted``, applied by
+:class:`Then`.
 """
 
 import math
@@ -40,38 +40,38 @@ from fathomless.system.rng import fold_in
 
 __all__ = ["SVI", "CrossFit", "SearchOptions", "Step", "Strategy", "Then", "TrainingPlan"]
 
-_PATIENCE = 30  # scores without a better one
-_STEPS = 4000  # of a training, about, where the number of epochs is left open
-_STEPS_OF_TEN = 2000  # of more than five networks side by side
+_PATIENCE = 30  # validation scores without improvement before early stopping
+_STEPS = 4000  # approximate number of training steps if the number of epochs is automatic
+_STEPS_OF_TEN = 2000  # the same for more than five networks trained together
 
-#: A step after an inference.
+#: Step after an inference.
 Step = Callable[[Fitted, Prepared], Fitted]
 
 
 class Strategy(Protocol):
-    """Way to find a posterior."""
+    """Inference strategy."""
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
-        """Find the posterior of a problem, given a table."""
+        """Compute the posterior of a problem, given a table."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Options of a training before the number of rows is known; "auto" is chosen by it.
+    """Training options before the number of rows is known, which determines the values of "auto".
 
     Attributes
     ----------
     epochs, batch_size, learning_rate, schedule, clip_norm, temperature, warm_up, patience, calibrate
         As the options of estimators.
     draws : int
-        Weight draws of a step.
+        Number of weight draws of a step.
     mixed : bool
-        True for bfloat16.
+        True for mixed precision with bfloat16.
     structure_every : int
-        Steps between two moves of the law over structure.
+        Number of steps between two updates of the law over structure.
     law : mapping, optional
-        "structure_rate", "structure_delay" as a share of the epochs, and perhaps "structure_optimizer" and
-        "structure_radius", if there is a law over structure.
+        Options of the law over structure, if there is one: "structure_rate", "structure_delay" as a fraction of the
+        epochs, and optionally "structure_optimizer" and "structure_radius".
     """
 
     epochs: int | str
@@ -94,11 +94,11 @@ class TrainingPlan:
         Parameters
         ----------
         count : float
-            Rows of the table, each as often as it counts.
+            Number of rows of the table, or the sum of the sample weights.
         rows : int
-            Rows that each network is trained on.
+            Number of training rows of each network.
         networks : int
-            Networks side by side.
+            Number of networks trained together.
         """
         batch = automatic_batch_size(count) if self.batch_size == "auto" else int(self.batch_size)
         steps_per_epoch = max(1, math.ceil(rows / batch))
@@ -130,7 +130,7 @@ class TrainingPlan:
         )
 
     def resumable(self, training: Training) -> bool:
-        """Return True if a longer training begins with the steps of this one: nothing depends on its length."""
+        """Return True if a longer training starts with the same steps: nothing depends on the number of epochs."""
         law = self.law is None or (self.law["structure_rate"] != "auto" and self.law["structure_delay"] == 0.0)
         steady = training.schedule not in ("cosine", "one_cycle") and training.warm_up == 0.0
         return law and steady and training.epochs % training.evaluate_every == 0
@@ -138,21 +138,21 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class SVI:
-    """Stochastic gradients of the evidence bound, from one start or several.
+    """Stochastic variational inference, from one start or several.
 
     Attributes
     ----------
     plan : TrainingPlan
         Options of the training.
     restarts : Restarts
-        Number of starts, and the choice among them.
+        Number of restarts, and their selection or average.
     """
 
     plan: TrainingPlan
     restarts: Restarts = field(default_factory=Restarts)
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
-        """Train; give heads their posterior, if they have one."""
+        """Train the networks, and compute posteriors of their heads if required."""
         training = self.plan.training(table.train.count, len(table.train))
         count = self.restarts.count
         resumable = count == 1 and problem.fitted is None and self.plan.resumable(training)
@@ -169,47 +169,47 @@ class SVI:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Search for a posterior over structure by out-of-fold rows.
+    """Options of the search for a posterior over structure with out-of-fold rows.
 
     Attributes
     ----------
     free : bool
-        True if the posterior is to be found, be it on a list of one; if not, it is given.
+        True if the posterior is fitted, even to a list of one structure; False if it is fixed.
     law : callable, optional
-        Fits a named law; the posterior is categorical by default.
+        Function that fits a named law; the posterior is categorical by default.
     cross_fit : bool
-        True if networks are cross-fitted, and rows decide about structure, unless options say otherwise.
-    looking : mapping
+        True if the default is to cross-fit networks, and to fit the posterior over structure to out-of-fold rows.
+    settings : mapping
         Options of :class:`~fathomless.inference.out_of_fold.search.StructureSearch`.
     unused : tuple of str
-        Names of options without effect if rows decide.
+        Names of options without effect if the posterior is fitted to out-of-fold rows.
     """
 
     free: bool
     law: Law | None
     cross_fit: bool
-    looking: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CrossFit:
-    """Cross-fitting: networks, their structure and their noise, judged by rows that each has not seen.
+    """Cross-fitting: networks whose structure and noise are fitted to out-of-fold or held-out rows.
 
     Attributes
     ----------
     svi : SVI
         Training of the networks.
     search : SearchOptions
-        Search for the posterior over structure.
+        Options of the search for the posterior over structure.
     by_bound : bool
-        True if gradients of the bound move the law over structure, and rows fit the noise alone.
+        True if the law over structure is fitted by the evidence bound, and only the noise by out-of-fold rows.
     free_noise : bool
-        True if rows choose the law of the noise.
+        True if out-of-fold rows also choose the distribution of the noise.
     kinds : sequence of mappings
-        Options of the candidate architectures; one, without options, by default.
+        Options of the candidate architectures; a single one without options by default.
     given : mapping of str to value
-        Options of the user that have no effect here, with their values.
+        Options of the user without effect here, with their values.
     """
 
     svi: SVI
@@ -220,50 +220,59 @@ class CrossFit:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
-        """Find the posterior over structure and the noise."""
+        """Compute the networks, the posterior over structure and the noise."""
         settings = {"calibrate": self.svi.plan.calibrate, "free_noise": self.free_noise}
         if len(self.kinds) > 1:
             assert table.folds is not None
-            fits = self._of_kinds(problem, table, session)
-            return self._narrowed(combine(fits, self.kinds, table.folds[0], **settings), table)
-        fitted, seen, search = self.judge(problem, table, session)
+            fits = self._cross_fit_candidates(problem, table, session)
+            return self._shrink_noise(combine(fits, self.kinds, table.folds[0], **settings), table)
+        fitted, seen, search = self.train_networks(problem, table, session)
         of_row = None
         if table.folds is not None:
-            of_row = torch.from_numpy(without(table.folds.numpy(), fitted.diverged))[0][seen.rows]
-        return self._narrowed(finalize(fitted, seen, folds=of_row, search=search, **settings), table)
+            of_row = torch.from_numpy(without(table.folds.numpy(), fitted.lost))[0][seen.rows]
+        return self._shrink_noise(finalize(fitted, seen, folds=of_row, search=search, **settings), table)
 
-    def _narrowed(self, fitted: Fitted, table: Prepared) -> Fitted:
-        """Take the noise of single networks for that of their average, if it is to be fitted at all."""
+    def _shrink_noise(self, fitted: Fitted, table: Prepared) -> Fitted:
+        """Reduce the noise from that of single networks to that of their average, if it was fitted."""
         if table.folds is None or not self.svi.plan.calibrate or not isinstance(table.train, Rows):
             return fitted
         return shrink_noise(fitted, table.train, torch.from_numpy(without(table.folds.numpy(), fitted.diverged)))
 
-    def _of_kinds(self, problem: Problem, table: Prepared, session: Session) -> list[tuple[Fitted, OutOfFold]]:
-        """Cross-fit each kind of network by itself, on the same folds."""
+    def _cross_fit_candidates(
+        self, problem: Problem, table: Prepared, session: Session
+    ) -> list[tuple[Fitted, OutOfFold]]:
+        """Cross-fit each candidate architecture separately, on the same folds."""
         assert table.folds is not None
-        each, repeats, networks = [], len(table.folds) // len(self.kinds), 0
+        repeats = len(table.folds) // len(self.kinds)
+        fits = []
+        networks = 0  # number of networks of the candidates before
         for i, options in enumerate(self.kinds):
-            own = replace(problem, networks=problem.networks._with({**options, "candidates": None}))
-            inside = session.within(f"kind-{i}", **options, candidates=None)
+            candidate = replace(problem, networks=problem.networks._copy_with({**options, "vary": None}))
+            part = session.subsession(f"kind-{i}", **options, vary=None)
+            # the first candidate has the seed of a fit without candidates, and the same networks
             seed = fold_in(table.seed, "kind", i) if i else table.seed
-            fitted, seen, _ = self.judge(own, replace(table, folds=table.folds[:repeats], seed=seed), inside)
-            each.append((replace(fitted, diverged=tuple(networks + k for k in fitted.diverged)), seen))
+            folded = replace(table, folds=table.folds[:repeats], seed=seed)
+            fitted, seen, _ = self.train_networks(candidate, folded, part)
+            fits.append((replace(fitted, lost=tuple(networks + k for k in fitted.lost)), seen))
             networks += repeats * (int(table.folds.max()) + 1)
-        return each
+        return fits
 
-    def judge(
+    def train_networks(
         self, problem: Problem, table: Prepared, session: Session
     ) -> tuple[Fitted, OutOfFold, StructureSearch | None]:
-        """Train networks, and weigh structures by the rows that they were not fitted to; noise is as trained."""
-        rows, valid, folds, plan = table.train, table.valid, table.folds, self.svi.plan
+        """Train networks, and fit the posterior over structure to out-of-fold rows; the noise is that of training."""
+        rows, valid, folds = table.train, table.valid, table.folds
+        plan = self.svi.plan
+        # with K folds, each network is trained on (K - 1) / K of the rows
         share = 1.0 if folds is None else int(folds.max()) / (int(folds.max()) + 1)
         networks = self.svi.restarts.count if folds is None else len(folds) * (int(folds.max()) + 1)
+        # no calibration in training: the noise is fitted to the out-of-fold predictions of all networks afterwards
         training = replace(plan.training(rows.count, math.ceil(share * len(rows)), networks), calibrate=False)
         search = self._start_search(training, warm=problem.fitted is not None)
         starts = problem.starts(table, networks)
         for name, value in self.given.items() if search is not None else ():
             warnings.warn(
-                f"{name}={value!r} has no effect where held-out rows decide about structure; use "
+                f"{name}={value!r} has no effect if the posterior over structure is fitted to held-out rows; use "
                 "structure_from='elbo', or leave it out",
                 DataWarning,
                 stacklevel=5,
@@ -281,6 +290,7 @@ class CrossFit:
         else:
             assert isinstance(rows, Rows)
             assert valid is not None
+            # several starts: all are trained on the same rows, and share the held-out rows
             numbers = torch.arange(len(rows) + len(valid), device="cpu")
             parts = [numbers[: len(rows)]] * networks, [numbers[len(rows) :]] * networks
             fitted, seen = crossfit(starts, concatenate([rows, valid]), *parts, **settings)
@@ -299,12 +309,12 @@ class CrossFit:
         return replace(fitted, diagnostics=CrossFitDiagnostics(structure=weights)), seen, search
 
     def _start_search(self, training: Training, warm: bool) -> StructureSearch | None:
-        """Return the state of the search, if there is one."""
+        """Return the initial state of the search; None if the posterior over structure is not fitted to rows."""
         if self.by_bound or not self.search.free:
             return None
         plan = self.svi.plan
         search = StructureSearch(
-            training.epochs, self.search.law, lengthen=plan.epochs == "auto", focusing=warm, **self.search.looking
+            training.epochs, self.search.law, lengthen=plan.epochs == "auto", focusing=warm, **self.search.settings
         )
         if plan.patience == "auto":
             search.patience = max(1, round(0.25 * search.focus * training.epochs))
@@ -315,14 +325,14 @@ class CrossFit:
 
 @dataclass(frozen=True)
 class Then:
-    """A strategy followed by steps.
+    """Strategy followed by steps.
 
     Attributes
     ----------
     strategy : Strategy
-        The inference.
+        Strategy of the inference.
     steps : sequence of Step
-        Steps after it, in their order.
+        Steps after the inference, in order.
     """
 
     strategy: Strategy
@@ -343,14 +353,14 @@ def _settings(
     training: Training,
     without: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the settings of every kind of training; a checkpoint may differ in the options named by `without`."""
+    """Return the settings common to all trainings; a checkpoint may differ in the options named by `without`."""
 
     def fingerprint() -> str:
         state = (*start[0].state_dict().values(), *start[1].state_dict().values())
-        own = {**session.lasting, "seed": table.seed}
+        facts = {**session.lasting, "seed": table.seed}
         if table.folds is not None:
-            own["dealt"] = table.folds.tolist()
-        return saving.fingerprint(table.train, table.valid, state, training, own, without)
+            facts["dealt"] = table.folds.tolist()
+        return saving.fingerprint(table.train, table.valid, state, training, facts, without)
 
     callbacks, resume = session.with_checkpoint(table, fingerprint)
     return {

@@ -1,4 +1,4 @@
-"""Tasks: what all classifiers share, all regressors, and all estimators of a density, whatever their family."""
+"""Base classes of classifiers, regressors and density estimators of all families."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ __all__ = ["BaseRegressor", "Classifier", "Density", "PredictedDensity", "Regres
 
 
 class Supervised(PredictiveEstimator, ABC):
-    """What classifiers and regressors share: columns that predict, and a target."""
+    """Base class of classifiers and regressors."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit the posterior to a table.
@@ -44,15 +44,15 @@ class Supervised(PredictiveEstimator, ABC):
         Parameters
         ----------
         X : array or data frame, shape (N, C)
-            Numbers in an array; numbers, booleans, categories and dates, with gaps, in a pandas, polars or pyarrow
-            frame.
+            Features: numbers in an array; or numbers, booleans, categories and dates in a pandas, polars or pyarrow
+            frame, with missing values allowed.
         y : array or series, shape (N,) or (N, T)
             Class labels of any type, or numbers.
         sample_weight : array, shape (N,), optional
-            How often each row counts.
+            Sample weights; a row of weight k is equivalent to k equal rows.
         groups : array, shape (N,), optional
-            Rows that belong together, a patient's say: a group stays together in every fold and split. Without groups,
-            the rules of :mod:`fathomless.data.duplicates` say whether equal rows do.
+            Group of each row, for example a patient; the rows of a group stay together in every fold and split. Without
+            groups, the rules of :mod:`fathomless.data.duplicates` determine if equal rows stay together.
 
         Returns
         -------
@@ -61,23 +61,23 @@ class Supervised(PredictiveEstimator, ABC):
         Raises
         ------
         DataError
-            For a table, target or option that cannot be used; the message says what to do.
+            If a table, target or option is invalid; the message contains a remedy.
         DivergenceError
-            If the training produced a value that is not finite.
+            If a value in training was not finite.
         """
         return self._fit(partial(self._prepare, X, y, sample_weight, groups))
 
     def fit_stream(self, source: Source) -> Self:
-        """Fit the posterior to data that are larger than the memory, read chunk by chunk.
+        """Fit the posterior to data larger than memory, read in chunks.
 
-        One pass learns how to encode the table, one reads the rows that are held out (20,000 at most), and each epoch
-        is another. Options mean what they mean in :meth:`fit`, and what is learned is the same, but for the order of
-        the rows: see :class:`~fathomless.data.rows.Stream`. Classes are held out as they come, not in proportion.
+        The data are read once to fit the encodings, once for the held-out rows (at most 20,000), and once in each
+        epoch. Options have the same meaning as in :meth:`fit`, and the result is the same except for the order of the
+        rows in training; see :class:`~fathomless.data.rows.Stream`. The held-out rows are not stratified by class.
 
         Parameters
         ----------
         source : Source
-            From :func:`fathomless.data.streams.arrays` or :func:`fathomless.data.streams.parquet`.
+            Data from :func:`fathomless.data.streams.arrays` or :func:`fathomless.data.streams.parquet`.
 
         Returns
         -------
@@ -86,40 +86,41 @@ class Supervised(PredictiveEstimator, ABC):
         Raises
         ------
         DataError, DivergenceError
-            As :meth:`fit` does.
+            As in :meth:`fit`.
         FileError
             If a file cannot be read.
         """
         return self._fit(partial(self._prepare_stream, source))
 
     def to_module(self, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> nn.Module:
-        """Return the fitted estimator as one plain module of PyTorch, which needs nothing of this library.
+        """Return the fitted estimator as a plain PyTorch module that does not depend on this library.
 
-        It holds the encoding of the table, and the networks that the estimator predicts with, drawn once; so it says
-        what the estimator does, up to rounding. It maps float64 numbers (N, C), made of a table by :meth:`to_numbers`,
-        to a dict: ``mean`` and ``variance`` (N,) or (N, T), ``quantiles`` (N, L) or (N, T, L); or ``probabilities``
-        (N, K). What the estimator would refuse (missing values and categories that training did not see, unless
-        options allow them) gives NaN.
+        The module contains the encoding of the table and fixed draws of the networks, those of the estimator's own
+        predictions; its outputs equal the predictions up to rounding. It maps float64 numbers (N, C), computed from a
+        table by :meth:`to_numbers`, to a dict: ``mean`` and ``variance`` (N,) or (N, T), ``quantiles`` (N, L) or (N, T,
+        L); or ``probabilities`` (N, K). The outputs are NaN for rows that the estimator refuses (missing values and
+        unknown categories, unless options allow them).
 
         Parameters
         ----------
         levels : sequence of L floats
-            Of the quantiles, between 0 and 1.
+            Levels of the quantiles, between 0 and 1.
 
         Raises
         ------
         DataError
-            For a level outside, and for a network whose steps depend on the values of the rows.
+            If a level is out of range, or the steps of the network depend on the values of the rows.
         """
         require_fitted(self)
         from fathomless.estimators import exporting
 
-        return exporting.module_of(self, levels)
+        return exporting.build_module(self, levels)
 
     def to_numbers(self, X: Any) -> Array:
-        """Return a table as the numbers that a module reads, shape (N, C); NaN where missing.
+        """Convert a table to the numeric input of an exported module, shape (N, C), with NaN for missing values.
 
-        Booleans become 0 and 1, dates days since 1970-01-01, categories their place among those of the training, or -1.
+        Booleans become 0 and 1, dates days since 1970-01-01, and categories their index among the known categories, or
+        -1.
         """
         require_fitted(self)
         return as_numbers(self.schema_, self._table(X, reset=False))
@@ -127,30 +128,31 @@ class Supervised(PredictiveEstimator, ABC):
     def export(
         self, path: str | PathLike[str], levels: Sequence[float] = (0.05, 0.5, 0.95), **about: Any
     ) -> "Exported":
-        """Write :meth:`to_module` to a file, and compare what the file says with the estimator.
+        """Export the module of :meth:`to_module` to a file, and compare its outputs with the estimator.
 
         Parameters
         ----------
         path : path
-            ``.onnx`` for ONNX Runtime (needs the extra ``export``), ``.pt2`` for :func:`torch.export.load`. Either
-            takes any number of rows, and holds JSON under ``fathomless`` (ONNX) or ``metadata.json``: columns and how
-            they are given, outputs, levels, classes, the posterior over structure, scores.
+            File name: ``.onnx`` for ONNX Runtime (requires the extra ``export``), ``.pt2`` for
+            :func:`torch.export.load`. Both formats accept any number of rows. They contain metadata as JSON under
+            ``fathomless`` (ONNX) or ``metadata.json``: columns and their input format, outputs, levels, classes, the
+            posterior over structure, and scores.
         levels : sequence of float
-            Of the quantiles.
+            Levels of the quantiles.
         about
-            More to be kept there, as plain JSON: names of targets, units.
+            Additional metadata, as plain JSON: names of targets, units.
 
         Returns
         -------
         Exported
-            The path, its bytes, and the largest difference to the estimator.
+            Path and size of the file, and the largest difference to the estimator.
 
         Raises
         ------
         DataError
-            As :meth:`to_module`; and if a package is missing or the file does not say what the estimator says.
+            As in :meth:`to_module`, and if a package is missing or the outputs differ from the estimator.
         FileError
-            If it cannot be written.
+            If the file cannot be written.
         """
         require_fitted(self)
         from fathomless.estimators import exporting
@@ -159,19 +161,19 @@ class Supervised(PredictiveEstimator, ABC):
 
 
 class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignore[misc]
-    """What all classifiers share.
+    """Base class of all classifiers.
 
     Attributes
     ----------
     classes_ : ndarray, shape (K,)
-        Labels, ascending; of several labels at once, their columns 0, ..., T − 1.
+        Class labels, ascending; for multilabel targets the columns 0, ..., T − 1.
     """
 
-    several_labels: ClassVar[bool] = True  # whether rows may have any number of labels, in columns of 0 and 1
+    several_labels: ClassVar[bool] = True  # True if multilabel targets are allowed, in columns of 0 and 1
 
     @property
     def classes_(self) -> Array:
-        """Labels, ascending; shape (K,). Of several labels at once, their columns 0, ..., T − 1."""
+        """Class labels, ascending, shape (K,); for multilabel targets the columns 0, ..., T − 1."""
         return labels_of(self.target_)
 
     def _task(self) -> ClassTask:
@@ -180,7 +182,7 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
     def predict_proba(self, X: Any) -> Array:
         """Return class probabilities, shape (N, K), columns in the order of ``classes_``.
 
-        Of several labels at once, the probability that a row has each, shape (N, T).
+        For multilabel targets, return the probability of each label, shape (N, T).
         """
         return np.exp(self.predict_log_proba(X))
 
@@ -189,9 +191,9 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
         return np.concatenate([cast(ClassPredictive, p).log_probs.numpy() for p in self._predictives(X)])
 
     def predict(self, X: Any) -> Array:
-        """Return the most probable class of every row, shape (N,); with `class_cost`, the one that costs least.
+        """Return the most probable class of every row, shape (N,); with `class_cost`, that of least expected cost.
 
-        Of several labels at once 1 for those that a row has more probably than not, else 0, shape (N, T).
+        For multilabel targets, return 1 for labels of probability above one half, and else 0, shape (N, T).
         """
         require_fitted(self)
         if isinstance(self.target_, Indicators):
@@ -201,8 +203,8 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
         return cast(ClassLabels, self.target_).decode(np.concatenate(codes))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy of :meth:`predict`, as scikit-learn does; no label may be missing."""
-        return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
+        """Return the accuracy of :meth:`predict`, as in scikit-learn, for labels without missing values."""
+        return float(super().score(X, _unmask("y", y), _unmask("sample_weight", sample_weight)))
 
     def _costs(self) -> Array:
         """Return the cost of every class, (K,)."""
@@ -210,9 +212,9 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
         return by_class("class_cost", self.class_cost, cast(ClassLabels, self.target_))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw labels from the predictive distribution, shape (N, n_samples), or (N, T, n_samples) of several.
+        """Draw labels from the predictive distribution, shape (N, n_samples), or (N, T, n_samples) for multilabel.
 
-        Each sample draws one network and applies it to every row.
+        Each sample draws a network and applies it to all rows.
         """
         noise = as_generator(random_state)
         draws = self.predict_dist(X).sample(checks.whole("n_samples", n_samples), noise)
@@ -224,21 +226,21 @@ class Classifier(ClassOptions, ClassifierMixin, Supervised, ABC):  # type: ignor
         return tags
 
 
-def _unhidden(name: str, values: Any) -> Any:
-    """Return a masked array as a plain one, if it hides nothing; anything else as it is."""
-    found = unmask(values)
-    hidden = np.ma.getmaskarray(values) if found is not values and isinstance(values, np.ma.MaskedArray) else None
-    if hidden is not None and hidden.any():
-        rows = np.array(hidden.reshape(len(hidden), -1).any(axis=1))
+def _unmask(name: str, values: Any) -> Any:
+    """Return a masked array without masked values as a plain one, and anything else unchanged."""
+    plain = unmasked(values)
+    mask = np.ma.getmaskarray(values) if plain is not values and isinstance(values, np.ma.MaskedArray) else None
+    if mask is not None and mask.any():
+        rows = np.array(mask.reshape(len(mask), -1).any(axis=1))
         raise DataError(f"Input {name} contains NaN. It is masked in {rows_of(rows)}; drop these rows")
-    return found
+    return plain
 
 
 class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
-    """What all regressors share."""
+    """Base class of all regressors."""
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Return the predictive mean, shape (N,) or (N, T), and if asked the standard deviation, noise included."""
+        """Return the predictive mean, shape (N,) or (N, T), and optionally the standard deviation including noise."""
         mean, std = [], []
         for p in self._predictives(X):
             p = cast(ContinuousPredictive, p)
@@ -248,7 +250,7 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
         return (np.concatenate(mean), np.concatenate(std)) if return_std else np.concatenate(mean)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the bounds of the central interval that holds `level` of the predictive distribution."""
+        """Return the bounds of the central prediction interval of probability `level`."""
         bounds = [cast(ContinuousPredictive, p).interval(level) for p in self._predictives(X)]
         low, high = zip(*bounds, strict=True)
         return np.concatenate([b.numpy() for b in low]), np.concatenate([b.numpy() for b in high])
@@ -256,28 +258,28 @@ class BaseRegressor(RegressorMixin, Supervised, ABC):  # type: ignore[misc]
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Array:
         """Draw targets from the predictive distribution, shape (N, n_samples) or (N, T, n_samples).
 
-        Each sample draws one network and applies it to every row.
+        Each sample draws a network and applies it to all rows.
         """
         noise = as_generator(random_state)
         draws = cast(ContinuousPredictive, self.predict_dist(X)).sample(checks.whole("n_samples", n_samples), noise)
         return np.moveaxis(np.asarray(draws), 0, -1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the coefficient of determination of :meth:`predict`, as scikit-learn does; no target may be NaN."""
-        return float(super().score(X, _unhidden("y", y), _unhidden("sample_weight", sample_weight)))
+        """Return the coefficient of determination of :meth:`predict`, as in scikit-learn, for targets without NaN."""
+        return float(super().score(X, _unmask("y", y), _unmask("sample_weight", sample_weight)))
 
 
 class Regressor(NoiseOptions, BaseRegressor, ABC):
-    """Regressors whose noise has a law that is an option."""
+    """Base class of regressors with a choice of the noise distribution."""
 
     def _task(self) -> NumberTask:
         return NumberTask(law=self.likelihood, noise=self.noise)
 
 
 class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
-    """What all estimators of a density share: the columns of the table are the target, and nothing predicts them.
+    """Base class of density estimators: the columns of the table are the target, and there are no features.
 
-    Networks get rows without columns, (N, 0).
+    The inputs of the networks have no columns, (N, 0).
     """
 
     @abstractmethod
@@ -289,12 +291,12 @@ class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
         X : array or data frame of numbers, shape (N, T)
             Rows.
         return_error : bool
-            Return the Monte Carlo error of each too, shape (N,).
+            True to return also the Monte Carlo error of each log density, shape (N,).
         """
 
     @abstractmethod
     def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw rows, shape (n_samples, T); each comes from a network of its own."""
+        """Draw rows, shape (n_samples, T), each from an independently drawn network."""
 
     def fit(self, X: Any, y: None = None, sample_weight: Any = None) -> Self:
         """Fit the posterior to a table of numbers.
@@ -304,9 +306,9 @@ class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
         X : array or data frame of numbers, shape (N, T)
             Rows.
         y : None
-            Not used; scikit-learn passes it.
+            Ignored, for compatibility with scikit-learn.
         sample_weight : array, shape (N,), optional
-            How often each row counts.
+            Sample weights; a row of weight k is equivalent to k equal rows.
 
         Returns
         -------
@@ -315,18 +317,18 @@ class Density(DensityMixin, Estimator, ABC):  # type: ignore[misc]
         Raises
         ------
         DataError
-            For a table or option that cannot be used; the message says what to do.
+            If a table or option is invalid; the message contains a remedy.
         """
         _check_numbers(X)
         return self._fit(partial(self._prepare, X, X, sample_weight))
 
     def score(self, X: Any, y: None = None) -> float:
-        """Return the mean log density of the rows, in nats."""
+        """Return the mean log density, in nats per row."""
         return float(np.mean(self.score_samples(X)))
 
 
 def _check_numbers(X: Any) -> None:
-    """Refuse a frame with columns that have no density; arrays are checked as scikit-learn does."""
+    """Check that all columns of a frame are numeric and finite; arrays are checked by scikit-learn."""
     frame = eager(X, "X")
     if not isinstance(frame, nw.DataFrame):
         return
@@ -334,38 +336,36 @@ def _check_numbers(X: Any) -> None:
         name = column.name
         if not column.dtype.is_numeric():
             raise DataError(
-                f"column {name!r} holds {column.dtype}; a density is of numbers: encode the column, or drop it"
+                f"column {name!r} has the type {column.dtype}; densities need numbers: encode the column, or drop it"
             )
         values = column.cast(nw.Float64()).to_numpy()
         gaps = int((~np.isfinite(np.asarray(values, dtype=np.float64))).sum())
         if gaps:
             raise DataError(
-                f"column {name!r} has {gaps} missing or infinite values; a density needs all of them: drop these rows, "
-                "or the column"
+                f"column {name!r} has {gaps} missing or infinite values; densities need finite numbers: drop these "
+                "rows, or the column"
             )
 
 
 class PredictedDensity(NoiseOptions, Density, PredictiveEstimator, ABC):
-    """A density that is the predictive distribution of a row without columns."""
+    """Base class of densities that are the predictive distribution of a row without features."""
 
     def _task(self) -> NumberTask:
         return NumberTask(density=True, law=self.likelihood, noise=self.noise)
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
-        """Return the log density of every row in nats, and if asked its Monte Carlo error; shape (N,) each."""
+        """Return the log density of every row in nats, and optionally its Monte Carlo error; shape (N,) each."""
         starts = itertools.count(0, PREDICTED_AT_ONCE)
         parts = (
             (p, take(X, slice(start, start + PREDICTED_AT_ONCE)))
             for p, start in zip(self._predictives(X), starts, strict=False)
         )
-        each = [
-            cast(ContinuousPredictive, p).log_prob_and_error(read_target(rows).reshape(len(p), -1)) for p, rows in parts
-        ]
-        log_p, errors = (np.concatenate([pair[i].numpy() for pair in each]) for i in range(2))
+        pairs = [cast(ContinuousPredictive, p).scored(read_target(rows).reshape(len(p), -1)) for p, rows in parts]
+        log_p, errors = (np.concatenate([pair[i].numpy() for pair in pairs]) for i in range(2))
         return (log_p, errors) if return_error else log_p
 
     def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw rows, shape (n_samples, T); each comes from a network of its own."""
+        """Draw rows, shape (n_samples, T), each from an independently drawn network."""
         require_fitted(self)
         columns = len(cast(TargetScale, self.target_).mean)
         row = cast(ContinuousPredictive, self.predict_dist(np.zeros((1, columns))))

@@ -1,4 +1,4 @@
-"""Values of options: choices that have options of their own. Nothing here needs torch."""
+"""Option values: choices that have their own options. This module does not import torch."""
 
 import math
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ __all__ = ["ELBO", "HMC", "Adam", "CheckpointOptions", "FoldArray", "Folds", "Re
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class HMC(OptionValue):
-    """Hamiltonian Monte Carlo of the weights: ``weights=HMC(...)``, or ``weights="hmc"`` with the defaults.
+    """Hamiltonian Monte Carlo for the weights: ``weights=HMC(...)``, or ``weights="hmc"`` with the default options.
 
     Parameters
     ----------
     chains : int
-        Chains of each structure, side by side; they begin at the networks of a fit.
+        Number of chains for each structure, run in parallel; they start from the fitted networks.
     sweeps : int
-        Trajectories of each chain, the first half of them to burn in.
+        Number of trajectories of each chain; the first half is burn-in.
     leapfrogs : int
-        Steps of a trajectory.
+        Number of leapfrog steps of a trajectory.
     states : int or "auto"
-        Networks that are kept of each chain, evenly spaced. "auto" is 30, or all after the burn-in if these are fewer.
+        Number of networks kept from each chain, evenly spaced. "auto" is 30, or all after the burn-in if fewer.
     structure_weights : {"fit", "stacking"}
-        Weigh structures as the fit has, by networks that have not seen the rows, or by leave-one-out densities of the
-        sampled ones.
+        Weights of the structures: those of the fit, from out-of-fold predictions ("fit"), or from the leave-one-out
+        densities of the sampled networks ("stacking").
 
     Examples
     --------
@@ -49,25 +49,24 @@ class HMC(OptionValue):
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class ELBO(OptionValue):
-    """Gradients of the evidence bound for the law over structure: ``structure_from=ELBO(...)``.
+    """Evidence lower bound as the objective of the law over structure: ``structure_from=ELBO(...)``.
 
-    ``structure_from="elbo"`` has the defaults, and so has ``"auto"`` where it ends in the bound. A family may have no
-    use for some of these options, and then refuses them.
+    ``structure_from="elbo"`` has the default options, and so has ``"auto"`` if it selects the evidence bound. A family
+    refuses the options that it does not use.
 
     Parameters
     ----------
     rate : float or "auto"
-        Rate of the law over structure relative to `learning_rate`. "auto" lets the law go equally far however many
-        steps there are.
+        Learning rate of the law over structure relative to `learning_rate`. "auto" scales it so that the law can move
+        equally far for any number of steps.
     delay : float
-        Share of the epochs during which the law over structure stays where it starts.
+        Fraction of the epochs during which the law over structure is fixed at its initial value.
     optimizer : {"adam", "natural"}
-        Kind of step of the law over structure. The natural gradient finds the structure fast, also where the layers
-        have not learned yet what they could.
+        Optimizer of the law over structure. Natural gradients converge fast, even before the layers are fully trained.
     radius : float
-        Longest natural step.
+        Maximum length of a natural-gradient step.
     initial_depth : float
-        Start of the posterior over depth: its mean offset above `min_depth` before truncation.
+        Initial value of the posterior over depth: its mean offset above `min_depth` before truncation.
 
     Examples
     --------
@@ -82,12 +81,12 @@ class ELBO(OptionValue):
     initial_depth: float = option(2.0, "real", most=10_000)
 
     def law(self) -> dict[str, Any]:
-        """Return the options of a training that move the law over structure.
+        """Return the training options of the law over structure.
 
         Raises
         ------
         DataError
-            For a negative rate, and a radius that is not positive.
+            If the rate is negative or the radius is not positive.
         """
         if self.rate != "auto":
             checks.interval("structure_from__rate", self.rate, 0.0, math.inf)
@@ -103,19 +102,18 @@ class ELBO(OptionValue):
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class Folds(OptionValue):
-    """Folds of the rows, one network for each: ``cv=Folds(...)``, or ``cv=5`` for a number of folds with the defaults.
+    """Folds for cross-fitting, one network per fold: ``cv=Folds(...)``, or ``cv=5`` for five random folds.
 
     Parameters
     ----------
     n_splits : int or "auto"
-        Cross-fitted networks of a partition, each fitted to all folds of the rows but one; 1 trains one network. "auto"
-        is 10 up to 5,000 rows, 5 up to 50,000 and else 1; fewer below 30 rows, and 1 below 4, for more than a million
-        weights, and where `validation_fraction`, `n_restarts` or `warm_start` ask for one network.
+        Number of cross-fitted networks (folds) of a partition; 1 trains a single network. "auto" is 10 up to 5,000
+        rows, 5 up to 50,000 and 1 above. It is lower below 30 rows. It is 1 below 4 rows, for more than a million
+        weights, and if `validation_fraction`, `n_restarts` or `warm_start` require a single network.
     n_repeats : int
-        Partitions into folds; `n_splits` networks for each.
+        Number of partitions into folds, with `n_splits` networks each.
     order : {"random", "blocks"}
-        Folds at random, or blocks of consecutive rows, for rows in the order of time; networks still see rows after
-        their fold.
+        Random folds, or blocks of consecutive rows for time series. Training rows still include those after a block.
 
     Examples
     --------
@@ -136,15 +134,15 @@ class Folds(OptionValue):
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class Restarts(OptionValue):
-    """Trainings from different initial weights: ``n_restarts=Restarts(...)``, or a number for the best of so many.
+    """Restarts from different initial weights: ``n_restarts=Restarts(...)``, or ``n_restarts=5`` for the best of five.
 
     Parameters
     ----------
     count : int
-        Networks trained from different initial weights, side by side; many of them cost less than as many fits.
+        Number of networks trained together from different initial weights, in less time than separate fits.
     keep : {"best", "average"}
-        Keep the network with the best validation score (without held-out rows, the best bound), or average the
-        predictions of all.
+        Keep the network with the best validation score (the best evidence bound if no rows are held out), or average
+        the predictions of all networks.
 
     Examples
     --------
@@ -160,7 +158,7 @@ class Restarts(OptionValue):
 
 @runtime_checkable
 class Splitter(Protocol):
-    """A splitter of scikit-learn, such as ``GroupKFold``."""
+    """Splitter of scikit-learn, such as ``GroupKFold``."""
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Any:
         """Yield (rows to train on, rows to test on).
@@ -187,7 +185,7 @@ class Splitter(Protocol):
 
 @runtime_checkable
 class FoldArray(Protocol):
-    """An array or a series with the fold of each row."""
+    """Array or series with the fold of each row."""
 
     def __len__(self) -> int: ...
 
@@ -197,19 +195,20 @@ class FoldArray(Protocol):
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class Adam(OptionValue):
-    """Steps of the weights by Adam: ``optimizer=Adam(...)``, or ``optimizer="adam"`` with the defaults.
+    """Adam optimizer of the weights: ``optimizer=Adam(...)``, or ``optimizer="adam"`` with the default options.
 
     Parameters
     ----------
     schedule : str or tuple
-        Of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
+        Schedule of the learning rate: "cosine", "constant", "one_cycle", or pieces as in
         :class:`~fathomless.inference.variational.training.Training`.
     clip_norm : float, "auto" or None
-        Longest gradient of each network; None does not clip. "auto" is 10 for networks of continuous depth, and else
-        None.
+        Maximum gradient norm of each network; None does not clip. "auto" is 10 for networks of continuous depth, and
+        else None.
     warm_up : float or "auto"
-        Share of the epochs over which the temperature rises from 0. No epoch of these is kept as the best one, unless
-        held-out rows decide about structure too. "auto" is 0.5 for networks of continuous depth, and else 0.
+        Fraction of the epochs over which the temperature rises from 0. None of these epochs is kept as the best one,
+        unless the posterior over structure is fitted to held-out rows. "auto" is 0.5 for networks of continuous depth,
+        and else 0.
 
     Examples
     --------
@@ -224,40 +223,40 @@ class Adam(OptionValue):
     warm_up: "float | str" = option("auto", "real", "auto", least=0)
 
     def training(self, clip_norm: float | None, warm_up: float) -> dict[str, Any]:
-        """Return the options of a training that move the weights.
+        """Return the training options of the weights.
 
         Parameters
         ----------
         clip_norm : float or None
-            Longest gradient that "auto" stands for.
+            Value of "auto" for the maximum gradient norm.
         warm_up : float
-            Share of the epochs that "auto" stands for.
+            Value of "auto" for the fraction of warm-up epochs.
 
         Raises
         ------
         DataError
-            For a longest gradient that is not positive, and a share outside of [0, 1).
+            If the norm is not positive, or the fraction is outside [0, 1).
         """
-        longest = clip_norm if self.clip_norm == "auto" else self.clip_norm
-        if longest is not None:
-            longest = checks.positive("optimizer__clip_norm", longest, "auto", None)
-        share = warm_up if self.warm_up == "auto" else self.warm_up
-        share = checks.interval("optimizer__warm_up", share, 0.0, 1.0)
-        return {"schedule": self.schedule, "clip_norm": longest, "warm_up": share}
+        max_norm = clip_norm if self.clip_norm == "auto" else self.clip_norm
+        if max_norm is not None:
+            max_norm = checks.positive("optimizer__clip_norm", max_norm, "auto", None)
+        fraction = warm_up if self.warm_up == "auto" else self.warm_up
+        fraction = checks.interval("optimizer__warm_up", fraction, 0.0, 1.0)
+        return {"schedule": self.schedule, "clip_norm": max_norm, "warm_up": fraction}
 
 
 @option_value
 @dataclass(frozen=True, repr=False)
 class CheckpointOptions(OptionValue):
-    """Checkpoints of a fit: ``checkpoint=CheckpointOptions(...)``, or ``checkpoint="folder"`` with the defaults.
+    """Checkpoints of a fit: ``checkpoint=CheckpointOptions(...)``, or ``checkpoint="folder"`` with the default options.
 
     Parameters
     ----------
     folder : path, optional
-        Folder for checkpoints. A fit that was interrupted goes on from there, to the same bytes. Without a folder
-        there are none.
+        Folder for checkpoints. An interrupted fit resumes from the last one, with bit-identical results. None writes no
+        checkpoints.
     seconds : float
-        Least time between two checkpoints; the first is written at the first row of the history.
+        Minimum time between two checkpoints in seconds; the first is written at the first row of the history.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Estimators whose networks are trained by stochastic gradients, by the evidence bound or by cross-fitting.
+"""Base classes of estimators with networks trained by stochastic gradients, with or without cross-fitting.
 
-They turn options into values: a :class:`~fathomless.estimators.problem.Problem`, a session, and a strategy
-(:mod:`fathomless.estimators.strategies`), which finds the posterior.
+They convert options to values: a :class:`~fathomless.estimators.problem.Problem`, a session, and a strategy
+(:mod:`fathomless.estimators.strategies`), which computes the posterior.
 """
 
 from abc import ABC
@@ -27,16 +27,16 @@ from fathomless.system.torch_state import enable_gradients
 
 __all__ = ["CrossFitEstimator", "OneNetwork", "VariationalEstimator", "fit_together"]
 
-_FEW = 60  # rows below which none are held out
-_SHARE = 0.1  # of the rows that are held out of one network
+_FEW = 60  # number of rows below which none are held out
+_SHARE = 0.1  # default fraction of the rows that is held out of a single network
 _LAW = ("structure_rate", "structure_delay", "structure_optimizer", "structure_radius")  # options of a law
 
 
 class VariationalEstimator(VariationalOptions, Estimator, ABC):
-    """Estimators of networks that are trained."""
+    """Base class of estimators trained by stochastic gradients."""
 
-    structure_every: ClassVar[int] = 8  # steps between two moves of the posterior over structure
-    clip_norm_auto: ClassVar[float | None] = None  # what "auto" of these options of Adam stands for
+    structure_every: ClassVar[int] = 8  # steps between two updates of the posterior over structure
+    clip_norm_auto: ClassVar[float | None] = None  # values of "auto" of these options of Adam
     warm_up_auto: ClassVar[float] = 0.0
 
     def _svi(self) -> SVI:
@@ -44,9 +44,9 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
         return SVI(self._training_plan(), self._restarts())
 
     def _training_plan(self) -> TrainingPlan:
-        given = self._options_given()
-        law = {name: given[name] for name in _LAW if name in given}
-        if "structure_from" in given:
+        options = self._current_options()
+        law = {name: options[name] for name in _LAW if name in options}
+        if "structure_from" in options:
             law = self._elbo().law()
         return TrainingPlan(
             epochs=self.epochs,
@@ -56,35 +56,35 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
             **self._value("optimizer").training(self.clip_norm_auto, self.warm_up_auto),
             patience=self.patience,
             calibrate=self.calibrate,
-            draws=given.get("training_draws", 1),
+            draws=options.get("training_draws", 1),
             mixed=self.precision == "bfloat16",
             structure_every=self.structure_every,
             law=law or None,
         )
 
     def _share(self, count: float, *, grouped: bool = False, stream: bool = False) -> float:
-        """Return the share of so many rows that is held out of one network; the rest as in :meth:`_split_plan`."""
+        """Return the fraction of rows held out of a single network; the parameters are those of :meth:`_split_plan`."""
         starts = self._restarts().count
         if stream and starts != 1:
-            raise DataError(f"n_restarts={starts} was given; streams are fitted once: set it to 1")
+            raise DataError(f"n_restarts={starts} was given; streams allow no restarts: set it to 1")
         automatic = isinstance(self.validation_fraction, str)
         fraction = _SHARE if automatic else float(self.validation_fraction)
         if not 0.0 <= fraction < 1.0:
             raise DataError(f"validation_fraction={fraction} was given; 0 <= validation_fraction < 1 is allowed")
-        chosen = not isinstance(self.temperature, int | float)  # a sparse family's, by held-out rows
+        chosen = not isinstance(self.temperature, int | float)  # sparse families choose it with held-out rows
         if grouped and fraction == 0.0 and not chosen:
             raise DataError(
-                f"groups were given, and this {type(self).__name__} trains one network and holds out no rows; leave "
-                "them out, set validation_fraction, or set cv above 1 where there is such an option"
+                f"groups were given, but this {type(self).__name__} trains a single network and holds out no rows; "
+                "leave them out, set validation_fraction, or set cv above 1 if there is such an option"
             )
         return 0.0 if count < _FEW else fraction
 
     def _folds(self) -> Folds | None:
-        """Return the plan of the folds; None if an array or a splitter has them. Without `cv` there is one network."""
-        return cast("Folds | None", self._value("cv")) if "cv" in self._options_given() else Folds(n_splits=1)
+        """Return the options of the folds; None for an array or a splitter, a single fold without the option `cv`."""
+        return cast("Folds | None", self._value("cv")) if "cv" in self._current_options() else Folds(n_splits=1)
 
-    def _cross_fitted(self) -> str:
-        """Return the option `cv` as messages name it if it asks for several networks; "" if it does not."""
+    def _several_networks(self) -> str:
+        """Return the text of the option `cv` for messages if it requires several networks, and else ""."""
         folds = self._folds()
         if folds is None:
             return f"cv={self.cv!r}" if isinstance(self.cv, Splitter) else "an array as cv"
@@ -93,58 +93,57 @@ class VariationalEstimator(VariationalOptions, Estimator, ABC):
 
 
 class OneNetwork(VariationalEstimator, ABC):
-    """Estimators of one network, or of restarts, of which no rows are folded."""
+    """Base class of estimators of a single network, with optional restarts and without folds."""
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
         return SplitPlan(share=self._share(count, grouped=grouped, stream=stream))
 
 
 class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
-    """How a posterior over a list of structures is found from rows that the networks were not fitted to.
+    """Base class of estimators that fit a posterior over a list of structures by cross-fitting.
 
     Attributes
     ----------
     fold_ : ndarray of int, shape (R, N), or None
-        The fold of every row in each partition, if networks were cross-fitted; −1 for rows that all were fitted to,
-        those among them that were kept from a network that diverged and was left out. A row that counts several times
-        may be divided among folds (see :mod:`fathomless.data.duplicates`); this is the fold of its first part.
+        Fold of every row in each partition, if networks were cross-fitted. It is −1 for rows that are in the training
+        sets of all networks, including the rows held out of a network that diverged and was discarded. A row of weight
+        above 1 may be divided among folds (see :mod:`fathomless.data.duplicates`); this is the fold of its first part.
     """
 
-    def _by_rows_or_bound(self, search: SearchOptions, prepared: Prepared) -> SVI | CrossFit:
-        """Return cross-fitting if out-of-fold rows judge the networks, and else the evidence bound."""
-        if not self._judged_by_rows(prepared, search):
+    def _cross_fit_or_svi(self, search: SearchOptions, prepared: Prepared) -> SVI | CrossFit:
+        """Return cross-fitting if held-out or out-of-fold rows are used, and else the evidence bound."""
+        if not self._uses_held_out_rows(prepared, search):
             return self._svi()
-        declared = {name: inner.default for name, _, _, inner in nested_options(options_of(type(self)))}
-        every = self._options_given(deep=True)
-        given = {name: every[name] for name in search.unused if every[name] != declared[name]}
-        free = self._options_given().get("likelihood", "") == "auto"
+        defaults = {name: inner.default for name, _, _, inner in nested_options(options_of(type(self)))}
+        options = self._current_options(deep=True)
         return CrossFit(
             self._svi(),
             search,
-            self._choice("structure_from") == "elbo",
-            free,
-            tuple(expand_candidates(self.candidates)),
-            given,
+            by_bound=self._choice("structure_from") == "elbo",
+            free_noise=self._current_options().get("likelihood", "") == "auto",
+            kinds=tuple(expand_candidates(self.vary)),
+            given={name: options[name] for name in search.unused if options[name] != defaults[name]},
         )
 
-    def _judged_by_rows(self, prepared: Prepared, search: SearchOptions) -> bool:
+    def _uses_held_out_rows(self, prepared: Prepared, search: SearchOptions) -> bool:
         if prepared.folds is not None:
             return True
-        held, by = prepared.valid is not None and len(prepared.valid) > 0, self._choice("structure_from")
+        held = prepared.valid is not None and len(prepared.valid) > 0
+        by = self._choice("structure_from")
         if by == "held_out" and not held:
             raise DataError(
-                f"structure_from='held_out' was given, and of these {prepared.train.count:g} rows none are held out; "
+                f"structure_from='held_out' was given, but none of the {prepared.train.count:g} rows are held out; "
                 "give more rows, set validation_fraction, or use structure_from='elbo'"
             )
         if by == "held_out" and self._choice("weights") == "sparse":
             raise DataError(
-                "structure_from='held_out' was given with weights='sparse', where a structure is a depth and what is "
-                "included in its layers; take structure_from='elbo', or weights='map' or 'meanfield'"
+                "structure_from='held_out' was given with weights='sparse', where a structure is a depth and the "
+                "included weights; use structure_from='elbo', or weights='map' or 'meanfield'"
             )
         drawn = by == "auto" and not search.cross_fit
         return held and by != "elbo" and not drawn and search.free
 
-    def _plan_of(
+    def _plan_split(
         self,
         search: SearchOptions,
         multiplications: Callable[[int], float],
@@ -154,14 +153,15 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
         grouped: bool = False,
         stream: bool = False,
     ) -> SplitPlan:
-        """Return the split of rows for a search and networks of so many multiplications for a row, by their columns."""
+        """Return the split of the rows, given the search and the multiplications per row for a number of columns."""
         if stream:
-            return self._plan_of_stream(count)
-        members, copies = self._members(search, multiplications, count, inputs), len(expand_candidates(self.candidates))
+            return self._plan_stream(count)
+        members = self._count_networks(search, multiplications, count, inputs)
+        copies = len(expand_candidates(self.vary))
         if copies > 1 and members == 1:
             raise DataError(
-                f"candidates={self.candidates!r} was given, and one network would be trained; candidates are "
-                "weighed by out-of-fold rows: set cv above 1, or leave candidates out"
+                f"vary={self.vary!r} was given, but a single network would be trained; candidates are weighted by "
+                "out-of-fold rows: set cv above 1, or leave vary out"
             )
         folds = self._folds()
         if members == 1:
@@ -176,85 +176,90 @@ class CrossFitEstimator(CrossFitOptions, VariationalEstimator, ABC):
             share=self._share(count),
         )
 
-    def _plan_of_stream(self, count: float) -> SplitPlan:
+    def _plan_stream(self, count: float) -> SplitPlan:
         share = self._share(count, stream=True)
-        if several := self._cross_fitted():
-            raise DataError(f"{several} was given; streams train one network: set it to 1, or to 'auto'")
+        if several := self._several_networks():
+            raise DataError(f"{several} was given; streams train a single network: set it to 1, or to 'auto'")
         return SplitPlan(share=share)
 
-    def _members(
+    def _count_networks(
         self, search: SearchOptions, multiplications: Callable[[int], float], count: float, inputs: int
     ) -> int:
-        """Return how many networks are cross-fitted to so many rows; 2 stands for those of an array or a splitter."""
+        """Return the number of cross-fitted networks, given the number of rows; 2 for any array or splitter."""
         starts = self._restarts().count
-        asked = [] if isinstance(self.validation_fraction, str) else [f"validation_fraction={self.validation_fraction}"]
-        asked += [f"n_restarts={starts}"] if starts > 1 else []
-        asked += [f"warm_start={self.warm_start}"] if self.warm_start else []
-        if asked and (several := self._cross_fitted()):
+        single = (
+            [] if isinstance(self.validation_fraction, str) else [f"validation_fraction={self.validation_fraction}"]
+        )
+        single += [f"n_restarts={starts}"] if starts > 1 else []
+        single += [f"warm_start={self.warm_start}"] if self.warm_start else []
+        if single and (several := self._several_networks()):
             raise DataError(
-                f"{several} was given with {' and '.join(asked)}, which ask for one network; leave one of them out"
+                f"{several} was given with {' and '.join(single)}, which requires a single network; leave one of them "
+                "out"
             )
         folds = self._folds()
         if folds is None:
             return 2
         if not isinstance(folds.n_splits, str):
             if folds.n_splits > max(count, 1.0):
-                raise DataError(f"cv={folds.n_splits} was given for {count:g} rows; at most as many are allowed")
+                raise DataError(f"cv={folds.n_splits} was given for {count:g} rows; it must be at most that number")
             return folds.n_splits
-        if asked or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
+        if single or self._choice("structure_from") == "elbo" or not search.cross_fit or ranks().count > 1:
             return 1
+        # a rough estimate, with the default batch size
         passes = automatic_epochs(max(1, round(count / 256))) if self.epochs == "auto" else int(self.epochs)
         return automatic_members(count, multiplications(inputs), passes)
 
 
 @enable_gradients()
 def fit_together(estimators: Sequence[VariationalEstimator], tables: Sequence[tuple[Any, Any]]) -> None:
-    """Fit estimators with equal options to tables with equally many rows, side by side.
+    """Fit estimators with equal options to tables with equal numbers of rows, in one batched training.
 
-    Each becomes what ``estimator.fit(X, y)`` makes of it, up to rounding; seeds may differ.
+    The result is that of ``estimator.fit(X, y)`` for each, up to rounding; seeds may differ.
 
     Parameters
     ----------
     estimators : sequence of VariationalEstimator
-        Of one class. Their callbacks and checkpoints are not used.
+        Estimators of one class. Their callbacks and checkpoints are ignored.
     tables : sequence of (X, y)
-        One for each.
+        Table of each estimator.
 
     Raises
     ------
     DataError
-        For options or tables that differ too much; see :func:`~fathomless.inference.variational.batched.fit_batched`.
+        If options or tables are not compatible; see
+        :func:`~fathomless.inference.variational.batched.fit_batched`.
     DivergenceError
-        If any of the trainings failed; then none of the estimators is fitted.
+        If any of the trainings failed; none of the estimators is fitted then.
     """
     if len(estimators) != len(tables):
         raise DataError(f"{len(estimators)} estimators and {len(tables)} tables were given; one for each is needed")
     prepared = [estimator._prepare(X, y, None) for estimator, (X, y) in zip(estimators, tables, strict=True)]
-    for estimator, one in zip(estimators, prepared, strict=True):
-        strategy = estimator._strategy(one)
+    for estimator, table in zip(estimators, prepared, strict=True):
+        strategy = estimator._strategy(table)
         inference = strategy.strategy if isinstance(strategy, Then) else strategy
         if isinstance(estimator, CrossFitEstimator) and not isinstance(inference, SVI):
             raise DataError(
-                f"structure_from={estimator.structure_from!r} and cv={estimator.cv!r} were given; estimators "
-                "that are fitted together have structure_from='elbo', and weights that are not sampled"
+                f"structure_from={estimator.structure_from!r} and cv={estimator.cv!r} were given; fit_together needs "
+                "structure_from='elbo', and weights that are not sampled"
             )
     problems = [estimator._problem() for estimator in estimators]
-    starts = [problem.start(one, one.seed) for problem, one in zip(problems, prepared, strict=True)]
-    train = [cast(Rows, one.train) for one in prepared]
-    every = fit_batched(
+    starts = [problem.start(table, table.seed) for problem, table in zip(problems, prepared, strict=True)]
+    train = [cast(Rows, table.train) for table in prepared]
+    fits = fit_batched(
         [model for model, _ in starts],
         [likelihood for _, likelihood in starts],
         train,
-        [one.valid for one in prepared if one.valid is not None],
+        [table.valid for table in prepared if table.valid is not None],
         training=[
             e._training_plan().training(rows.count, len(rows)) for e, rows in zip(estimators, train, strict=True)
         ],
-        seeds=[fold_in(one.seed, "training") for one in prepared],
+        seeds=[fold_in(table.seed, "training") for table in prepared],
     )
-    failed = [fitted.error for fitted in every if fitted.error]
-    if failed:
-        raise DivergenceError(f"{len(failed)} of {len(every)} trainings failed; the first: {failed[0]}")
-    for estimator, problem, one, fitted in zip(estimators, problems, prepared, every, strict=True):
+    errors = [fitted.error for fitted in fits if fitted.error]
+    if errors:
+        raise DivergenceError(f"{len(errors)} of {len(fits)} trainings failed; the first error: {errors[0]}")
+    for estimator, problem, table, fitted in zip(estimators, problems, prepared, fits, strict=True):
         if problem.head != "point":
-            fitted = fit_heads_in_sample(fitted, problem.head, one, calibrate=estimator.calibrate)
-        estimator._take_over(one, fitted)
+            fitted = fit_heads_in_sample(fitted, problem.head, table, calibrate=estimator.calibrate)
+        estimator._store(table, fitted)

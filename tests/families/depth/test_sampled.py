@@ -51,7 +51,7 @@ def test_predictions_are_mixtures_over_states(regression) -> None:
     """The mean is the average over kept networks by their weights, and noise is stated by each."""
     dist = regression.predict_dist(X[:5])
     model = regression.model_
-    drawn = model.draw(torch.as_tensor(regression._predictors(regression.schema_, X[:5]), dtype=model.dtype))
+    drawn = model.draw(torch.as_tensor(regression._encode(regression.schema_, X[:5]), dtype=model.dtype))
     means = torch.einsum("s,snt->nt", drawn.log_weight.exp(), drawn.f[..., :1]).double().numpy()[:, 0]
     np.testing.assert_allclose(dist.mean, regression.target_.decode(means[:, None]), rtol=1e-4)
     parts = dist.uncertainty()

@@ -25,7 +25,7 @@ from experiments.kernel_density import hellinger_samples
 from fathomless import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.data import datasets
 from fathomless.data.targets import TargetScale
-from fathomless.estimators.markov_chains import chain_weights, convergence, modes_apart
+from fathomless.estimators.markov_chains import chain_weights, convergence_warnings, mode_gap
 from fathomless.estimators.values import CheckpointOptions
 from fathomless.families.graph.model import IndianChefs, largest
 from fathomless.posterior.fit_diagnostics import ChainDiagnostics
@@ -58,7 +58,7 @@ def density(iris: tuple[np.ndarray, np.ndarray]) -> IndianChefsDensity:
 def without(estimator: Any) -> dict[str, str]:
     """Return the checks that ask for what chains refuse: that of class_weight gives weights of 1,000 and 0.0001."""
     classifier = isinstance(estimator, IndianChefsClassifier)
-    return {"check_class_weight_classifiers": "chains count rows: weights are whole numbers"} if classifier else {}
+    return {"check_class_weight_classifiers": "chains repeat rows: weights are whole numbers"} if classifier else {}
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_row_order_and_weights_give_the_same_bytes(kind: Any, iris: tuple[np.nda
 
 
 def test_weights_that_are_no_counts_are_refused(iris: tuple[np.ndarray, np.ndarray]) -> None:
-    with pytest.raises(DataError, match=r"sample_weight has 0\.5; chains count rows"):
+    with pytest.raises(DataError, match=r"sample_weight has 0\.5, but chains repeat rows"):
         IndianChefsRegressor(**SHORT).fit(*iris, sample_weight=np.full(150, 0.5))
 
 
@@ -261,8 +261,8 @@ def test_chains_are_weighed() -> None:
     assert chain_weights("selected", [-1.0, -1.05, -1.2]) == [0.5, 0.5, 0.0]
     assert chain_weights("selected", [-1.0, -1.05, -1.2], apart=0.3) == [1 / 3] * 3
     assert chain_weights("all", [-1.0, -3.0]) == [0.5, 0.5]
-    assert modes_apart(TargetScale((0.0,), (1.0,), 1)) == modes_apart(TargetScale((0.0,) * 2, (1.0,) * 2, 2)) == 0.08
-    assert modes_apart(TargetScale((0.0,) * 8, (1.0,) * 8, 2)) == pytest.approx(0.32)
+    assert mode_gap(TargetScale((0.0,), (1.0,), 1)) == mode_gap(TargetScale((0.0,) * 2, (1.0,) * 2, 2)) == 0.08
+    assert mode_gap(TargetScale((0.0,) * 8, (1.0,) * 8, 2)) == pytest.approx(0.32)
     held = torch.tensor([[-1.0, -4.0]], dtype=torch.float64).repeat(500, 1)
     first, second = chain_weights("stacked", [-1.0, -1.0], held)
     assert first > 0.95
@@ -305,14 +305,14 @@ def test_chains_in_different_modes_are_told() -> None:
         {"chain": 1, "log_likelihood": -1.3, "weight": 0.0, **record},
     )
     told = ChainDiagnostics(apart=0.08, chains=chains, diagnostics={}, diagnostics_of_all={}, traces={})
-    (text,) = convergence(told, "selected")
+    (text,) = convergence_warnings(told, "selected")
     assert text.startswith(
-        "chains are in different modes: 1 of 2 are within 0.08 nats per row of the best, the last is"
+        "chains are in different modes: 1 of 2 are within 0.08 nats per row of the best, and the worst is"
     )
     chains[1]["log_likelihood"] = -1.01
-    assert convergence(told, "selected") == []
+    assert convergence_warnings(told, "selected") == []
     told = replace(told, diagnostics={"hidden": {"rhat": 1.3, "ess_bulk": 50.0, "ess_tail": 500.0}})
-    assert "R-hat of hidden is 1.30" in convergence(told, "selected")[0]
+    assert "R-hat of hidden is 1.30" in convergence_warnings(told, "selected")[0]
 
 
 def test_stacked_chains_need_rows_that_were_held_out(iris: tuple[np.ndarray, np.ndarray]) -> None:
@@ -445,7 +445,7 @@ def test_tables_without_a_density_are_refused(iris: tuple[np.ndarray, np.ndarray
         fit(X[:5])
     with pytest.raises(DataError, match="column 'x1' is constant; drop it"):
         fit(np.column_stack([X[:, 0], np.ones(150)]))
-    with pytest.raises(DataError, match="column 'kind' holds String; a density is of numbers"):
+    with pytest.raises(DataError, match="column 'kind' has the type String; densities need numbers"):
         fit(pd.DataFrame({"length": X[:, 0], "kind": ["a"] * 150}))
     with pytest.raises(DataError, match="column 'length' has 2 missing or infinite values"):
         fit(pd.DataFrame({"length": [math.nan, math.inf, *X[2:, 0]]}))

@@ -187,7 +187,7 @@ def runs_table() -> Any:
         (["flowers.csv", "--task", "density"], "--structure depth was given for a density"),
         (["flowers.csv", "--target", "wing", *WORDS], "a density has no target; leave it out"),
         (["flowers.csv", *WORDS, "--stream"], "a density needs all rows at once"),
-        (["flowers.csv", "--keep", "key", *WORDS], "column 'key' holds String; a density is of numbers"),
+        (["flowers.csv", "--keep", "key", *WORDS], "column 'key' has the type String; densities need numbers"),
         (["flowers.csv", *WORDS, "--epochs", "3"], "--epochs was given, which --structure graph has not"),
         (["flowers.csv", *WORDS, "--noise", "1"], "--noise was given, which --structure graph has not"),
     ],

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 from fathomless import __version__
 from fathomless.app.commands.flags import add_option, flag_of, group_of, nested_arguments, old_arguments
-from fathomless.estimators.declaring import described
+from fathomless.estimators.declaring import describe
 from fathomless.estimators.options import ClassOptions, NoiseOptions
 from fathomless.families.family import Family
 from fathomless.families.registry import families, full_name, options
@@ -393,7 +393,7 @@ def _fit_parser(names: Any, run: Command) -> None:
     texts: dict[str, str] = {}
     for structure, family in families().items():
         for group in (family.options, NoiseOptions, ClassOptions):
-            texts.update({name: text for name, (_, text) in described(group).items() if name not in texts})
+            texts.update({name: text for name, (_, text) in describe(group).items() if name not in texts})
         for name, option in {**options(family, "classification"), **options(family, "regression")}.items():
             if option.metadata["kind"] != "object":
                 declared.setdefault(name, {})[structure] = option

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field
 from typing import Any, cast
 
-from fathomless.estimators.declaring import described, having_option, nested_options, value_of
+from fathomless.estimators.declaring import classes_with_option, describe, nested_options, value_of
 from fathomless.estimators.options import COMMON, options_of
 from fathomless.estimators.renamed import moved, rename, renamed, renaming
 from fathomless.families.family import Family
@@ -79,21 +79,21 @@ def flag_of(name: str) -> str:
     outer, _, inner = name.partition("__")
     for family in families().values() if inner else ():
         for option in options_of(family.options):
-            if option.name == outer and having_option(option, inner):
+            if option.name == outer and classes_with_option(option, inner):
                 return _nested_flag(option, inner)
     return f"--{name.replace('_', '-')}"
 
 
 def _nested_flag(option: "Field[Any]", inner: str) -> str:
     """Return the flag of an option of a value; that of the outer option gives the one that may be given alone."""
-    if inner in {class_.plain for class_ in having_option(option, inner).values()}:
+    if inner in {class_.plain for class_ in classes_with_option(option, inner).values()}:
         return f"--{option.name.replace('_', '-')}"
     return f"--{_prefix(option, inner)}.{inner.replace('_', '-')}"
 
 
 def _prefix(option: "Field[Any]", inner: str) -> str:
     """Return the choice that has an option alone, or the option itself if it is one value, or several choices share."""
-    choices = having_option(option, inner)
+    choices = classes_with_option(option, inner)
     (key, class_), *others = choices.items()
     alone = not others and (bool(class_.plain) or option.metadata["kind"] == "choice")
     return str(key) if alone else option.name
@@ -116,8 +116,8 @@ def nested_arguments(group: Any) -> None:
                 continue
             dest = f"{_prefix(option, inner.name)}.{name}"
             declared.setdefault(dest, {})[structure] = inner
-            text = described(class_)[inner.name][1].rstrip(".")
-            choices = " or ".join(filter(None, having_option(option, inner.name)))
+            text = describe(class_)[inner.name][1].rstrip(".")
+            choices = " or ".join(filter(None, classes_with_option(option, inner.name)))
             needed = f"; with {flag_of(option.name)} {choices}" if choices and not class_.plain else ""
             said[dest] = _nested_flag(option, inner.name), f"{text}{needed}"
     for name, found in declared.items():
@@ -280,7 +280,7 @@ def options_asked(asked: Mapping[str, Any], family: Family, task: str) -> tuple[
         prefix, _, nested = name.rpartition(".")
         outer, _, inner = nested.partition("__")
         given = found.options.get(outer, declared[outer].default) if prefix else None
-        choices = having_option(declared[outer], inner) if prefix else {}
+        choices = classes_with_option(declared[outer], inner) if prefix else {}
         if prefix and type(value_of(declared[outer], given)) not in choices.values():
             needed = f"{flag_of(outer)} {' or '.join(map(str, choices))}"
             raise DataError(

@@ -25,7 +25,7 @@ from fathomless.app.page.outcomes import TARGETS, by_target, predictions
 from fathomless.data.schema import Column
 from fathomless.data.targets import ClassLabels, TargetScale
 from fathomless.estimators.base import Estimator
-from fathomless.estimators.declaring import described, nested_fields, value_of
+from fathomless.estimators.declaring import describe, nested_fields, value_of
 from fathomless.estimators.evaluation import Evaluation
 from fathomless.estimators.findings import Finding
 from fathomless.estimators.options import options_of
@@ -105,7 +105,7 @@ class Page:
     @property
     def options(self) -> dict[str, Any]:
         """Name -> value of every option, those of values among them, such as ``weights__chains``."""
-        return self.estimator._options_given(deep=True)
+        return self.estimator._current_options(deep=True)
 
     @property
     def calibrated(self) -> bool:
@@ -529,7 +529,7 @@ def _residual_hints(first: Evaluation, given: Mapping[str, Any], option: Callabl
 
 def _option_tables(page: Page) -> dict[str, TextTable]:
     """Return the options that were changed, and all of them with what they mean."""
-    texts = described(type(page.estimator))
+    texts = describe(type(page.estimator))
     changed, everything = [], []
     for option in options_of(type(page.estimator)):
         value, default = _shown(page.options[option.name]), _shown(option.default)
@@ -549,7 +549,7 @@ def _nested_rows(option: Field[Any], given: Any) -> list[tuple[str, str, str]]:
     value = value_of(option, given)
     if value is None:
         return []
-    texts, names = described(type(value)), nested_fields(option, type(value))
+    texts, names = describe(type(value)), nested_fields(option, type(value))
     rows = ((name, getattr(value, name), texts[name][1].replace("`", "")) for name in names)
     return [(f"{option.name}__{name}", _shown(one), text) for name, one, text in rows]
 

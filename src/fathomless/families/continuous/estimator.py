@@ -113,10 +113,10 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     warm_up_auto: ClassVar[float] = 0.5
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
-        return self._plan_of(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
+        return self._plan_split(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        return Then(self._by_rows_or_bound(self._search(), prepared), (EffectiveDepth(self.weight_draws),))
+        return Then(self._cross_fit_or_svi(self._search(), prepared), (EffectiveDepth(self.weight_draws),))
 
     def _search(self) -> SearchOptions:
         few = {"draws": _LOOKED} if self._value("path").initial == "point" else {}
@@ -125,7 +125,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
             free=True,  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
             law=None,
             cross_fit=True,
-            looking={"widened": self.calibrate, **few, **long},
+            settings={"widened": self.calibrate, **few, **long},
             unused=("optimizer__schedule",),
         )
 
@@ -159,7 +159,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         finest = finest_of(steps)
         draws = max(1, math.ceil(self.weight_draws / len(networks)))
         x = torch.as_tensor(
-            self._predictors(self.schema_, self._table(X, reset=False)), dtype=self.model_.dtype, device="cpu"
+            self._encode(self.schema_, self._table(X, reset=False)), dtype=self.model_.dtype, device="cpu"
         )
         x = x.to(self.model_.device)
         most = coupled(self.model_, x, draws, max(steps), finest, random_state)
@@ -202,7 +202,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         """
         networks = self._networks()
         table = take(self._table(X, reset=False), slice(0, _ROWS))
-        x = torch.as_tensor(self._predictors(self.schema_, table), dtype=self.model_.dtype).to(self.model_.device)
+        x = torch.as_tensor(self._encode(self.schema_, table), dtype=self.model_.dtype).to(self.model_.device)
         times = fit_grid(_together(networks), x.repeat(len(networks), *[1] * (x.ndim - 1)), tolerance)
         for network in networks:
             network.predict_by(grid=times)

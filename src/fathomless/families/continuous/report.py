@@ -350,8 +350,8 @@ def _certain(summary: FitSummary, model: ContinuousDepth, contraction: float) ->
             "Hardly anything is uncertain within a network",
             f"At the end of depth the weights have {contraction:.1%} of the prior's standard deviation: each network "
             "is an ordinary one, and its part of the uncertainty is no estimate of what it does not know.",
-            f"Set {summary.now('path__rate')} to a larger number{gaussian}, or let several networks disagree: "
-            f"{summary.now('cv')}.",
+            f"Set {summary.show('path__rate')} to a larger number{gaussian}, or let several networks disagree: "
+            f"{summary.show('cv')}.",
         )
 
 
@@ -363,7 +363,7 @@ def _coarse(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
             "Predictions take fewer steps than they need",
             f"They are made by {steps} steps, and change by more than 0.01 in Hellinger distance until there are "
             f"{needed}.",
-            f"Raise {summary.now('solver__predict_steps')} to {needed}; `accuracy` says what that brings.",
+            f"Raise {summary.show('solver__predict_steps')} to {needed}; `accuracy` says what that brings.",
         )
 
 
@@ -375,7 +375,7 @@ def _explodes(summary: FitSummary) -> Iterator[Finding]:
             "The prior of the weights explodes with depth",
             f"Its standard deviation is {given:.3g} / √fan-in; beyond {_EXPLODES} draws from the "
             "prior grow without bounds along depth, and so may paths that the data do not hold.",
-            f"Lower {summary.now('weight_prior')}.",
+            f"Lower {summary.show('weight_prior')}.",
         )
 
 
@@ -399,5 +399,5 @@ def _not_moved(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]
             "The horizon has not moved",
             f"Its mean stayed within {path * model.unit:.2g} of depth {horizons[0] * model.unit:.2g}, where it began; "
             "the data had no say in it.",
-            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
+            f"Raise {summary.show(summary.law_option('rate'))} or {summary.show('epochs')}.",
         )

@@ -130,22 +130,22 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         return relevance(model, self.schema_.encoded_names, level)
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
-        return self._plan_of(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
+        return self._plan_split(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         if not self._sampled():
             return Then(
-                self._by_rows_or_bound(self._search(), prepared),
+                self._cross_fit_or_svi(self._search(), prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),
             )
         checkpoint = self._checkpoint()
         if checkpoint.folder is not None:
             checkpoint = replace(checkpoint, folder=Path(checkpoint.folder) / "networks")
-        start = self._with(
+        start = self._copy_with(
             {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": checkpoint}
         )
         return Hamiltonian(
-            start=start._by_rows_or_bound(start._search(), prepared),
+            start=start._cross_fit_or_svi(start._search(), prepared),
             start_problem=start._problem(),
             start_session=start._session(),
             assemble=_sampled_model,

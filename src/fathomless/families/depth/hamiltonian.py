@@ -189,7 +189,7 @@ class Hamiltonian:
             own = {**session.lasting, "seed": table.seed}
             return saving.fingerprint(rows, table.valid, starts, plan, own)
 
-        callbacks, resume = session.within(f"chains-{number}").with_checkpoint(table, fingerprint)
+        callbacks, resume = session.subsession(f"chains-{number}").with_checkpoint(table, fingerprint)
         run = run_chains(
             sampler,
             plan,

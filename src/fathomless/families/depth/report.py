@@ -211,7 +211,7 @@ def _not_mixed(summary: FitSummary) -> Iterator[Finding]:
             "problem",
             "Chains have not mixed",
             text[0].upper() + text.partition("; raise")[0][1:] + ".",
-            f"Raise {summary.now('weights__sweeps')} or {summary.now('weights__leapfrogs')}.",
+            f"Raise {summary.show('weights__sweeps')} or {summary.show('weights__leapfrogs')}.",
         )
     sampling = cast(CrossFitDiagnostics, summary.estimator.fit_diagnostics_).sampling.values()
     doubtful = max(told["doubtful"] for told in sampling)
@@ -235,7 +235,7 @@ def _on_its_way(summary: FitSummary) -> Iterator[Finding]:
     )
     if summary.stopped:
         natural = (
-            f" or set {summary.of_law('optimizer')}='natural' (now 'adam')"
+            f" or set {summary.law_option('optimizer')}='natural' (now 'adam')"
             if summary.law["optimizer"] == "adam"
             else ""
         )
@@ -243,14 +243,14 @@ def _on_its_way(summary: FitSummary) -> Iterator[Finding]:
             "advice",
             "Depth was still on its way when the training stopped",
             f"{pace} The scores of the held-out rows no longer rose.",
-            f"If the depth itself matters, raise {summary.now(summary.of_law('rate'))}{natural}.",
+            f"If the depth itself matters, raise {summary.show(summary.law_option('rate'))}{natural}.",
         )
     else:
         yield Finding(
             "problem",
             "Depth has not come to rest",
             f"{pace} What is reported says how fast it was learned, not what the data ask for.",
-            f"Raise {summary.now('epochs')} or {summary.now(summary.of_law('rate'))}.",
+            f"Raise {summary.show('epochs')} or {summary.show(summary.law_option('rate'))}.",
         )
 
 
@@ -260,7 +260,7 @@ def _near_its_start(summary: FitSummary, model: UnboundedDepth) -> Iterator[Find
     rates = {"learning_rate": summary.given["learning_rate"], "structure_rate": summary.structure_rate}
     how_far = law_drift(model.law, model.prior, summary.history, **rates)
     if how_far is not None and how_far.travel < how_far.distance:
-        start, rate = summary.now(summary.of_law("initial_depth")), summary.now(summary.of_law("rate"))
+        start, rate = summary.show(summary.law_option("initial_depth")), summary.show(summary.law_option("rate"))
         yield Finding(
             "problem" if how_far.short(summary.stopped) else "advice",
             "Depth stayed near its start",
@@ -279,14 +279,14 @@ def _not_moved(summary: FitSummary) -> Iterator[Finding]:
             "problem",
             "Depth has not moved",
             f"Its mean stayed within {path:.2g} layers of {depths[0]:.2g}, where it began; the data had no say in it.",
-            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
+            f"Raise {summary.show(summary.law_option('rate'))} or {summary.show('epochs')}.",
         )
 
 
 def _at_its_bound(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding]:
     posterior = model.depth_posterior()
     likely = max(posterior, key=lambda depth: posterior[depth])
-    ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {summary.now('max_depth')}.")]
+    ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {summary.show('max_depth')}.")]
     if isinstance(model.law, FreeCategorical):
         end = model.min_depth + model.law.size - 1
         ends.append((end, f"Choose another depth_law (now one that ends at {end}), such as 'poisson'."))
@@ -305,5 +305,5 @@ def _at_its_bound(summary: FitSummary, model: UnboundedDepth) -> Iterator[Findin
             "advice",
             "Depth is at its lower bound",
             f"{least:.0%} of its posterior lie on {model.min_depth}, the least depth that is allowed.",
-            f"Lower {summary.now('min_depth')}.",
+            f"Lower {summary.show('min_depth')}.",
         )

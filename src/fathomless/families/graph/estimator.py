@@ -66,11 +66,11 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
         checks.choice("chains_by", chains_by, ("selected", "all"))
         fits = {one["chain"]: one["log_likelihood"] for one in self.chains_ if one["states"]}
         weights = dict(
-            zip(fits, chain_weights(chains_by, list(fits.values()), apart=self._of_chains().apart), strict=True)
+            zip(fits, chain_weights(chains_by, list(fits.values()), apart=self._chain_diagnostics().apart), strict=True)
         )
-        other = self._with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
+        other = self._copy_with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
         told = tuple({**one, "weight": weights[one["chain"]]} if one["states"] else one for one in self.chains_)
-        other.fit_diagnostics_ = replace(self._of_chains(), chains=told)
+        other.fit_diagnostics_ = replace(self._chain_diagnostics(), chains=told)
         states = {one["chain"]: one["states"] for one in told}
         shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]
         logs = [math.log(share) if share > 0.0 else -math.inf for share in shares]
@@ -284,7 +284,7 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return Mixture(*drawn, log_weight.exp().numpy(), model.chain[chosen].numpy(), scale)
 
     def _logits(self) -> LogitScale:
-        found = self._of_chains()
+        found = self._chain_diagnostics()
         if len(found.low) != self.model_.observed or len(found.span) != self.model_.observed:
             raise DataError(
                 f"ranges of {len(found.low)} columns are in its diagnostics; {self.model_.observed} are needed"

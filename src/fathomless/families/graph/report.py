@@ -9,7 +9,7 @@ import numpy as np
 
 from fathomless.data.targets import ClassLabels
 from fathomless.estimators.findings import Finding, FitSummary
-from fathomless.estimators.markov_chains import convergence
+from fathomless.estimators.markov_chains import convergence_warnings
 from fathomless.families.graph import plots
 from fathomless.families.graph.estimator import IndianChefsClassifier, IndianChefsDensity, IndianChefsRegressor
 from fathomless.families.graph.model import graph_of
@@ -174,16 +174,16 @@ def _convergence(estimator: Estimator) -> TextTable | None:
 def findings(summary: FitSummary) -> Iterator[Finding]:
     """Say if chains disagree, failed or have not mixed, if the prior is at a bound, and if nothing was found."""
     told = cast(ChainDiagnostics, summary.estimator.fit_diagnostics_)
-    for text in convergence(told, summary.given["chains_by"]):
+    for text in convergence_warnings(told, summary.given["chains_by"]):
         modes = text.startswith("chains are in different modes")
         yield Finding(
             "advice" if modes else "problem",
             "Chains are in different modes" if modes else "Chains have not converged",
             text[0].upper() + text[1:] + ".",
             "Usual on tables that are hard. More chains find good modes more often: raise "
-            f"{summary.now('chains')}; chains_by='all' shows what the others say."
+            f"{summary.show('chains')}; chains_by='all' shows what the others say."
             if modes
-            else f"Raise {summary.now('sweeps')}, or {summary.now('chains')}.",
+            else f"Raise {summary.show('sweeps')}, or {summary.show('chains')}.",
         )
     concentration = told.diagnostics.get("log_concentration")
     if concentration and abs(concentration["mean"]) > _BOUND:
@@ -200,5 +200,5 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
             "advice",
             "The graph is at its bound",
             f"It has {hidden['mean']:.1f} hidden units on average, and {most} is the most.",
-            f"Raise {summary.now('max_hidden')}, or leave it out.",
+            f"Raise {summary.show('max_hidden')}, or leave it out.",
         )

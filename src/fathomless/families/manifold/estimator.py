@@ -117,7 +117,7 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             self._recipe(max(tried)),
             tried,
             sampled=self.latent_posterior == "sampled",
-            free_noise=self._options_given().get("likelihood") == "auto",
+            free_noise=self._current_options().get("likelihood") == "auto",
             architecture=self.architecture if callable(self.architecture) else None,
         )
 
@@ -136,7 +136,7 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             ``latent_posterior_.weights``.
         """
         require_fitted(self)
-        return self._modes(self._predictors(self.schema_, self._table(X, reset=False)))
+        return self._modes(self._encode(self.schema_, self._table(X, reset=False)))
 
     def modes_along(self, column: str) -> tuple[Array, Array]:
         """Return the modes of functions along one column of numbers, all others at their average.

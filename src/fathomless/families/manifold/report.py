@@ -135,7 +135,7 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
             "The decoder has collapsed",
             f"It leaves {percent(error)} of the variance of the candidates' weights, and may have made one function of "
             "several: what is not seen looks too sure.",
-            f"Raise {summary.now('latent_dim')}, {summary.now('decoder_width')} or {summary.now('decoder_steps')}.",
+            f"Raise {summary.show('latent_dim')}, {summary.show('decoder_width')} or {summary.show('decoder_steps')}.",
         )
     elif error > UNEXPLAINED and summary.given["decoder_law"] != "none":
         yield Finding(
@@ -143,7 +143,7 @@ def findings(summary: FitSummary) -> Iterator[Finding]:
             "The decoder was held",
             f"It leaves {percent(error)} of the variance of the candidates' weights, too much to be doubt about single "
             "weights; so the decoder is a point.",
-            f"Raise {summary.now('latent_dim')} or {summary.now('decoder_steps')}.",
+            f"Raise {summary.show('latent_dim')} or {summary.show('decoder_steps')}.",
         )
     if kept <= _SPARE * summary.estimator.latent_dim_:
         yield Finding(

@@ -105,10 +105,10 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
                 svi,
                 candidates,
                 self.weight_draws,
-                free_noise=self._options_given().get("likelihood") == "auto",
+                free_noise=self._current_options().get("likelihood") == "auto",
                 single=self.precision == "auto",
                 alone=callable(self.architecture),
-                before=self._choice_before() if self._continued() else None,
+                before=self._choice_before() if self._is_continued() else None,
             )
         return Then(inference, (Unconverged(self.posterior),))
 

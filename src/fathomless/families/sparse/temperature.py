@@ -202,7 +202,7 @@ class AtChosenTemperature:
         svi = replace(self.svi, plan=replace(self.svi.plan, temperature=choice.temperature))
         lasting = {**session.lasting, **own} if session.lasting else {}
         fitted = svi.infer(
-            replace(problem, networks=problem.networks._with(own)), table, replace(session, lasting=lasting)
+            replace(problem, networks=problem.networks._copy_with(own)), table, replace(session, lasting=lasting)
         )
         if session.checkpoint is not None:
             io.remove(Path(session.checkpoint) / _PLACE)
@@ -256,7 +256,7 @@ class AtChosenTemperature:
     ) -> tuple[Fitted, ...]:
         """Train from one start at every temperature, for as many steps as the network that is kept."""
         every, first = cast(Rows, table.train), self.candidates[0]
-        networks = problem.networks._with({"temperature": first})
+        networks = problem.networks._copy_with({"temperature": first})
         start = replace(problem, networks=networks).start(table, table.seed)
         training = replace(self.svi.plan, temperature=first).training(every.count, len(every))
         valid = judges if table.valid is not None else None  # else the last state counts, as in the end

@@ -74,16 +74,19 @@ def ours(drift: str = "network", solver: str = "euler", gradient: str = "unrolle
 
 def floor(paths: int, steps: int) -> Step:
     """Return the evaluations of slope and drift alone, with their gradients."""
-    from fathomless.families.continuous.solve import parted
+    from fathomless.families.continuous.solve import split_weights
 
     net = model("network", "euler", "unrolled", steps)
-    network, parameters = net.drift.network.frozen(stopped=False), list(net.drift.network.parameters())
+    network, parameters = net.drift.network.bind(stopped=False), list(net.drift.network.parameters())
     w = net.mean.detach()[:, None].expand(-1, paths, -1).clone().requires_grad_()
     h = torch.randn(1, paths, ROWS, SIZES[0], generator=torch.Generator().manual_seed(1)).requires_grad_()
 
     def step() -> None:
         for i in range(steps):
-            f, c = net.dynamics.slope(parted(w * net.scale, net.dynamics.moving), i / steps, h), network(i / steps, w)
+            f, c = (
+                net.dynamics.slope(split_weights(w * net.scale, net.dynamics.moving), i / steps, h),
+                network(i / steps, w),
+            )
             torch.autograd.grad((f, c), (w, h, *parameters), (f.detach(), c.detach()), allow_unused=True)
 
     return step
@@ -91,11 +94,11 @@ def floor(paths: int, steps: int) -> Step:
 
 def plain(paths: int, steps: int) -> Step:
     """Return as many residual networks, side by side, with weights of their own in every block."""
-    from fathomless.families.continuous.solve import follow, parted
+    from fathomless.families.continuous.solve import follow, split_weights
 
     net = model("diagonal", "euler", "unrolled", steps)
     flat = [(net.mean.detach() * net.scale)[:, None].expand(-1, paths, -1).clone() for _ in range(steps + 1)]
-    blocks = [[part.clone().requires_grad_() for part in parted(one, net.dynamics.moving)] for one in flat]
+    blocks = [[part.clone().requires_grad_() for part in split_weights(one, net.dynamics.moving)] for one in flat]
     grid = tuple(i / steps for i in range(steps + 1))
     h = F.pad(rows(), (0, 2)).expand(1, paths, -1, -1)
 

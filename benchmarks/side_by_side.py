@@ -207,7 +207,7 @@ class OwnLaws:
         q, divergence = self._law() if moves else (self.law[0].detach(), self.law[1].detach())
         f, _ = self.model._evaluate(batch.x, None, None)  # (m, F·B, K)
         log_p = self.noise.log_prob(f, batch.y).reshape(len(f), self.count, -1).sum(-1).double()  # (m, F)
-        present = [getattr(owner, name) for owner, name in self.model._pays.owners]
+        present = [getattr(owner, name) for owner, name in self.model._divergence_charges.owners]
         decay = 0.5 * torch.stack([p.flatten(1).square().sum(1) for p in present], 1).double()  # (F, P)
         fit = (q * log_p.T).sum(1) * (size * self.count / len(batch))
         bound = fit - (q @ self.model._charges * decay).sum(1) - divergence

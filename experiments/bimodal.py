@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fathomless.families.continuous.drift import PosteriorDrift
-from fathomless.families.continuous.grids import uniform
+from fathomless.families.continuous.grids import uniform_grid
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.system.rng import as_generator, fold_in
 
@@ -68,7 +68,7 @@ def fitted(drift: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
 
     def followed(paths: int) -> tuple[Tensor, Tensor]:
-        law, w = q.law(_PRIOR, uniform(_HORIZON, 30), like, kind="exact"), torch.zeros(1, paths, 1)
+        law, w = q.law(_PRIOR, uniform_grid(_HORIZON, 30), like, kind="exact"), torch.zeros(1, paths, 1)
         w = _WIDTH * torch.randn(w.shape, generator=noise)
         price = torch.zeros(1, paths)
         for i in range(30):

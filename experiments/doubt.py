@@ -29,7 +29,7 @@ from fathomless.data.targets import TargetScale
 from fathomless.families.continuous.estimator import ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathInference, follow, parted
+from fathomless.families.continuous.solve import PathInference, follow, split_weights
 from fathomless.inference.variational.svi import fit
 from fathomless.inference.variational.training import Training
 from fathomless.posterior.distributions import ContinuousPredictive
@@ -176,8 +176,8 @@ def prior_output(model: ContinuousDepth, start: Tensor, steps: list[Tensor], x: 
     path = [start[..., :first]]
     for eps, kept in zip(steps, decay, strict=True):
         path.append(kept * path[-1] + math.sqrt(1.0 - kept * kept) * eps)
-    weights = [parted(w * model.scale[:first], model.dynamics.moving) for w in path]
-    fixed = parted(start[..., first:] * model.scale[first:], model.dynamics.still)
+    weights = [split_weights(w * model.scale[:first], model.dynamics.moving) for w in path]
+    fixed = split_weights(start[..., first:] * model.scale[first:], model.dynamics.still)
     h = model.dynamics.enter(fixed, x[None]).expand(1, start.shape[1], len(x), -1)
     hidden = follow(model.dynamics, weights, h, grid, [len(grid) - 1], model.options.solver)
     return model.dynamics.leave(fixed, hidden[0])[0, :, :, 0]

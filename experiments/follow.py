@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fathomless.data.frames import encode
 from fathomless.data.rows import Rows
-from fathomless.families.continuous.accuracy import coupled
+from fathomless.families.continuous.accuracy import draw_coupled
 from fathomless.families.continuous.dynamics import Dynamics
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier, ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
@@ -84,7 +84,7 @@ def rows_of(estimator: ContinuousDepthClassifier | ContinuousDepthRegressor, X: 
 def drawn(model: Model, x: Tensor, steps: int, paths: int, seed: int = 0) -> Draws:
     """Evaluate the same paths on all rows, some rows at once; several networks have `paths` together."""
     number = max(1, paths // len(each(model)))
-    parts = [coupled(model, part, number, steps, steps, seed) for part in x.split(_CHUNK)]
+    parts = [draw_coupled(model, part, number, steps, steps, seed) for part in x.split(_CHUNK)]
     return Draws(torch.cat([part.f for part in parts], 1), parts[0].log_weight, parts[0].structure, {})
 
 

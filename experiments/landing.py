@@ -23,7 +23,7 @@ from torch import Tensor
 
 from experiments.results import Request, Result, Value
 from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
-from fathomless.families.continuous.grids import uniform
+from fathomless.families.continuous.grids import uniform_grid
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.system.jobs import run_parts
 from fathomless.system.rng import as_generator, fold_in
@@ -120,7 +120,7 @@ def _law(drift: _Drift, steps: int) -> PathLaw:
     """Euler's chain with a drift beside that of the prior."""
     prior, like = OrnsteinUhlenbeck(1.0, _SIGMA / math.sqrt(2.0)), torch.zeros(1, 1, dtype=torch.float64)
     none = PosteriorDrift(1, "shift", rank=1, width=1.0, pieces=1, seed=0, dtype=like.dtype)
-    return replace(none.law(prior, uniform(1.0, steps), like, kind="euler", stopped=True), network=drift)
+    return replace(none.law(prior, uniform_grid(1.0, steps), like, kind="euler", stopped=True), network=drift)
 
 
 def _part(settings: Mapping[str, Any], point: str, steps: int) -> dict[str, tuple[float, float | None, int]]:

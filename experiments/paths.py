@@ -237,7 +237,7 @@ def scored(predict: Callable[[Array], Any], toy: Toy, seed: int) -> dict[str, fl
 def _kurtosis(model: ContinuousDepth, x: Tensor) -> float:
     """Return the mean excess kurtosis of the biases at the end of depth, over 500 paths."""
     steps = steps_of(model)
-    w = model.eval().followed(x, 500, model.grid(steps), as_generator(0), [steps]).weights[0][0]  # (S, M)
+    w = model.eval().follow_paths(x, 500, model.grid(steps), as_generator(0), [steps]).weights[0][0]  # (S, M)
     sizes = [weight.size for weight in model.dynamics.moving]
     parts = zip(model.dynamics.moving, w.split(sizes, 1), strict=True)
     biases = torch.cat([part for weight, part in parts if weight.name.endswith(".bias")], 1).double()

@@ -21,7 +21,7 @@ from experiments.follow import bound, network, training
 from experiments.results import Request, Result, Value, repeated
 from fathomless.data.datasets import cosine_gap
 from fathomless.data.rows import Rows
-from fathomless.families.continuous.accuracy import coupled
+from fathomless.families.continuous.accuracy import draw_coupled
 from fathomless.families.continuous.dynamics import MLPDynamics
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import Heun
@@ -117,7 +117,7 @@ def errors(name: str, steps: Sequence[int], finest: int, paths: int, seed: int) 
     move, solver, drift = SCHEMES[name]
     model = _small(seed, transition=move, solver=solver, drift=drift).eval()
     x = torch.tensor([[0.5]], dtype=torch.float64)
-    best, *rest = (coupled(model, x, paths, n, finest, seed).f[:, 0] for n in (finest, *steps))
+    best, *rest = (draw_coupled(model, x, paths, n, finest, seed).f[:, 0] for n in (finest, *steps))
     off = [h - best for h in rest]  # (S, H) each
     return {
         "strong": [float(d.square().sum(1).mean().sqrt()) for d in off],

@@ -89,7 +89,7 @@ def test_the_registry_finds_the_family_after_those_of_the_library(toy: Path) -> 
 
 def test_without_its_package_there_is_no_such_family(tmp_path: Path) -> None:
     assert "toy" not in registry.families()
-    with pytest.raises(DataError, match="no family that is registered"):
+    with pytest.raises(DataError, match="belongs to no registered family"):
         registry.family_of(ToyRegressor())
 
 

@@ -146,21 +146,23 @@ def test_three_epochs_are_a_short_training() -> None:
 
 def test_a_depth_that_learns_too_slowly_has_not_moved() -> None:
     findings = looked_over(regressor(structure_from=ELBO(rate=1e-4), epochs=200), *sine(120))
-    assert list(problems(findings)) == ["Depth has not moved"]
-    assert "structure_from__rate (now 0.0001)" in findings["Depth has not moved"].remedy
+    assert list(problems(findings)) == ["Depth posterior did not change in training"]
+    assert "structure_from__rate (now 0.0001)" in findings["Depth posterior did not change in training"].remedy
 
 
 def test_a_depth_that_still_moves_has_not_come_to_rest() -> None:
     estimator = regressor(
         structure_from=ELBO(initial_depth=8.0, rate=2.0), epochs=60, batch_size=16, optimizer=Adam(schedule="constant")
     )
-    with pytest.warns(ConvergenceWarning, match="not come to rest"):
+    with pytest.warns(ConvergenceWarning, match="has not converged"):
         findings = looked_over(estimator, *line(120))
-    assert "Raise epochs (now 60) or structure_from__rate (now 2)" in findings["Depth has not come to rest"].remedy
+    assert (
+        "Raise epochs (now 60) or structure_from__rate (now 2)" in findings["Depth posterior has not converged"].remedy
+    )
     estimator.n_iter_ = 50  # had it been stopped there, it would be advice
     titles = {finding.title: finding.severity for finding in diagnose(estimator, [])}
-    assert titles["Depth was still on its way when the training stopped"] == "advice"
-    assert "Depth has not come to rest" not in titles
+    assert titles["Depth posterior had not converged at early stopping"] == "advice"
+    assert "Depth posterior has not converged" not in titles
 
 
 def test_a_spiral_with_one_layer_is_at_its_upper_bound() -> None:

@@ -342,6 +342,6 @@ def test_a_posterior_that_still_moves_is_told() -> None:
         optimizer=Adam(schedule="constant"),
         patience=None,
     )
-    with pytest.warns(ConvergenceWarning, match=r"has not come to rest: its mean is .* Raise epochs \(now 28\) or s"):
+    with pytest.warns(ConvergenceWarning, match=r"has not converged: its mean is .* Raise epochs \(now 28\) or s"):
         hurried.fit(X, y)
     assert np.isfinite(hurried.predict(X)).all()  # a warning, even one made an error, does not lose the fit

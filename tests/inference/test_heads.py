@@ -314,7 +314,7 @@ def test_networks_with_drawn_heads_are_rebuilt_restricted_and_joined() -> None:
     again.load_state_dict(model.state_dict())
     drawn = [m.draw(x, 3, torch.Generator().manual_seed(1)).f for m in (model, again)]
     assert torch.equal(*drawn)
-    small = model.restricted({0: 0.5, 2: 0.5})
+    small = model.restrict({0: 0.5, 2: 0.5})
     assert set(small.heads) == {"0", "2"}
     assert torch.equal(small.heads["2"].scale, model.heads["2"].scale)
     whole = model.merge([again])

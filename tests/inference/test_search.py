@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fathomless.data.rows import Rows
-from fathomless.families.depth.law_fit import fitting
+from fathomless.families.depth.law_fit import make_law_fit
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.inference.out_of_fold import stacking
 from fathomless.inference.out_of_fold.search import LogDensities, StructureSearch, log_prior_of, score_structures
@@ -66,7 +66,7 @@ def test_start_does_not_matter() -> None:
 def test_a_named_law_is_that_of_the_depths_whatever_depths_are_left(depths: Sequence[int]) -> None:
     """Masses of a Poisson law over ℓ - 1, restricted: λ is the same by every pair of them."""
     log_density = torch.randn(80, len(depths), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    q = fitting(TruncatedPoisson(), 1)(depths, log_density, torch.zeros(len(depths), dtype=torch.float64), None)
+    q = make_law_fit(TruncatedPoisson(), 1)(depths, log_density, torch.zeros(len(depths), dtype=torch.float64), None)
     pairs = [(i, j) for i, j in itertools.pairwise(range(len(depths))) if min(q[i], q[j]) > 0.02 and depths[i] > 1]
     between = [depths[j] - depths[i] for i, j in pairs]
     logs = [

@@ -1,4 +1,4 @@
-"""What a family of networks registers: where its parts are, readable without torch."""
+"""Registry entry of a family of networks: import paths of its parts, readable without torch."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,38 +14,35 @@ __all__ = ["Family"]
 
 @dataclass(frozen=True)
 class Family:
-    """A family of networks, as the rest of the library finds it.
+    """A family of networks and the import paths of its parts.
 
-    What needs torch is named, as ``"package.module:name"``, and imported by :meth:`find` when it is asked for.
+    Parts that need torch are given by name, as ``"package.module:name"``, and imported on demand by :meth:`find`.
 
     Attributes
     ----------
     name : str
-        What follows ``--structure`` on the command line.
+        Value of ``--structure`` on the command line.
     title : str
-        What it is, in a few words, for ``--help``.
+        Short description for ``--help``.
     options : type
-        The dataclass of its options, without those of a task.
+        Dataclass of its options, without those of a task.
     classifier, regressor, density : str, optional
-        Its estimators.
+        Estimators of the family.
     networks : str, optional
-        Class of the options of a classifier or regressor that builds its networks, a
-        :class:`~fathomless.estimators.networks.Networks`: predictions from a folder need no more. Without it they load
-        the estimator.
+        Subclass of :class:`~fathomless.estimators.networks.Networks` that builds the networks of a classifier or
+        regressor from its options. With it, saved models predict without loading the estimator.
     papers : tuple of Reference
-        What to cite.
+        References to cite.
     report : str, optional
-        Function (estimator) -> :class:`~fathomless.plots.page.StructureSection`: what the page shows of the structure.
+        Function (estimator) -> :class:`~fathomless.plots.page.StructureSection`: section of the page on the structure.
     findings : str, optional
         Function (:class:`~fathomless.estimators.findings.FitSummary`) -> findings about the structure.
     noise : bool
-        Whether its regressions have a noise whose law is an option; else the posterior has it.
+        True if the noise distribution of its regressions is an option; False if it is part of the posterior.
     progress : mapping of str to str
-        Columns of the history that a progress bar shows, with the words for them.
-    alias : str, optional
-        Short name, which the command line accepts too.
+        Columns of the history shown in the progress bar, with their labels.
     fitted : None
-        Not used since version 0.1.0, and refused with the change to make.
+        Not used since version 0.1.0; giving it raises an error that names the replacement.
     """
 
     name: str
@@ -64,7 +61,7 @@ class Family:
     fitted: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what families of version 0.1.0 named."""
+        """Refuse arguments of version 0.1.0 that no longer exist."""
         if self.fitted is not None:
             raise DataError(
                 f"the family {self.name!r} has fitted={self.fitted!r}, which version 0.1.0 used; name a class of "
@@ -72,6 +69,7 @@ class Family:
                 "(and _split_plan, if it is cross-fitted) in place of the hooks that inference used"
             )
         names = {f.name for f in fields(self.options)}
+        # structure_from, beside the flat options of version 0.1.0, would leave these without effect
         flat = sorted(name for name in names if name.startswith("structure_") and name != "structure_from")
         if flat and "structure_from" in names:
             raise DataError(
@@ -82,18 +80,18 @@ class Family:
 
     @property
     def tasks(self) -> dict[str, str]:
-        """Task -> where its estimator is."""
-        every = {"classification": self.classifier, "regression": self.regressor, "density": self.density}
-        return {task: place for task, place in every.items() if place is not None}
+        """Import path of the estimator of each task."""
+        places = {"classification": self.classifier, "regression": self.regressor, "density": self.density}
+        return {task: place for task, place in places.items() if place is not None}
 
     @property
     def estimators(self) -> dict[str, str]:
-        """Name of each estimator -> where it is."""
+        """Import path of each estimator, by its class name."""
         return {place.partition(":")[2]: place for place in self.tasks.values()}
 
     @staticmethod
     def find(place: str) -> Callable[..., Any]:
-        """Import what a place names."""
+        """Import the class or function at an import path ``"package.module:name"``."""
         module, _, name = place.partition(":")
-        found: Callable[..., Any] = getattr(import_module(module), name)
-        return found
+        part: Callable[..., Any] = getattr(import_module(module), name)
+        return part

@@ -1,11 +1,12 @@
-"""The families there are: those that come with the library, and those that other packages bring.
+"""Registry of the families: built-in ones, and those that other packages register.
 
-A family of the library is one line of :data:`BUILT_IN`. Another package brings one by an entry point::
+A built-in family is one line of :data:`BUILT_IN`. Another package registers one by an entry point::
 
     [project.entry-points."fathomless.families"]
     toy = "toy_package:FAMILY"
 
-The command line, the page, the doctor, :func:`load` and the citations read all of them here, without importing torch.
+The command line, the page, the findings, :func:`load` and the citations read the families here without importing
+torch.
 """
 
 import sys
@@ -40,7 +41,7 @@ __all__ = [
     "references",
 ]
 
-#: The families of the library, a line each.
+#: Built-in families, one a line.
 BUILT_IN: tuple[Family, ...] = (
     depth.FAMILY,
     sparse.FAMILY,
@@ -49,16 +50,17 @@ BUILT_IN: tuple[Family, ...] = (
     manifold.FAMILY,
     *baselines.FAMILIES,
 )
-GROUP = "fathomless.families"  #: entry points by which other packages bring families
+GROUP = "fathomless.families"  #: group of the entry points that register families of other packages
 
 
 def families() -> dict[str, Family]:
-    """Return every family by its name, those of other packages last.
+    """Return all families by name; those of other packages come last.
 
     Raises
     ------
     DataError
-        If a package brings something that is no family, cannot be imported, or has a name that is taken.
+        If an entry point cannot be imported, is not a :class:`~fathomless.families.family.Family`, or has a name that
+        is taken.
 
     Examples
     --------
@@ -70,18 +72,19 @@ def families() -> dict[str, Family]:
 
 @cache
 def _families(_: tuple[str, ...]) -> dict[str, Family]:
-    found = {family.name: family for family in BUILT_IN}
+    by_name = {family.name: family for family in BUILT_IN}
     for entry in sorted(entry_points(group=GROUP)):
-        whose = f"the entry point {entry.name!r} = {entry.value!r} of {GROUP}"
+        entry_point = f"the entry point {entry.name!r} = {entry.value!r} of {GROUP}"
         try:
             family = entry.load()
-        except Exception as error:  # whatever a module of others may do when it is imported
-            raise DataError(f"{whose} cannot be loaded ({type(error).__name__}: {error}); mend or remove it") from error
-        if not isinstance(family, Family) or family.name in found:
-            known = ", ".join(found)
-            raise DataError(f"{whose} is {family!r:.80}; a Family is allowed, under another name than {known}")
-        found[family.name] = family
-    return found
+        except Exception as error:  # importing a module of another package may raise anything
+            problem = f"{type(error).__name__}: {error}"
+            raise DataError(f"{entry_point} cannot be loaded ({problem}); repair or remove it") from error
+        if not isinstance(family, Family) or family.name in by_name:
+            known = ", ".join(by_name)
+            raise DataError(f"{entry_point} is {family!r:.80}; a Family is allowed, under another name than {known}")
+        by_name[family.name] = family
+    return by_name
 
 
 def full_name(name: str) -> str:
@@ -96,70 +99,75 @@ def full_name(name: str) -> str:
 
 
 def estimator_class(place: str) -> "type[Estimator]":
-    """Import the estimator that a family names."""
+    """Import the estimator class at an import path."""
     return cast("type[Estimator]", Family.find(place))
 
 
 def options(family: Family, task: str) -> "dict[str, Field[Any]]":
-    """Return the options of a family for a task, by name; nothing is imported for it.
+    """Return the options of a family for a task, by name, without importing the estimator.
 
     Examples
     --------
     >>> "noise" in options(families()["depth"], "regression"), "noise" in options(families()["depth"], "classification")
     (True, False)
     """
-    groups = [family.options, *([ClassOptions] if task == "classification" else [NoiseOptions] if family.noise else [])]
+    groups: list[type] = [family.options]
+    if task == "classification":
+        groups.append(ClassOptions)
+    elif family.noise:
+        groups.append(NoiseOptions)
     return {option.name: option for group in groups for option in options_of(group)}
 
 
 def family_of(estimator: "Estimator | str") -> Family:
-    """Return the family of an estimator, or of the class of this name.
+    """Return the family of an estimator, given the estimator or the name of its class.
 
     Raises
     ------
     DataError
-        If no family has it.
+        If no family has such an estimator.
 
     Examples
     --------
     >>> family_of("DropoutNetworkRegressor").name
     'dropout'
     """
-    names = [estimator] if isinstance(estimator, str) else [kind.__name__ for kind in type(estimator).__mro__]
+    names = [estimator] if isinstance(estimator, str) else [base.__name__ for base in type(estimator).__mro__]
     for family in families().values():
         if set(names) & set(family.estimators):
             return family
-    raise DataError(f"{names[0]} is of no family that is registered; allowed are {', '.join(families())}")
+    raise DataError(f"{names[0]} belongs to no registered family; allowed are {', '.join(families())}")
 
 
 def load(path: str | PathLike[str]) -> "Estimator":
-    """Load any estimator that was saved, whatever its class.
+    """Load a saved estimator of any class.
 
     Raises
     ------
     FileError
         As :meth:`~fathomless.estimators.base.Estimator.load` does.
     """
-    from fathomless.system import io  # torch comes here
+    from fathomless.system import io  # imports torch
 
     saved, _ = io.header(path)
     places = {name: place for family in families().values() for name, place in family.estimators.items()}
     if saved not in places:
-        raise FileError(f"{path} holds a {saved!r}; allowed here: {', '.join(places)}. Load it with what saved it")
+        allowed = ", ".join(places)
+        raise FileError(f"{path} holds a {saved!r}; allowed here: {allowed}. Load it with the class that saved it")
     return estimator_class(places[saved]).load(path)
 
 
 def predictor(path: str | PathLike[str]) -> "Predictor | Estimator":
-    """Load the predictor of any estimator that was saved, without scikit-learn; densities as estimators.
+    """Load the predictor of a saved estimator without importing scikit-learn; density models load as estimators.
 
-    Predictions are those of the estimator, to the byte.
+    Predictions are bit-identical to those of the estimator.
 
     Raises
     ------
     FileError
         As :func:`load` does.
     """
-    from fathomless.system import io  # torch comes here
+    from fathomless.system import io  # imports torch
 
     saved, _ = io.header(path)
     for family in families().values():
@@ -172,12 +180,12 @@ def predictor(path: str | PathLike[str]) -> "Predictor | Estimator":
                 )
     from fathomless.estimators.tasks import Supervised
 
-    found = load(path)
-    return found.predictor_ if isinstance(found, Supervised) else found
+    estimator = load(path)
+    return estimator.predictor_ if isinstance(estimator, Supervised) else estimator
 
 
 def references(*names: str) -> tuple[Reference, ...]:
-    """Return what to cite for some families, or for all of them: the software first.
+    """Return the references to cite for some families, or for all of them; the software comes first.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Networks that are drawn around one that was trained: what stays a point estimate."""
+"""Networks drawn around a trained one: outputs that remain point estimates."""
 
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,16 @@ def table(n: int = 90, seed: int = 0) -> tuple[Any, Any]:
 
 
 def as_trained(fitted: Any) -> None:
-    """Leave out what was drawn."""
-    for model in list_members(fitted.model_):
+    """Delete the draws."""
+    for model in members_of(fitted.model_):
         assert isinstance(model, DrawnNetworks)
-        model.take(model.apart[:0])
+        model.set_draws(model.apart[:0])
 
 
 @pytest.mark.parametrize("options", [{}, {"likelihood": "student_t"}], ids=str)
 @pytest.mark.parametrize("targets", [1, 2])
 def test_a_predicted_scale_is_that_of_the_trained_network(options: Any, targets: int, tmp_path: Path) -> None:
-    """Under all that is drawn, and in the model that is loaded."""
+    """For all draws, and in the loaded model."""
     X, y = table()
     y = y if targets == 1 else np.stack([y, X[:, 1] - y], 1)
     fitted = LaplaceNetworkRegressor(noise="input", epochs=20, width=8, networks=30, random_state=0, **options)
@@ -44,13 +44,13 @@ def test_a_predicted_scale_is_that_of_the_trained_network(options: Any, targets:
     point = fitted.predict_dist(X).uncertainty()
     for one in found:
         torch.testing.assert_close(one.noise, point.noise, rtol=1e-4, atol=1e-6)
-        assert float(one.weights.mean()) > 1e-4  # the location is doubted all the same
+        assert float(one.weights.mean()) > 1e-4  # the location is uncertain nevertheless
     assert float(point.weights.abs().max()) == 0.0
 
 
 @pytest.mark.parametrize("kind", [LaplaceNetworkRegressor, SWAGNetworkRegressor, SubspaceNetworkRegressor])
 def test_the_score_is_that_of_what_was_drawn(kind: Any) -> None:
-    """Without calibration to rounding, and not that of the network before."""
+    """Without calibration up to rounding, and different from the score of the trained network."""
     X, y = table(200)
     short = {} if kind is LaplaceNetworkRegressor else {"passes": 16}
     fitted = kind(epochs=40, width=10, networks=20, calibrate=False, random_state=0, **short).fit(X, y)
@@ -62,7 +62,7 @@ def test_the_score_is_that_of_what_was_drawn(kind: Any) -> None:
 
 
 def test_noise_is_fitted_after_networks_were_drawn() -> None:
-    """SWAG holds the noise while it descends, and lets it go afterwards."""
+    """SWAG fixes the noise during gradient descent, and releases it afterwards."""
     X, y = table(200)
     plain, fitted = (
         SWAGNetworkRegressor(epochs=40, width=10, passes=16, calibrate=calibrate, random_state=0).fit(X, y)
@@ -76,7 +76,7 @@ def test_noise_is_fitted_after_networks_were_drawn() -> None:
 
 
 def test_draws_of_one_chain_are_no_independent_networks(tmp_path: Path) -> None:
-    """The plane of a subspace is sampled by four chains; the error of a mean is that of their means."""
+    """The subspace is sampled by four chains; the error of a mean is computed from the means of the chains."""
     X, y = table(200)
     fitted = SubspaceNetworkRegressor(epochs=40, width=10, networks=20, passes=16, random_state=0).fit(X, y)
     p = load(fitted.save(tmp_path / "m")).predict_dist(X)

@@ -388,7 +388,7 @@ def test_options_reach_the_network() -> None:
     assert len(model("ensemble", n_restarts=2).members) == 2
     with pytest.raises(DataError, match="0 <= rate < 1"):
         model("dropout", dropout=1.0)
-    with pytest.raises(DataError, match="a network of 5,000 layers was asked for; up to 1,000 are allowed"):
+    with pytest.raises(DataError, match="a network of 5,000 layers was requested; up to 1,000 are allowed"):
         model("finite", depth=5000)
 
 
@@ -411,7 +411,7 @@ def test_every_structure_can_be_asked_for_on_the_command_line(
     text = page("run")
     fixed = name != "dun"
     assert ("Depth 3, fixed." in text or "Depth 2, fixed." in text or "5 members, depth 3, fixed." in text) is fixed
-    assert ("Mean depth against the epoch" in text) is not fixed
+    assert ("Mean depth by epoch" in text) is not fixed
     assert ("Predictions average over all depths" in text) is not fixed
     assert ("its value is not a bound on the evidence" in text) is (name not in ("meanfield", "mvg"))
 

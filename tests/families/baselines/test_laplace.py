@@ -1,4 +1,4 @@
-"""Laplace's approximation for all weights: conjugate cases, Hessians, and what is refused."""
+"""Laplace's approximation for all weights: conjugate cases, Hessians, and errors."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch.autograd.functional import hessian
 from torch.func import functional_call
 
 from fathomless.data.rows import Rows
-from fathomless.families.baselines.laplace import LaplacePosterior, jacobian, laplace_posterior, linearised
+from fathomless.families.baselines.laplace import LaplacePosterior, jacobian, laplace_posterior, linearise
 from fathomless.posterior.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from fathomless.system.errors import DataError
 
@@ -52,7 +52,7 @@ def by_hessian(network: nn.Module, likelihood: Likelihood, rows: Rows) -> Tensor
 @pytest.mark.parametrize("rows", [5, 60], ids=["fewer rows than weights", "more"])
 @pytest.mark.parametrize("task", ["numbers", "classes", "weighed"])
 def test_the_precision_is_the_hessian_of_the_linear_model(task: str, rows: int) -> None:
-    """Which is exact: the log-likelihood of a linear model has no other second derivatives than Fisher's."""
+    """It is exact: the Hessian of the log-likelihood of a linear model is minus its Fisher information."""
     x, y = table(rows, 3)
     outputs, likelihood, weight = 1, Gaussian(noise=0.7).double(), None
     if task == "classes":
@@ -99,7 +99,7 @@ def test_the_prior_has_the_greatest_evidence(rows: int) -> None:
 
 @pytest.mark.parametrize("rows", [6, 50])
 def test_weights_that_move_only_the_scale_say_nothing_of_the_prior(rows: int) -> None:
-    """The evidence is that of the other weights alone, with the scale as it is; of one target and of two."""
+    """The evidence is that of the other weights, with the scale unchanged; for one target and for two."""
     for targets in (1, 2):
         (x, y), network = table(rows, 2), mlp(2, 2 * targets)
         y, likelihood = y.expand(-1, targets), Gaussian(targets, noise="input").double()
@@ -124,7 +124,7 @@ def test_weights_that_move_only_the_scale_say_nothing_of_the_prior(rows: int) ->
 def test_deviations_move_only_the_outputs_that_have_a_posterior() -> None:
     network, (x, _) = mlp(2, 4), table(7, 2)
     apart = 0.3 * torch.randn(3, size(network), dtype=F64, generator=torch.Generator().manual_seed(0))
-    whole, part = linearised(network, x, apart), linearised(network, x, apart, 2)
+    whole, part = linearise(network, x, apart), linearise(network, x, apart, 2)
     assert torch.allclose(part[..., :2], whole[..., :2], atol=1e-12)
     assert torch.equal(part[..., 2:], network(x)[:, 2:].expand(3, -1, -1))
 
@@ -132,7 +132,7 @@ def test_deviations_move_only_the_outputs_that_have_a_posterior() -> None:
 def test_deviations_move_a_network_along_its_derivative() -> None:
     network, (x, _) = mlp(2, 2), table(7, 2)
     apart = 0.3 * torch.randn(4, size(network), dtype=F64, generator=torch.Generator().manual_seed(0))
-    found = linearised(network, x, apart)
+    found = linearise(network, x, apart)
     own = list(network.parameters())
     for row in range(4):
         pieces = apart[row].split([p.numel() for p in own])
@@ -155,7 +155,7 @@ def test_without_rows_that_say_anything_it_is_the_prior() -> None:
 
 def test_what_it_is_not_for_is_refused() -> None:
     x, y = table(5, 2)
-    with pytest.raises(DataError, match="Bernoulli as likelihood"):
+    with pytest.raises(DataError, match="with the likelihood Bernoulli"):
         laplace_posterior(mlp(2, 1), Bernoulli(1).double(), Rows(x, y), torch.ones(17, dtype=F64))
     batch = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
     with pytest.raises(DataError, match="batch statistics"):

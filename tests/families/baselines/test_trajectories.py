@@ -1,12 +1,12 @@
-"""Descent at a constant rate, SWAG and subspaces: laws of linear models, moments, and what is refused."""
+"""Gradient descent at a constant rate, SWAG and subspaces: laws of linear models, moments, and errors."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fathomless.data.rows import Rows
-from fathomless.families.baselines.trajectories import constant_rate, iterates, subspace_draws, swag_draws
-from fathomless.nn.flat import flatten
+from fathomless.families.baselines.trajectories import choose_constant_rate, collect_iterates, draw_subspace, draw_swag
+from fathomless.nn.flat import flattened
 from fathomless.posterior.likelihoods import Gaussian
 from fathomless.system.errors import DivergenceError
 
@@ -31,7 +31,7 @@ def share(rows: Rows) -> Tensor:
 
 
 def curvature(rows: Rows, features: Tensor) -> tuple[Tensor, Tensor]:
-    """Of every row: the Hessian (N, 3, 3), and the negative gradient at θ = 0 (N, 3)."""
+    """Return the Hessian (N, 3, 3) and the negative gradient at θ = 0 (N, 3) of each row."""
     each = features[:, :, None] * features[:, None] / NOISE**2 + torch.diag(1.0 / SCALE.square()) / rows.count
     return each, features * rows.y / NOISE**2
 
@@ -51,7 +51,7 @@ def test_iterates_have_the_stationary_law_of_a_linear_model(weighed: bool) -> No
     moments = torch.kron(step, step) + rate**2 / batch * second
     covariance = torch.linalg.solve(torch.eye(9, dtype=F64) - moments, rate**2 * noise.flatten()).view(3, 3)
 
-    found = iterates(network, likelihood, rows, SCALE, rate=rate, batch=batch, passes=1600, seed=1)
+    found = collect_iterates(network, likelihood, rows, SCALE, rate=rate, batch=batch, passes=1600, seed=1)
     assert found.shape == (1200, 3)
     # a pass is four steps: the slowest direction forgets in as many passes as this
     forgets = 1.0 / (1.0 - float(torch.linalg.eigvalsh(step).max()) ** 4)
@@ -72,7 +72,7 @@ def test_the_rate_is_the_best_one_and_stays_stable() -> None:
     greatest = torch.linalg.eigvalsh(hessians.mean(0)).max()
     for batch in (1, 4, 1000):
         truth = min(2.0 * batch / 16 * 3 / float(spread), 1.0 / float(greatest))
-        assert constant_rate(network, likelihood, rows, SCALE, batch, seed=0) == pytest.approx(truth, rel=1e-3)
+        assert choose_constant_rate(network, likelihood, rows, SCALE, batch, seed=0) == pytest.approx(truth, rel=1e-3)
 
 
 @pytest.mark.parametrize("weighed", [False, True])
@@ -84,7 +84,7 @@ def test_a_subspace_of_all_weights_has_the_posterior_of_a_linear_model(weighed: 
     mean = covariance @ (features.T @ (weight * rows.y[:, 0])) / NOISE**2
     points = torch.randn(12, 3, generator=torch.Generator().manual_seed(2), dtype=F64)
     g = torch.Generator().manual_seed(4)
-    drawn = subspace_draws(network, likelihood, rows, SCALE, points, 3, 3000, g)
+    drawn = draw_subspace(network, likelihood, rows, SCALE, points, 3, 3000, g)
     assert drawn.shape == (3000, 3)
     effective = len(drawn) / 8  # chains that are kept every fourth step
     assert bool(((drawn.mean(0) - mean).abs() < 5.0 * (covariance.diagonal() / effective).sqrt()).all())
@@ -97,7 +97,7 @@ def test_a_subspace_contains_the_mean_and_the_first_components_of_iterates() -> 
     network, likelihood, rows, _ = linear()
     g = torch.Generator().manual_seed(5)
     points = torch.randn(30, 3, generator=g, dtype=F64) * torch.tensor([3.0, 0.3, 0.01], dtype=F64)
-    drawn = subspace_draws(network, likelihood, rows, SCALE, points, 1, 50, g)
+    drawn = draw_subspace(network, likelihood, rows, SCALE, points, 1, 50, g)
     axes = torch.linalg.svd(points - points.mean(0), full_matrices=False)[2]
     off = (drawn - points.mean(0)) @ axes[1:].T
     assert float(off.abs().max()) < 1e-12
@@ -110,7 +110,7 @@ def test_swag_has_the_moments_of_its_iterates() -> None:
     rank, n = 5, 200_000
     deviations = torch.stack([points[i] - points[: i + 1].mean(0) for i in range(9)])[-rank:]
     truth = 0.5 * torch.diag(points.var(0, correction=0)) + 0.5 * deviations.T @ deviations / (rank - 1)
-    drawn = swag_draws(points, rank, n, torch.Generator().manual_seed(7))
+    drawn = draw_swag(points, rank, n, torch.Generator().manual_seed(7))
     variances = truth.diagonal()
     error = ((variances[:, None] * variances + truth.square()) / n).sqrt()
     assert bool(((drawn.T.cov() - truth).abs() < 5.0 * error).all())
@@ -119,5 +119,5 @@ def test_swag_has_the_moments_of_its_iterates() -> None:
 
 def test_descent_that_leaves_all_bounds_is_told() -> None:
     network, likelihood, rows, _ = linear()
-    with pytest.raises(DivergenceError, match="constant rate 1e\\+04 left all bounds"):
-        iterates(network, likelihood, rows, SCALE, rate=1e4, batch=4, passes=200, seed=0)
+    with pytest.raises(DivergenceError, match="constant rate 1e\\+04 diverged"):
+        collect_iterates(network, likelihood, rows, SCALE, rate=1e4, batch=4, passes=200, seed=0)

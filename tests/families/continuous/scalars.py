@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
-from fathomless.families.continuous.grids import Grid, uniform
+from fathomless.families.continuous.grids import Grid, uniform_grid
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck, Process, Transition, transition
 
 DOUBLE = torch.float64
@@ -91,7 +91,7 @@ def steps_of(law: PathLaw, w: Tensor, i: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Moments:
-    """What a chain of one weight is: its divergence from the prior in nats, and mean and variance after each step."""
+    """A chain of one weight: its divergence from the prior in nats, and mean and variance after each step."""
 
     divergence: float
     mean: list[float]
@@ -161,7 +161,7 @@ def each_gradient(
     with the gradient stopped in the weights that the drift is applied to, too.
     """
     own = torch.tensor([list(phi)], dtype=DOUBLE).repeat(members, 1).requires_grad_()
-    law = scalar(uniform(1.0, steps), kind="euler", network=bridge(own))
+    law = scalar(uniform_grid(1.0, steps), kind="euler", network=bridge(own))
     stopped, noise = replace(law, network=bridge(own.detach())), prior_steps(law.grid, "euler").noise
     g = torch.Generator().manual_seed(seed)
     w, total = torch.full((members, 1, 1), START, dtype=DOUBLE), torch.zeros(members, 1, dtype=DOUBLE)

@@ -43,7 +43,7 @@ def average(law: PathLaw, prior: Process, i: int, w: Tensor, after: Tensor, eps:
         )
     step, dt = law.steps[i], law.grid[i + 1] - law.grid[i]
     b = step.shift if step.pull is None else step.shift + step.pull
-    x = -(step.plain if step.fed is None else step.fed).decay.log()
+    x = -(step.plain if step.feedback is None else step.feedback).decay.log()
     near = x.abs() < 0.1
     away = torch.where(near, torch.ones_like(x), x)
     series = 1 / 12 - x**2 * (1 / 120 - x**2 * (17 / 20160 - x**2 * 31 / 362880))

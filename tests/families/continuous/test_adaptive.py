@@ -1,4 +1,4 @@
-"""Grids chosen once: against a burst whose solution is known, and through the estimators."""
+"""Adaptive grids: comparison with the known solution of a burst, and use through estimators."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from fathomless import ContinuousDepthClassifier, ContinuousDepthRegressor, Heun, RandomHorizon, load
 from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weight
-from fathomless.families.continuous.grids import Grid, uniform
+from fathomless.families.continuous.grids import Grid, uniform_grid
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.posterior.laws import FixedDepth
@@ -25,7 +25,7 @@ DOUBLE = torch.float64
 
 @dataclass(frozen=True)
 class Burst(Dynamics):
-    """dh/dt = −(1 + 40 exp(−((t − 0.7) / 0.03)²)) h, from h = x on; `growth` takes the place of the bracket."""
+    """dh/dt = −(1 + 40 exp(−((t − 0.7) / 0.03)²)) h, from h = x on; `growth` replaces the bracket."""
 
     growth: float = 0.0
 
@@ -65,7 +65,7 @@ def test_steps_are_short_in_a_burst_and_worth_more_than_equal_ones() -> None:
     for grid in each:
         steps = torch.tensor(grid).diff()
         assert abs(grid[int(steps.argmin())] - BURST) < 0.125
-        assert abs(end(grid) - exact) < abs(end(uniform(1.0, len(grid) - 1)) - exact)
+        assert abs(end(grid) - exact) < abs(end(uniform_grid(1.0, len(grid) - 1)) - exact)
     errors = [abs(end(grid) - exact) for grid in each]
     assert errors[2] < errors[0]
     assert errors[2] < 0.003
@@ -98,7 +98,7 @@ def test_a_tolerance_is_positive(tolerance: float) -> None:
 def test_a_coarse_tolerance_is_warned_of() -> None:
     model = ContinuousDepth(Burst(), prior=OrnsteinUhlenbeck(0.0), dtype=DOUBLE)
     with pytest.warns(DataWarning, match=r"tolerance=0\.5 was given; from 0\.1 on"):
-        assert fit_grid(model, torch.ones(1, 1, dtype=DOUBLE), 0.5) == uniform(1.0, 8)  # the burst is not seen
+        assert fit_grid(model, torch.ones(1, 1, dtype=DOUBLE), 0.5) == uniform_grid(1.0, 8)  # the burst is not seen
 
 
 @pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning")

@@ -18,7 +18,7 @@ from families.continuous.scalars import (
     standard_error,
 )
 from fathomless.families.continuous.drift import PosteriorDrift
-from fathomless.families.continuous.grids import uniform
+from fathomless.families.continuous.grids import uniform_grid
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 
 OPTIMUM, NEAR, FAR = (1.0, 1.0, 0.0, 0.0), (1.05, 0.95, 0.05, 0.0), (0.3, 0.5, 0.4, 0.5)
@@ -26,14 +26,14 @@ ESTIMATORS = ("closed", "full", "sticking")
 
 
 def within(a: Tensor, b: Tensor, errors: float = 4.0) -> bool:
-    """Whether the means of two independent samples agree within some standard errors (0, if nothing is random)."""
+    """Return True if the means of two independent samples agree within some standard errors (0 without randomness)."""
     error = (standard_error(a).square() + standard_error(b).square()).sqrt()
     return bool(((a.mean(0) - b.mean(0)).abs() <= errors * error + 1e-12).all())
 
 
 @pytest.mark.parametrize("phi", [NEAR, FAR], ids=["near", "far"])
 def test_full_closed_and_sticking_agree(phi: tuple[float, ...]) -> None:
-    """Values and gradients have the same mean, of which each estimator has its own paths."""
+    """Values and gradients have the same mean under all estimators, each with independent paths."""
     kept = [each_gradient(phi, 20, name, 8000, seed) for seed, name in enumerate(ESTIMATORS)]
     for value, gradient in kept[1:]:
         assert within(kept[0][0], value)
@@ -47,7 +47,7 @@ def test_full_closed_and_sticking_agree(phi: tuple[float, ...]) -> None:
 @pytest.mark.parametrize("transitions", ["exact", "euler"])
 def test_estimators_agree_for_every_drift(transitions: str, kind: str, learned: bool) -> None:
     """Exact transitions too, whose variances differ from the prior's. One gradient for each of many networks."""
-    members, size, paths, grid = 60, 3, 40, uniform(1.0, 5)
+    members, size, paths, grid = 60, 3, 40, uniform_grid(1.0, 5)
     prior, drift = OrnsteinUhlenbeck(rate=0.8), drifts(size, kind, spread=0.5, seed=5, learned=learned)
     with torch.no_grad():
         for p in drift.parameters():
@@ -74,7 +74,7 @@ def test_estimators_agree_for_every_drift(transitions: str, kind: str, learned: 
 
 
 def test_sticking_sign_and_variance() -> None:
-    """At the exact posterior: the stochastic term enters with +1, which alone takes the variance away."""
+    """At the exact posterior: the stochastic term enters with +1, which removes the variance."""
     steps, members = 100, 3000
     total = {
         weight: float(each_gradient(OPTIMUM, steps, "sticking", members, 0, weight=weight)[1].var(0).sum())
@@ -92,7 +92,7 @@ def test_sticking_sign_and_variance() -> None:
 
 
 def test_what_is_left_of_the_variance_vanishes_with_the_step() -> None:
-    """The standard deviation is proportional to Δ; that of the closed form stays."""
+    """The standard deviation is proportional to Δ; that of the closed form is constant."""
     spread = {n: float(each_gradient(OPTIMUM, n, "sticking", 3000, 1)[1].var(0).sum().sqrt()) for n in (25, 50, 100)}
     assert spread[25] / spread[50] == pytest.approx(2.0, rel=0.15)
     assert spread[50] / spread[100] == pytest.approx(2.0, rel=0.15)
@@ -110,7 +110,7 @@ def test_sticking_helps_near_the_optimum_alone(phi: tuple[float, ...], expected:
 def test_stochastic_term_is_ito(steps: int) -> None:
     """`full` less `closed` is ∫ u dB, with u at the left end: mean 0. At both ends its mean would be that of ½ σ ∂u."""
     paths, g = 40_000, torch.Generator().manual_seed(steps)
-    law = scalar(uniform(1.0, steps), kind="euler", network=bridge(FAR))
+    law = scalar(uniform_grid(1.0, steps), kind="euler", network=bridge(FAR))
     w = torch.full((1, paths, 1), 0.7, dtype=DOUBLE)
     noise = prior_steps(law.grid, "euler").noise
     ito, stratonovich = torch.zeros(paths, dtype=DOUBLE), torch.zeros(paths, dtype=DOUBLE)
@@ -127,7 +127,7 @@ def test_stochastic_term_is_ito(steps: int) -> None:
 
 def test_full_is_the_ratio_of_the_densities() -> None:
     """Against the normal densities of torch; with directions the density of all weights, not of these alone."""
-    size, grid, prior, g = 4, uniform(1.0, 3), OrnsteinUhlenbeck(rate=0.8), torch.Generator().manual_seed(0)
+    size, grid, prior, g = 4, uniform_grid(1.0, 3), OrnsteinUhlenbeck(rate=0.8), torch.Generator().manual_seed(0)
     reference, w, eps = (torch.randn(1, n, size, generator=g, dtype=DOUBLE) for n in (1, 6, 6))
     for kind in ("diagonal", "lowrank", "both"):
         law = drifts(size, kind, spread=0.6).law(prior, grid, reference[:, 0], kind="exact")
@@ -146,7 +146,7 @@ def test_full_is_the_ratio_of_the_densities() -> None:
 def test_the_stop_acts_on_the_parameters_alone() -> None:
     drift = drifts(3, "both", spread=0.5)
     reference = torch.zeros(1, 3, dtype=DOUBLE, requires_grad=True)
-    law = drift.law(OrnsteinUhlenbeck(rate=0.8), uniform(1.0, 2), reference, kind="exact", stopped=True)
+    law = drift.law(OrnsteinUhlenbeck(rate=0.8), uniform_grid(1.0, 2), reference, kind="exact", stopped=True)
     w = torch.ones(1, 2, 3, dtype=DOUBLE, requires_grad=True)
     value = law.full(0, w, w + 0.1).sum()
     gradients = torch.autograd.grad(value, [w, reference, *drift.parameters()], allow_unused=True)
@@ -155,7 +155,7 @@ def test_the_stop_acts_on_the_parameters_alone() -> None:
 
 
 def test_knots_that_do_not_lie_on_the_grid_are_averaged() -> None:
-    """A step takes the mean over time of shift and feedback; what is beyond the last knot goes on."""
+    """A step takes the mean over time of shift and feedback; they are constant beyond the last knot."""
     drift = PosteriorDrift(1, "diagonal", rank=1, width=0.25, pieces=2, seed=0, dtype=DOUBLE)
     with torch.no_grad():
         for p, a in zip(drift.shift, (1.0, 3.0), strict=True):  # in units of σ
@@ -173,16 +173,16 @@ def test_pieces_are_added_as_the_prior_and_dropped_again() -> None:
     drift = drifts(3, "lowrank", spread=0.5)
     prior, reference = OrnsteinUhlenbeck(rate=0.8), torch.ones(1, 3, dtype=DOUBLE)
     w = torch.ones(1, 2, 3, dtype=DOUBLE)
-    short = drift.law(prior, uniform(1.0, 4), reference, kind="exact")
+    short = drift.law(prior, uniform_grid(1.0, 4), reference, kind="exact")
     known = [short.change(i, w) for i in range(4)]
     assert drift.extend(6) == 2
     assert drift.extend(6) == 0
-    long = drift.law(prior, uniform(1.5, 6), reference, kind="exact")
+    long = drift.law(prior, uniform_grid(1.5, 6), reference, kind="exact")
     for i, value in enumerate(known):
         torch.testing.assert_close(long.change(i, w), value, rtol=1e-12, atol=1e-12)
     assert all((long.change(i, w) == 0.0).all() for i in (4, 5))
     drift.shorten(4)
-    again = drift.law(prior, uniform(1.0, 4), reference, kind="exact")
+    again = drift.law(prior, uniform_grid(1.0, 4), reference, kind="exact")
     assert all(torch.equal(again.change(i, w), value) for i, value in enumerate(known))
 
 
@@ -194,7 +194,7 @@ def test_feedback_stays_within_its_limits() -> None:
             p.copy_(torch.tensor([[-50.0, 50.0]]))
     for rate, least in ((0.5, 0.05), (0.0, 0.0)):
         prior = replace(OrnsteinUhlenbeck(), rate=rate)
-        law = drift.law(prior, uniform(1.0, 4), torch.zeros(1, 2, dtype=DOUBLE), kind="euler")
+        law = drift.law(prior, uniform_grid(1.0, 4), torch.zeros(1, 2, dtype=DOUBLE), kind="euler")
         kappa = -4.0 * law.change(0, torch.ones(1, 1, 2, dtype=DOUBLE))[0, 0]
         assert kappa[0].item() == pytest.approx(least - rate, abs=1e-12)
         assert kappa[1].isfinite()
@@ -202,8 +202,8 @@ def test_feedback_stays_within_its_limits() -> None:
 
 @pytest.mark.parametrize("transitions", ["exact", "euler"])
 def test_a_learned_speed_is_that_of_the_prior_s_clock(transitions: str) -> None:
-    """Rate and σ² are those of the prior times it, under both laws; without shift and feedback nothing is charged."""
-    grid, prior, faster = uniform(1.0, 4), OrnsteinUhlenbeck(rate=0.3), OrnsteinUhlenbeck(rate=0.3 * 2.5)
+    """Rate and σ² are those of the prior times it, under both laws; without shift and feedback the divergence is 0."""
+    grid, prior, faster = uniform_grid(1.0, 4), OrnsteinUhlenbeck(rate=0.3), OrnsteinUhlenbeck(rate=0.3 * 2.5)
     w, eps = (torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(k), dtype=DOUBLE) for k in range(2))
     learned, given = drifts(3, "diagonal", learned=True), drifts(3, "diagonal")
     assert learned.log_speed is not None

@@ -12,7 +12,7 @@ from families.continuous.scalars import DOUBLE
 from fathomless.families.continuous.dynamics import ConvDynamics, Dynamics, MLPDynamics, initial_weights
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathInference, parted
+from fathomless.families.continuous.solve import PathInference, split_weights
 
 
 def prior_draws(
@@ -54,7 +54,7 @@ def test_without_augmentation_draws_are_monotone() -> None:
 
 
 def test_prior_spread_does_not_grow_with_width() -> None:
-    """Deviations are those of the fan-in. The median over draws of the paper's layers: few draws are far out."""
+    """Deviations are those of the fan-in. The median over draws of the paper's layers, as few draws are extreme."""
     x = torch.linspace(-1.5, 1.5, 9, dtype=DOUBLE)[:, None]
     spread = []
     for width in (16, 32, 64, 128):
@@ -74,11 +74,11 @@ def test_the_slope_is_its_formula(activation: str, time: str) -> None:
     members, draws, rows, t, g = 2, 3, 7, 0.3, torch.Generator().manual_seed(0)
     flat = torch.randn(members, draws, sum(w.size for w in net.moving), generator=g, dtype=DOUBLE)
     h = torch.randn(members, draws, rows, 4, generator=g, dtype=DOUBLE)
-    got = net.slope(parted(flat, net.moving), t, h)
+    got = net.slope(split_weights(flat, net.moving), t, h)
     names = [weight.name for weight in net.moving]
     for i in range(members):
         for s in range(draws):
-            own = dict(zip(names, (part[i, s] for part in parted(flat, net.moving)), strict=True))
+            own = dict(zip(names, (part[i, s] for part in split_weights(flat, net.moving)), strict=True))
             z = h[i, s]
             for k in range(3):
                 z = z @ own[f"layer{k}.weight"] + own[f"layer{k}.bias"]
@@ -99,7 +99,7 @@ def test_entering_and_leaving_are_linear_or_nothing() -> None:
     x = torch.randn(2, 5, 3, generator=g, dtype=DOUBLE)
     net = MLPDynamics(3, 2, width=4)
     flat = torch.randn(2, 6, sum(w.size for w in net.still), generator=g, dtype=DOUBLE)
-    weight, bias, readout, last = parts = parted(flat, net.still)
+    weight, bias, readout, last = parts = split_weights(flat, net.still)
     h = net.enter(parts, x)
     torch.testing.assert_close(h, torch.einsum("fbd,fsdh->fsbh", x, weight) + bias[:, :, None])
     torch.testing.assert_close(net.leave(parts, h), torch.einsum("fsbh,fshk->fsbk", h, readout) + last[:, :, None])
@@ -115,8 +115,12 @@ def test_drawn_convolutions_are_those_of_each_network(squeeze: int) -> None:
     net = ConvDynamics(2, 8, 3, augment=1, hidden=(4,), squeeze=squeeze)
     members, draws, rows, t, g = 2, 3, 5, 0.7, torch.Generator().manual_seed(0)
     x = torch.randn(members, rows, 2 * 8 * 8, generator=g, dtype=DOUBLE)
-    moving = parted(torch.randn(members, draws, sum(w.size for w in net.moving), generator=g, dtype=DOUBLE), net.moving)
-    still = parted(torch.randn(members, draws, sum(w.size for w in net.still), generator=g, dtype=DOUBLE), net.still)
+    moving = split_weights(
+        torch.randn(members, draws, sum(w.size for w in net.moving), generator=g, dtype=DOUBLE), net.moving
+    )
+    still = split_weights(
+        torch.randn(members, draws, sum(w.size for w in net.still), generator=g, dtype=DOUBLE), net.still
+    )
     h = net.enter(still, x)
     side, channels = 8 // squeeze, 2 * squeeze**2 + 1
     assert h.shape == (members, 1, rows, channels, side, side)
@@ -160,10 +164,12 @@ def test_initial_weights_are_scaled_by_their_fan_in(dynamics: Dynamics) -> None:
 
 
 def test_numbers_counts_what_a_slope_keeps() -> None:
-    """For every row, within half of what autograd is seen to keep beside the weights."""
+    """For every row, within half of the memory that autograd uses beside the weights."""
 
     def kept(dynamics: Dynamics, rows: int, h: Tensor) -> float:
-        moving = parted(torch.randn(1, 1, sum(w.size for w in dynamics.moving)).requires_grad_(), dynamics.moving)
+        moving = split_weights(
+            torch.randn(1, 1, sum(w.size for w in dynamics.moving)).requires_grad_(), dynamics.moving
+        )
         sizes: dict[int, int] = {}
 
         def pack(saved: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""The estimators of networks of continuous depth: what they show, and what they are deployed as."""
+"""Estimators of networks of continuous depth: attributes, and deployment."""
 
 import warnings
 from functools import cache
@@ -68,7 +68,7 @@ def problem(n: int = 80) -> tuple[Array, Array]:
 
 
 def quick(**options: Any) -> ContinuousDepthRegressor:
-    """Return a regressor that is fast, with other options by their nested names."""
+    """Return a regressor that fits fast, with options given by their nested names."""
     return ContinuousDepthRegressor().set_params(**{**QUICK, **options})
 
 
@@ -96,7 +96,7 @@ def test_attributes_show_a_fixed_horizon() -> None:
 
 
 def test_rows_choose_the_epoch_of_a_fixed_horizon_by_a_noise_that_suits_them() -> None:
-    """Where nothing is to be learned, an early state is kept; its score is that of the noise that is fitted anew."""
+    """On pure noise an early state is best; its score is that after the noise is refitted."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 3)), rng.normal(size=60)
     own = ContinuousDepthRegressor(epochs=150, cv=3, width=8, hidden=12, weight_draws=4, random_state=0).fit(X, y)
@@ -241,7 +241,7 @@ def test_predictions_are_followed_with_their_own_steps() -> None:
 
 
 def test_networks_are_fitted_together() -> None:
-    """Side by side, each to its own table; nobody looks for their effective depth."""
+    """Joint fits, each to its own table, do not measure the effective depth."""
     X, y = problem()
     own = [quick(epochs=10, structure_from="elbo", random_state=seed) for seed in range(2)]
     fit_together(own, [(X, y), (X, -y)])
@@ -251,7 +251,7 @@ def test_networks_are_fitted_together() -> None:
 
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
-    """Of one network, and of several at once: what is told is what the law says where it ended."""
+    """For one network and for several: the reported rate is the final one of the law."""
     X, y = problem()
     more: dict[str, Any] = {"n_restarts": Restarts(count=restarts, keep="average")} if restarts > 1 else {}
     horizon, bound = RandomHorizon(count=2), ELBO(rate=3.0)
@@ -266,7 +266,7 @@ def test_the_support_of_a_horizon_follows_the_bound(restarts: int) -> None:
 
 
 def test_data_that_are_read_in_parts_are_learned() -> None:
-    """One network, of rows that are never all there; its effective depth is found on the first ones."""
+    """One network fitted to a stream; its effective depth is measured on the first rows."""
     X, y = problem(160)
     options = {"weight_prior": "auto", "learning_rate": 0.03, "epochs": 60, "batch_size": 40}
     streamed = quick(**options, path__rate="learned").fit_stream(streams.arrays(X, y))

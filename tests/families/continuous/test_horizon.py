@@ -1,4 +1,4 @@
-"""A random horizon, and the accuracy knob: section 14 of the specification, items 24 to 26 and 29, by name."""
+"""Random horizon, and accuracy by number of steps: section 14 of the specification, items 24 to 26 and 29, by name."""
 
 import copy
 import math
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from families.continuous.scalars import DOUBLE
 from fathomless.families.continuous import accuracy
-from fathomless.families.continuous.accuracy import counts, coupled, effective_depth, hellinger
+from fathomless.families.continuous.accuracy import draw_coupled, effective_depth, hellinger, round_steps
 from fathomless.families.continuous.deploy import fixed_paths
 from fathomless.families.continuous.dynamics import MLPDynamics
-from fathomless.families.continuous.grids import uniform
+from fathomless.families.continuous.grids import uniform_grid
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
 from fathomless.families.continuous.solve import PathInference
@@ -31,7 +31,7 @@ HORIZONS = 4
 def build(
     law: DepthLaw | None = None, *, outputs: int = 1, spread: float = 0.3, seed: int = 0, **options: Any
 ) -> ContinuousDepth:
-    """Return a network in double that has left its prior, with horizons in quarters."""
+    """Return a network in double precision, away from its prior, with horizons in quarters."""
     path = {"rank": 3, "steps": 8, "jitter": "none", "gradient": "unrolled", **options}
     model = ContinuousDepth(
         MLPDynamics(2, outputs, width=4, hidden=(5,)),
@@ -81,7 +81,7 @@ def test_survival_weighted_divergence(law: DepthLaw, estimator: str) -> None:
     log_prior = model.horizon_prior.log_prob(torch.tensor(model._support, dtype=DOUBLE))
     grid = model.grid(8)
     marks = model.marks(grid)
-    f, _, _, divergence = model.followed(x, 3, grid, noise(), marks)
+    f, _, _, divergence = model.follow_paths(x, 3, grid, noise(), marks)
     expected, depths = torch.zeros((), dtype=DOUBLE), torch.zeros((), dtype=DOUBLE)
     for j, k in enumerate(model._support):
         assert grid[marks[j]] == pytest.approx((k + 1) * model.unit)
@@ -121,19 +121,19 @@ def test_a_point_mass_is_the_fixed_horizon() -> None:
 @pytest.mark.parametrize("options", [{}, {"drift": "both", "initial": "gaussian", "solver": "euler"}], ids=str)
 @torch.no_grad()
 def test_horizon_prefix(options: dict[str, Any]) -> None:
-    """One solution read at every kδ is as many solutions that end there."""
+    """One solution read at every kδ equals separate solutions that end at kδ."""
     model, (x, _) = build(FreeCategorical(5), **options).eval(), data()
     draws = model.draw(x, 3, noise())
     assert draws.structure.tolist() == [1, 2, 3, 4, 5] * 3
     for k in range(1, 6):
-        grid = uniform(k * model.unit, 2 * k)
-        alone = model.followed(x, 3, grid, noise(), [2 * k])
+        grid = uniform_grid(k * model.unit, 2 * k)
+        alone = model.follow_paths(x, 3, grid, noise(), [2 * k])
         torch.testing.assert_close(draws.f[draws.structure == k], alone.f[0], rtol=1e-10, atol=1e-12)
 
 
 @torch.no_grad()
 def test_growth_of_the_support_changes_nothing() -> None:
-    """What is added is the prior: bound and predictions are continuous where a new horizon has no weight yet."""
+    """Extensions equal the prior: bound and predictions are continuous when a new horizon has weight 0."""
     model, (x, y) = build(TruncatedPoisson(2.0)), data()
     before, pieces = model.draw(x, 3, noise()), model.blueprint()["pieces"]
     masses = model.horizon_posterior()
@@ -194,11 +194,11 @@ def test_accuracy_converges(drift: str, likelihood: Likelihood) -> None:
         f = draws.f.flatten(0, 1)[None]
         return Draws(f, torch.zeros(1, dtype=DOUBLE), torch.zeros(1, dtype=torch.int64), {})
 
-    draws = {n: one(coupled(model, x, 200, n, 64, 3)) for n in (8, 16, 32, 64)}
+    draws = {n: one(draw_coupled(model, x, 200, n, 64, 3)) for n in (8, 16, 32, 64)}
     distance = [hellinger(draws[n], draws[2 * n], likelihood).mean().item() for n in (8, 16, 32)]
     assert all(a > 1.7 * b for a, b in pairwise(distance)), distance
     assert (hellinger(draws[8], draws[8], likelihood) == 0.0).all()
-    other = one(coupled(model, x, 200, 64, 64, 4))
+    other = one(draw_coupled(model, x, 200, 64, 64, 4))
     assert hellinger(draws[64], other, likelihood).mean().item() > 5.0 * distance[-1]
 
 
@@ -210,16 +210,16 @@ def test_coupled_weights_are_the_same_path(drift: str) -> None:
     seen = []
     for steps in (2, 8):
         kept: list[Tensor] = []
-        original = model.followed
+        original = model.follow_paths
 
         def spy(*given: Any, kept: list[Tensor] = kept, original: Any = original) -> Any:
             found = original(*given)
             kept.extend(found.weights)
             return found
 
-        model.followed = spy  # type: ignore[method-assign]
-        coupled(model, x, 4, steps, 8, 0)
-        model.followed = original  # type: ignore[method-assign]
+        model.follow_paths = spy  # type: ignore[method-assign]
+        draw_coupled(model, x, 4, steps, 8, 0)
+        model.follow_paths = original  # type: ignore[method-assign]
         seen.append(kept[-1])
     torch.testing.assert_close(seen[0], seen[1], rtol=1e-10, atol=1e-12)
 
@@ -261,24 +261,24 @@ def test_effective_depth_is_where_doubling_changes_little() -> None:
 
 @torch.no_grad()
 def test_random_horizons_are_on_every_grid_that_is_compared() -> None:
-    """The least grid has a step for each; two numbers that give the same grid would differ by nothing."""
+    """The coarsest grid has a step for each horizon; numbers of steps with equal grids have distance 0."""
     model, (x, _) = build(FreeCategorical(4)).eval(), data()
-    assert counts(model, (1, 5, 6, 8, 11)) == (4, 8, 12)
-    assert counts(Ensemble([model, copy.deepcopy(model)]), (1, 7)) == (4, 8)
-    assert counts(build(), (7, 5, 5)) == (5, 7)
+    assert round_steps(model, (1, 5, 6, 8, 11)) == (4, 8, 12)
+    assert round_steps(Ensemble([model, copy.deepcopy(model)]), (1, 7)) == (4, 8)
+    assert round_steps(build(), (7, 5, 5)) == (5, 7)
     depth = effective_depth(model, Gaussian(1, noise=0.3), x, eps=0.1)
     assert depth % HORIZONS == 0
-    pair = [coupled(model, x, 4, n, 16, 0) for n in (4, 16)]
+    pair = [draw_coupled(model, x, 4, n, 16, 0) for n in (4, 16)]
     assert 0.0 < hellinger(pair[0], pair[1], Gaussian(1, noise=0.3)).mean() < 0.5
 
 
 @torch.no_grad()
 def test_ensembles_are_coupled_member_by_member() -> None:
     members, (x, _) = [build(seed=i).eval() for i in range(2)], data()
-    whole = coupled(Ensemble(members), x, 3, 4, 8, 0)
+    whole = draw_coupled(Ensemble(members), x, 3, 4, 8, 0)
     assert whole.f.shape == (6, 20, 1)
     assert whole.log_weight.logsumexp(0).item() == pytest.approx(0.0, abs=1e-12)
-    each = accuracy.coupled(members[0], x, 3, 4, 8, accuracy.fold_in(0, 0))
+    each = accuracy.draw_coupled(members[0], x, 3, 4, 8, accuracy.fold_in(0, 0))
     assert torch.equal(whole.f[:3], each.f)
 
 
@@ -292,7 +292,7 @@ def test_fixed_paths_of_random_horizons_have_their_weights() -> None:
 
 
 def test_growing_follows_the_law_and_changes_no_shorter_horizon() -> None:
-    """The law's rate rises: more horizons are read, pieces beyond are 0, and what was read before is the same."""
+    """The law's rate rises: more horizons are read, new pieces are 0, and earlier outputs are unchanged."""
     model = build(TruncatedPoisson(2.0)).eval()
     x, _ = data()
     before, reach = model.draw(x, 2, noise()), max(model.horizon_posterior())

@@ -18,10 +18,10 @@ from fathomless.data.rows import Rows
 from fathomless.data.stacked_rows import StackedRows
 from fathomless.families.continuous.deploy import fixed_paths, point_path
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weight
-from fathomless.families.continuous.grids import uniform
+from fathomless.families.continuous.grids import uniform_grid
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck
-from fathomless.families.continuous.solve import PathInference, parted
+from fathomless.families.continuous.solve import PathInference, split_weights
 from fathomless.inference.out_of_fold.crossfit import StackedLikelihood
 from fathomless.inference.runs.run import Run
 from fathomless.inference.variational.objective import elbo
@@ -36,7 +36,7 @@ NET = MLPDynamics(2, 1, width=4, hidden=(5,))
 
 
 def build(dynamics: Dynamics = NET, *, spread: float = 0.2, seed: int = 0, **options: Any) -> ContinuousDepth:
-    """Return a network in double that has left its prior."""
+    """Return a network in double precision, away from its prior."""
     given = {name: options.pop(name) for name in ("prior", "law", "horizons", "horizon") if name in options}
     path = {"rank": 3, "steps": 6, "gradient": "unrolled", **options}
     settings = {"prior": OrnsteinUhlenbeck(rate=0.8), "weight_prior": 1.0, **given}
@@ -91,7 +91,7 @@ def test_paths_do_not_depend_on_x(options: dict[str, Any], training: bool) -> No
     """Bit for bit: weights and divergence are the same for other rows, and for another number of them."""
     model, (x, _) = build(**options).train(training), data()
     grid = model.grid(6)
-    kept = [model.followed(rows, 4, grid, noise(), model.marks(grid)) for rows in (x, -3.0 * x[:7])]
+    kept = [model.follow_paths(rows, 4, grid, noise(), model.marks(grid)) for rows in (x, -3.0 * x[:7])]
     for a, b in zip(kept[0].weights, kept[1].weights, strict=True):
         assert torch.equal(a, b)
     assert torch.equal(kept[0].divergence.path, kept[1].divergence.path)
@@ -102,7 +102,7 @@ def test_paths_do_not_depend_on_x(options: dict[str, Any], training: bool) -> No
 
 @pytest.mark.parametrize("jitter", ["count", "times", "none"])
 def test_generator_only(jitter: str) -> None:
-    """All randomness comes from the generator that is given; nothing global is read or moved."""
+    """All randomness comes from the given generator; the global one is neither read nor advanced."""
     model, (x, _) = build(initial="gaussian", jitter=jitter), data()
     before, legacy = torch.get_rng_state(), np.random.get_state()[1].tolist()
     first = model.draw(x, 3, noise())
@@ -119,12 +119,12 @@ def test_jitter_changes_the_grid_in_training_alone() -> None:
     assert len({model._steps(noise(seed)) for seed in range(30)}) > 5
     assert {len(model.eval().grid(model._steps(noise(seed)))) for seed in range(30)} == {7}
     moved = build(jitter="times")
-    grid = moved._jittered_times(moved.grid(6), noise())
+    grid = moved._jitter_times(moved.grid(6), noise())
     assert grid[0] == 0.0
     assert grid[-1] == 1.0
     assert all(a < b for a, b in pairwise(grid))
     assert grid != moved.grid(6)
-    assert moved.eval()._jittered_times(moved.grid(6), noise()) == moved.grid(6)
+    assert moved.eval()._jitter_times(moved.grid(6), noise()) == moved.grid(6)
     torch.testing.assert_close(moved.draw(x, 2, noise()).f, moved.draw_on(x, 2, moved.grid(6), noise()).f)
 
 
@@ -137,7 +137,7 @@ def test_static_limit(solver: str) -> None:
     assert model.moving == 0
     weights = (*NET.moving, *NET.still)
     layers, drawn = [], []
-    parts = [parted(p.detach()[0], weights) for p in (model.mean, model.log_width)]
+    parts = [split_weights(p.detach()[0], weights) for p in (model.mean, model.log_width)]
     for k in range(0, len(weights), 2):
         (mean, bias), (width, narrow) = (own[k : k + 2] for own in parts)
         linear, s = nn.Linear(*mean.shape, dtype=DOUBLE), 1.0 / math.sqrt(weights[k].fan_in)
@@ -179,10 +179,10 @@ def test_euler_is_a_residual_network() -> None:
     draws = model.draw(x, 3, noise(7))
     assert torch.equal(paths(x), draws.f)
     assert torch.equal(paths.log_weight, draws.log_weight)
-    first, last, readout, shift = parted(paths.fixed[0], NET.still)
+    first, last, readout, shift = split_weights(paths.fixed[0], NET.still)
     h = torch.baddbmm(last[:, None], x.expand(3, -1, -1), first)
     for own in paths.moving[:-1, 0]:
-        weight, bias, outer, other = parted(own, NET.moving)
+        weight, bias, outer, other = split_weights(own, NET.moving)
         h = h + 0.2 * torch.baddbmm(other[:, None], F.silu(torch.baddbmm(bias[:, None], h, weight)), outer)
     torch.testing.assert_close(torch.baddbmm(shift[:, None], h, readout), draws.f, rtol=1e-12, atol=1e-12)
 
@@ -258,7 +258,7 @@ def test_minibatches_average_to_the_full_bound() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"drift": "both", "initial": "gaussian"}, DRAWN[4]], ids=str)
 def test_resume_is_bitwise(options: dict[str, Any]) -> None:
-    """A training that goes on from half way ends in the same bytes, its jitter included."""
+    """A training resumed half way is bit-identical, including its jitter."""
     x, y = data(40)
     training = Training(epochs=6, batch_size=20, structure_every=1, draws=2, warm_up=0.3)
     kept: list[Any] = []
@@ -286,7 +286,7 @@ def test_vmap_of_members_is_single_draws_given_the_noise() -> None:
     members, (x, _) = [build(drift="both", seed=i, jitter="none") for i in range(3)], data()
     state, _ = torch.func.stack_module_state(members)  # type: ignore[no-untyped-call]
     eps = torch.randn(3, 6, 1, 4, members[0].moving, generator=noise(), dtype=DOUBLE)
-    grid = uniform(1.0, 6)
+    grid = uniform_grid(1.0, 6)
 
     class Drawn(nn.Module):
         def __init__(self, model: ContinuousDepth) -> None:
@@ -311,7 +311,7 @@ def test_vmap_of_members_is_single_draws_given_the_noise() -> None:
 
 
 def test_clipping_of_one_network_is_not_felt_by_others_side_by_side() -> None:
-    """Targets far out in the rows of the second network leave the first as it is, to the byte."""
+    """Extreme targets in the rows of the second network leave the first one bit-identical."""
     x, y = data(20)
     states = []
     for shift in (0.0, 30.0):
@@ -410,12 +410,12 @@ def test_posterior_recovers_linear_gaussian() -> None:
 @pytest.mark.parametrize("estimator", ["closed", "full"])
 @pytest.mark.parametrize("drift", ["diagonal", "lowrank", "both"])
 def test_bfloat16_never_touches_weights_and_divergence(drift: str, estimator: str) -> None:
-    """In mixed precision the slope alone is in the narrow type."""
+    """In mixed precision only the slope is in reduced precision."""
     model, (x, _) = build(drift=drift, estimator=estimator, initial="gaussian").float(), data()
-    x, grid = x.float(), uniform(1.0, 6)
-    plain = model.followed(x, 3, grid, noise(), [6])
+    x, grid = x.float(), uniform_grid(1.0, 6)
+    plain = model.follow_paths(x, 3, grid, noise(), [6])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = model.followed(x, 3, grid, noise(), [6])
+        mixed = model.follow_paths(x, 3, grid, noise(), [6])
     for a, b in zip([*plain.divergence, *plain.weights], [*mixed.divergence, *mixed.weights], strict=True):
         assert b.dtype == torch.float32
         assert torch.equal(a, b)

@@ -1,4 +1,4 @@
-"""What is drawn of paths and horizons is what was given; what holds for every picture is in tests/plots."""
+"""Plots of paths and horizons show the given values; tests of all plots are in tests/plots."""
 
 from typing import Any
 
@@ -85,15 +85,15 @@ def test_the_path_of_the_horizon_is_in_units_of_depth() -> None:
     [
         (lambda: plots.weight_paths([0.0, 1.0], np.zeros((3, 4, 1))), "shape"),
         (lambda: plots.weight_paths([0.0], np.zeros((3, 1, 6))), "at most 5"),
-        (lambda: plots.hidden_paths([0.0, 0.0], np.zeros((3, 2, 1))), "do not rise"),
+        (lambda: plots.hidden_paths([0.0, 0.0], np.zeros((3, 2, 1))), "not strictly increasing"),
         (lambda: plots.hidden_paths([0.0], np.zeros((3, 1, 2)), names=["one"]), "names"),
         (lambda: plots.weight_paths([0.0], np.zeros((3, 1, 1)), prior=[1.0, 1.0]), "different shapes"),
-        (lambda: plots.divergence_profile([0.1, 0.2], [1.0, 1.0]), "middles of steps"),
+        (lambda: plots.divergence_profile([0.1, 0.2], [1.0, 1.0]), "midpoints of consecutive steps"),
         (lambda: plots.divergence_profile([0.1], [-1.0]), "rate"),
         (lambda: plots.accuracy([0, 1], [0.1, 0.0]), "steps"),
-        (lambda: plots.accuracy([2, 1], [0.1, 0.0]), "do not rise"),
+        (lambda: plots.accuracy([2, 1], [0.1, 0.0]), "not strictly increasing"),
         (lambda: plots.accuracy([1], [1.5]), "distance"),
-        (lambda: plots.horizon_posterior({0.0: 1.0}), "above 0"),
+        (lambda: plots.horizon_posterior({0.0: 1.0}), "positive horizons"),
         (lambda: plots.horizon_posterior({1.0: 0.5}), "sum"),
         (lambda: plots.horizon_posterior({1.0: 1.0}, prior={1.0: 0.7, 2.0: 0.7}), "prior"),
         (lambda: plots.horizon_path([]), "without rows"),

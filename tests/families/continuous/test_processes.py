@@ -23,12 +23,12 @@ from families.continuous.scalars import (
     scalar,
     standard_error,
 )
-from fathomless.families.continuous.grids import Grid, jittered, overlap, uniform
+from fathomless.families.continuous.grids import Grid, jitter_steps, overlap, uniform_grid
 from fathomless.families.continuous.processes import (
     Brownian,
     OrnsteinUhlenbeck,
     Process,
-    coarser,
+    coarsen,
     excess,
     relaxation,
     transition,
@@ -74,7 +74,7 @@ def test_transition_composes(rate: float) -> None:
     w = start = torch.ones(4, 2, dtype=DOUBLE)
     for i in range(2):
         w = two.decay[i] * w + two.noise[i] * eps[i]
-    whole = one.decay[0] * start + one.noise[0] * coarser(list(eps), two.decay, two.noise)
+    whole = one.decay[0] * start + one.noise[0] * coarsen(list(eps), two.decay, two.noise)
     torch.testing.assert_close(whole, w, rtol=1e-12, atol=1e-14)
 
 
@@ -96,7 +96,7 @@ def test_a_rate_of_zero_gives_brownian_motion_and_no_diffusion_the_same_weights(
 )
 def test_path_kl_matches_ornstein_uhlenbeck(steps: int, expected: float) -> None:
     """Rate 3 beside a prior of rate 1; the limit is 0.929629, from below."""
-    found = moments(scalar(uniform(1.0, steps), feedback=2.0)).divergence
+    found = moments(scalar(uniform_grid(1.0, steps), feedback=2.0)).divergence
     assert found == pytest.approx(expected, abs=1e-6)
     assert found < 0.929629
 
@@ -109,11 +109,11 @@ def test_the_drift_of_the_family_has_the_same_divergence() -> None:
             p.fill_(parameter(2.0))
     reference = torch.zeros(1, 1, dtype=DOUBLE)
     for steps, expected in ((5, 0.884658), (100, 0.929506)):
-        law = drift.law(OrnsteinUhlenbeck(rate=1.0), uniform(1.0, steps), reference, kind="exact")
+        law = drift.law(OrnsteinUhlenbeck(rate=1.0), uniform_grid(1.0, steps), reference, kind="exact")
         assert moments(law, START / PRIOR.scale).divergence == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("grid", [uniform(1.0, 1), uniform(1.0, 8), UNEVEN], ids=len)
+@pytest.mark.parametrize("grid", [uniform_grid(1.0, 1), uniform_grid(1.0, 8), UNEVEN], ids=len)
 def test_grid_kl_equals_joint_gaussian_kl(grid: Grid) -> None:
     """The sum over steps is the divergence of the joint laws of the weights at all times, which are written out."""
 
@@ -132,7 +132,7 @@ def test_grid_kl_equals_joint_gaussian_kl(grid: Grid) -> None:
 def test_path_kl_of_a_shift() -> None:
     """A shift θμ that holds the mean at μ costs ½ θ² μ² T / σ² = 1.28 as Δ → 0, and T μ²/σ² tanh(θΔ/2)/Δ before."""
     for steps in (1, 4, 400):
-        found = moments(scalar(uniform(1.0, steps), shift=0.8)).divergence
+        found = moments(scalar(uniform_grid(1.0, steps), shift=0.8)).divergence
         assert found == pytest.approx(steps * 0.64 / SIGMA**2 * math.tanh(0.5 / steps), rel=1e-12)
     assert found == pytest.approx(1.28, rel=1e-6)
 
@@ -144,7 +144,7 @@ def test_path_kl_of_a_contraction(left: float) -> None:
     prior = OrnsteinUhlenbeck(rate=rate)
     kept: list[float] = []
     for steps in (100, 200, 400):
-        law = scalar(uniform(1.0, steps), feedback=rate * (1.0 / left**2 - 1.0), prior=prior)
+        law = scalar(uniform_grid(1.0, steps), feedback=rate * (1.0 / left**2 - 1.0), prior=prior)
         found = moments(law, 0.0, left**2)
         assert found.variance[-1] == pytest.approx(left**2, rel=1e-12)
         kept.append(found.divergence)
@@ -207,14 +207,14 @@ def test_low_rank_is_diagonal_in_rotated_weights_whatever_the_complement(seed: i
 @pytest.mark.parametrize(("steps", "expected"), [(25, 0.985712), (50, 0.956874), (100, 0.943061)])
 def test_euler_chain_kl(steps: int, expected: float) -> None:
     """It is the sum of ½ E|u|² Δ, u = −κ w / σ."""
-    found = moments(scalar(uniform(1.0, steps), feedback=2.0, kind="euler"))
+    found = moments(scalar(uniform_grid(1.0, steps), feedback=2.0, kind="euler"))
     assert found.divergence == pytest.approx(expected, abs=1e-6)
     second = [m**2 + v for m, v in zip(found.mean[:-1], found.variance[:-1], strict=True)]
     assert found.divergence == pytest.approx(sum(0.5 * (2.0 / SIGMA) ** 2 * w2 / steps for w2 in second), rel=1e-12)
 
 
 def test_the_divergence_grows_with_refinement_to_its_limit() -> None:
-    """Exact transitions on nested grids: what is between the times of a grid can but add."""
+    """Exact transitions on nested grids: refinement cannot reduce the divergence."""
 
     def refined(grid: Grid, times: int) -> Grid:
         return (*(a + (b - a) * k / times for a, b in pairwise(grid) for k in range(times)), grid[-1])
@@ -228,7 +228,7 @@ def test_the_divergence_grows_with_refinement_to_its_limit() -> None:
 @pytest.mark.parametrize("transitions", ["exact", "euler"])
 @pytest.mark.parametrize("kind", ["shift", "diagonal", "lowrank", "network", "both"])
 def test_divergence_is_zero_at_start(kind: str, transitions: str, prior: Process) -> None:
-    """Exactly, since nothing is added to the prior; and it is not negative anywhere. Gradients are finite there."""
+    """It is exactly 0 at the prior, and nowhere negative. Gradients are finite there."""
     g = torch.Generator().manual_seed(1)
     reference, w = torch.randn(1, 6, generator=g), torch.randn(1, 8, 6, generator=g)
     for spread in (0.0, 0.1, 3.0):
@@ -244,8 +244,8 @@ def test_divergence_is_zero_at_start(kind: str, transitions: str, prior: Process
 @pytest.mark.parametrize("kind", ["exact", "euler"])
 @pytest.mark.parametrize("steps", [1, 2, 7, 40])
 def test_bound_below_evidence(kind: str, steps: int) -> None:
-    """Whatever shift and feedback are, on every grid: the bound is one on the evidence of this chain."""
-    grid, g = uniform(1.0, steps), torch.Generator().manual_seed(steps)
+    """For all shifts and feedbacks and on every grid, the bound is one on the evidence of this chain."""
+    grid, g = uniform_grid(1.0, steps), torch.Generator().manual_seed(steps)
     top = evidence(kind, grid)
     if kind == "exact":
         assert top == pytest.approx(EVIDENCE, abs=5e-5)  # whatever the number of steps
@@ -261,7 +261,7 @@ def test_bound_below_evidence(kind: str, steps: int) -> None:
 def test_the_bound_of_the_exact_drift_is_the_evidence() -> None:
     """Up to what changes within a step: its linear part as shift and feedback, and all of it frozen, as Euler does."""
     for steps, gap in ((25, 0.01), (100, 0.002)):
-        grid, drift = uniform(1.0, steps), bridge()
+        grid, drift = uniform_grid(1.0, steps), bridge()
         middle = [drift(0.5 * (a + b), numbers(0.0, 1.0)) for a, b in pairwise(grid)]
         push, pull = [float(c[0]) for c in middle], [float(c[0] - c[1]) for c in middle]
         linear = scalar(grid, feedback=pull, shift=push)
@@ -314,14 +314,14 @@ def test_series_continue_the_closed_forms() -> None:
 
 
 def test_jitter_is_log_uniform_between_half_and_twice() -> None:
-    drawn = [jittered(20, seed) for seed in range(4000)]
+    drawn = [jitter_steps(20, seed) for seed in range(4000)]
     assert min(drawn) >= 10
     assert max(drawn) <= 40
     assert len(set(drawn)) == 31
     below = sum(n < 20 for n in drawn) / len(drawn)  # log₂(19.5/20) + 1 of them round down to less
     assert below == pytest.approx(math.log2(19.5 / 20.0) / 2.0 + 0.5, abs=4.0 * 0.5 / math.sqrt(4000))
-    assert all(jittered(20, seed, 8) % 8 == 0 for seed in range(100))
-    assert jittered(20, 7) == jittered(20, 7)
+    assert all(jitter_steps(20, seed, 8) % 8 == 0 for seed in range(100))
+    assert jitter_steps(20, 7) == jitter_steps(20, 7)
 
 
 def test_moments_of_drawn_paths_agree_with_those_by_quadrature() -> None:

@@ -1,4 +1,4 @@
-"""A learned rate: a clock of the prior that the data set, from any start, and that nobody moves without them."""
+"""Learned rate: inferred from the data for any initial value, and unchanged without data."""
 
 import math
 
@@ -64,7 +64,7 @@ def test_without_data_the_rate_goes_back_to_its_prior() -> None:
 
 @pytest.mark.parametrize("start", [-0.15, 0.15], ids=["slow", "fast"])  # 1/4.5 and 4.5 times the median of the prior
 def test_data_set_the_rate_from_any_start(start: float) -> None:
-    """Rows of a smooth function leave no room for layers that differ by chance, wherever the clock began."""
+    """For a smooth function the rate becomes small from any initial value."""
     begun = MEDIAN * math.exp(10.0 * start)
     assert learned(0.03, start=start) < 0.25 * begun
 

@@ -1,4 +1,4 @@
-"""Bad input: section 15 of the specification. Each refusal says what was given, what is allowed and what to do."""
+"""Invalid input: section 15 of the specification. Messages name the given value, the allowed ones and a remedy."""
 
 import math
 import re
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fathomless import Adam, ContinuousDepthRegressor, Euler, Heun, PathOptions, RandomHorizon
 from fathomless.data.rows import Rows
-from fathomless.families.continuous.accuracy import coupled, effective_depth, finest_of
+from fathomless.families.continuous.accuracy import draw_coupled, effective_depth, find_common_steps
 from fathomless.families.continuous.drift import PosteriorDrift
 from fathomless.families.continuous.dynamics import ConvDynamics, MLPDynamics
-from fathomless.families.continuous.grids import check_grid, reached, uniform
+from fathomless.families.continuous.grids import check_grid, find_steps, uniform_grid
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.processes import Brownian, OrnsteinUhlenbeck, transition
 from fathomless.families.continuous.solve import PathInference
@@ -48,8 +48,8 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
     ("horizon of 0", lambda: model(horizon=0.0), ["horizon=0.0", "a positive, finite number"]),
     ("horizon without end", lambda: model(horizon=math.inf), ["horizon=inf", "a positive, finite number"]),
     ("horizons of 0", lambda: model(horizons=0), ["horizons=0", "at least 1 is needed"]),
-    ("horizon of a grid", lambda: uniform(-1.0, 3), ["horizon=-1.0", "a positive, finite number"]),
-    ("steps of a grid", lambda: uniform(1.0, 0), ["steps=0", "at least 1 is needed"]),
+    ("horizon of a grid", lambda: uniform_grid(-1.0, 3), ["horizon=-1.0", "a positive, finite number"]),
+    ("steps of a grid", lambda: uniform_grid(1.0, 0), ["steps=0", "at least 1 is needed"]),
     ("steps", lambda: model(steps=0), ["steps=0", "at least 1 is needed"]),
     ("steps of predictions", lambda: model(predict_steps=0), ["predict_steps=0", "at least 1 is needed"]),
     ("rank", lambda: model(rank=0), ["rank=0", "at least 1 is needed"]),
@@ -66,7 +66,7 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
         lambda: model(gradient="reversible", estimator="sticking"),
         [
             "estimator='sticking'",
-            "allowed are solver='heun' and path__estimator='closed'",
+            "only solver='heun' and path__estimator='closed' are allowed",
             "solver__gradient='checkpointed'",
         ],
     ),
@@ -83,22 +83,34 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
     (
         "grid that falls",
         lambda: check_grid((0.0, 0.6, 0.4, 1.0), 1.0),
-        ["4 times", "increase from 0", "uniform(1, 10)"],
+        ["4 times", "increase from 0", "uniform_grid(1, 10)"],
     ),
-    ("grid that stays", lambda: check_grid((0.0, 0.5, 0.5, 1.0), 1.0), ["4 times", "increase", "uniform(1, 10)"]),
-    ("grid that ends early", lambda: check_grid((0.0, 0.5), 1.0), ["from 0.0 to 0.5", "horizon 1", "uniform(1, 10)"]),
-    ("grid that starts late", lambda: check_grid((0.1, 1.0), 1.0), ["from 0.1 to 1.0", "from 0", "uniform(1, 10)"]),
-    ("grid of nothing", lambda: check_grid((), 2.0), ["0 times from nothing", "horizon 2", "uniform(2, 10)"]),
-    ("horizon between times", lambda: reached(uniform(1.0, 3), (0.5, 1.0)), ["3 steps", "0.5 is not", "a multiple of"]),
+    ("grid that stays", lambda: check_grid((0.0, 0.5, 0.5, 1.0), 1.0), ["4 times", "increase", "uniform_grid(1, 10)"]),
+    (
+        "grid that ends early",
+        lambda: check_grid((0.0, 0.5), 1.0),
+        ["from 0.0 to 0.5", "horizon 1", "uniform_grid(1, 10)"],
+    ),
+    (
+        "grid that starts late",
+        lambda: check_grid((0.1, 1.0), 1.0),
+        ["from 0.1 to 1.0", "from 0", "uniform_grid(1, 10)"],
+    ),
+    ("grid of nothing", lambda: check_grid((), 2.0), ["0 times was given", "horizon 2", "uniform_grid(2, 10)"]),
+    (
+        "horizon between times",
+        lambda: find_steps(uniform_grid(1.0, 3), (0.5, 1.0)),
+        ["3 steps", "horizon 0.5; it must include", "a multiple of"],
+    ),
     (
         "grid without a horizon",
-        lambda: model(law=FreeCategorical(4), horizons=4).draw_on(X, 2, uniform(1.0, 6), None),
-        ["6 steps up to 1", "0.25 is not", "a multiple of"],
+        lambda: model(law=FreeCategorical(4), horizons=4).draw_on(X, 2, uniform_grid(1.0, 6), None),
+        ["6 steps up to 1", "horizon 0.25; it must include", "a multiple of"],
     ),
     (
         "grid beyond the horizon",
-        lambda: model().draw_on(X, 2, uniform(2.0, 6), None),
-        ["to 2.0", "the horizon 1", "uniform(1, 10)"],
+        lambda: model().draw_on(X, 2, uniform_grid(2.0, 6), None),
+        ["to 2.0", "the horizon 1", "uniform_grid(1, 10)"],
     ),
     (
         "outputs that are not in the state",
@@ -113,11 +125,11 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
     ("images", lambda: ConvDynamics(1, 7, 2), ["side 7", "a multiple of 2 is allowed"]),
     ("squeezed images", lambda: ConvDynamics(1, 6, 2, squeeze=2), ["side 6", "a multiple of 4 is allowed"]),
     ("channels", lambda: ConvDynamics(0, 8, 2), ["channels=0", "at least 1"]),
-    ("grids too fine", lambda: finest_of((7, 11, 13, 17)), ["17,017", "at most 1,024", "divide each other"]),
-    ("no divisor", lambda: coupled(model(), X, 2, 3, 8, 0), ["steps=3", "finest grid of 8", "divisors"]),
+    ("grids too fine", lambda: find_common_steps((7, 11, 13, 17)), ["17,017", "at most 1,024", "divide each other"]),
+    ("no divisor", lambda: draw_coupled(model(), X, 2, 3, 8, 0), ["steps=3", "finest grid of 8", "divisors"]),
     (
         "no multiple of the horizons",
-        lambda: coupled(model(law=TruncatedPoisson(3.0), horizons=4), X, 2, 2, 8, 0),
+        lambda: draw_coupled(model(law=TruncatedPoisson(3.0), horizons=4), X, 2, 2, 8, 0),
         ["steps=2", "multiples of the 4 horizons"],
     ),
     (
@@ -130,7 +142,7 @@ REFUSED: list[tuple[str, Callable[[], Any], Sequence[str]]] = [
         lambda: model().stack([model(steps=7)]),
         ["differ in more than seeds", "equal sizes, priors and grids"],
     ),
-    ("paths of weights that stay", lambda: still().law_of_paths(uniform(1.0, 2)), ["rate=0", "no weights move"]),
+    ("paths of weights that stay", lambda: still().law_of_paths(uniform_grid(1.0, 2)), ["rate=0", "no weights vary"]),
 ]
 
 
@@ -148,14 +160,14 @@ def test_a_refusal_says_what_was_given_and_what_is_allowed(call: Callable[[], An
 
 @dataclass(frozen=True)
 class Wide(MLPDynamics):
-    """A slope with fewer numbers than the hidden state, which would be repeated silently."""
+    """A slope smaller than the hidden state, which would be broadcast silently."""
 
     def slope(self, weights: Sequence[Tensor], t: float, h: Tensor) -> Tensor:
         return super().slope(weights, t, h)[..., :1]
 
 
 def test_a_slope_of_another_shape_is_refused() -> None:
-    with pytest.raises(DataError, match=r"slope of shape \(1, 2, 4, 1\) .* state of shape \(1, 2, 4, 3\).*Wide\.slope"):
+    with pytest.raises(DataError, match=r"Wide\.slope returned shape \(1, 2, 4, 1\) .* state of shape \(1, 2, 4, 3\)"):
         ContinuousDepth(Wide(2, 1, width=3, hidden=(4,))).draw(X, 2, torch.Generator())
 
 
@@ -166,7 +178,7 @@ def test_a_natural_gradient_is_refused() -> None:
 
 
 def test_memory_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is computed again; what does not fit even so is refused, with the number that does."""
+    """States that exceed the memory are recomputed; beyond that, the error gives the number of paths that fits."""
     own, rows = model(steps=100, jitter="none"), torch.zeros(2000, 2)
     need = own.memory(50, 2000, 100)
     assert need > 2 * memory._SMALL
@@ -192,7 +204,7 @@ def overflowing() -> ContinuousDepth:
 
 
 def test_hidden_states_that_overflow_end_the_training() -> None:
-    """Before training the network is tried; in prediction such networks are counted."""
+    """Training checks the network first; predictions count networks with non-finite values."""
     rows = Rows(torch.ones(8, 2), torch.zeros(8, 1))
     with pytest.raises(DivergenceError, match="before the first step the output of the network is not finite"):
         fit(overflowing(), Gaussian(1), rows, training=Training(epochs=1))
@@ -247,5 +259,5 @@ def test_estimators_refuse_options_by_their_names(options: dict[str, Any], said:
 def test_a_prior_that_explodes_is_warned_of() -> None:
     X = np.random.default_rng(0).normal(size=(20, 2))
     wide = ContinuousDepthRegressor(weight_prior=4.0, path=PathOptions(initial="gaussian")).set_params(**QUICK)
-    with pytest.warns(DataWarning, match=r"weight_prior=4 was given; beyond 1\.5 .* lower it"):
+    with pytest.warns(DataWarning, match=r"weight_prior=4 was given; above 1\.5, .* lower it"):
         wide.fit(X, X[:, 0])

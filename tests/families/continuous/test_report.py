@@ -1,4 +1,4 @@
-"""The section of the page and the findings of networks of continuous depth: what they say is what was fitted."""
+"""Page section and findings of networks of continuous depth agree with the fitted estimators."""
 
 import functools
 import re
@@ -80,10 +80,10 @@ def test_every_picture_has_words_with_its_numbers(name: str, request: pytest.Fix
 def test_the_table_has_the_numbers_of_the_estimator(plain: ContinuousDepthRegressor) -> None:
     found, told = cells(page(plain)), plain.structure_.statistics
     assert found["Divergence of the paths from their prior, nats"] == number(told["path_divergence"])
-    assert found["Decay of the weights at depth 0, nats"] == number(told["initial_divergence"])
-    assert found["Residual layers that would do (effective depth)"] == f"{plain.effective_depth_:,}"
+    assert found["Weight decay of the weights at depth 0, nats"] == number(told["initial_divergence"])
+    assert found["Effective depth, residual layers"] == f"{plain.effective_depth_:,}"
     assert found["Steps of predictions, up to depth 1"] == "5"
-    assert found["Weights that move with depth"] == str(plain.model_.moving)
+    assert found["Number of weights that vary with depth"] == str(plain.model_.moving)
 
 
 def test_of_several_networks_pictures_are_of_the_first_and_numbers_are_means(
@@ -104,13 +104,13 @@ def test_the_same_section_comes_out_twice(several: ContinuousDepthRegressor) -> 
 
 def test_steps_of_predictions_are_those_that_are_compared() -> None:
     figure = page(fitted(solver__predict_steps=6)).groups[0].figures[-1]
-    assert "Predictions take 6 steps" in figure.caption
-    assert "distance to those by 48" in figure.caption
-    assert ", 0 by 48" in figure.svg
+    assert "predictions with 6 steps" in figure.caption
+    assert "with 48 steps on the same paths" in figure.caption
+    assert ", 0 with 48" in figure.svg
 
 
 def test_pictures_start_at_the_hidden_state_of_the_row_in_the_middle(plain: ContinuousDepthRegressor) -> None:
-    seen = report._followed(plain.model_, 2)
+    seen = report._follow_row(plain.model_, 2)
     fixed = plain.model_.mean.detach()[0, plain.model_.moving :] * plain.model_.scale[plain.model_.moving :]
     shapes = [weight.shape for weight in plain.model_.dynamics.still]
     parts = [p.reshape(s) for p, s in zip(fixed.split([np.prod(s) for s in shapes]), shapes, strict=True)]
@@ -123,9 +123,9 @@ def test_pictures_start_at_the_hidden_state_of_the_row_in_the_middle(plain: Cont
 def test_the_last_hidden_state_gives_the_outputs_of_the_model(plain: ContinuousDepthRegressor) -> None:
     model, grid = plain.model_, plain.model_.grid(20)
     noise = torch.Generator().manual_seed(0)
-    f, hidden, _, _ = model.followed(torch.zeros(1, 2, dtype=model.dtype), 200, grid, noise, [20])
+    f, hidden, _, _ = model.follow_paths(torch.zeros(1, 2, dtype=model.dtype), 200, grid, noise, [20])
     assert f.shape == (1, 200, 1, 1)
-    seen = report._followed(model, 2)
+    seen = report._follow_row(model, 2)
     np.testing.assert_allclose(seen.hidden[:, -1].numpy(), hidden[0][0, :, 0].detach().numpy(), atol=1e-5)
 
 
@@ -133,8 +133,8 @@ def test_a_network_whose_weights_do_not_move_has_no_path_of_them() -> None:
     section = page(fitted(path__rate=0.0))
     captions = " ".join(figure.caption for figure in section.groups[0].figures)
     assert len(section.groups[0].figures) == 2
-    assert "weights whose mean" not in captions
-    assert cells(section)["Weights that move with depth"] == "0"
+    assert "Weights with the largest change" not in captions
+    assert cells(section)["Number of weights that vary with depth"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_horizons_weighed_by_rows_have_their_errors(weighed: ContinuousDepthRegr
     assert all("±" in row[1] for row in table.rows)
     mean = f"{number(found.mean * unit)} ± {number(found.mean_error * unit, 2)}"
     assert mean in section.groups[0].figures[0].caption
-    assert "rows that its networks have not seen" in section.about
+    assert "best log-likelihood on out-of-fold rows" in section.about
 
 
 def test_horizons_of_the_bound_stand_beside_the_prior(by_the_bound: ContinuousDepthRegressor) -> None:
@@ -167,7 +167,7 @@ def test_horizons_of_the_bound_stand_beside_the_prior(by_the_bound: ContinuousDe
     assert table is not None
     assert table.head == ("Horizon", "Posterior", "Prior")
     assert len(table.rows) == len(by_the_bound.horizon_posterior_)
-    assert "have not seen" not in section.about
+    assert "out-of-fold" not in section.about
     path = [row["mean_horizon"] / 8 for row in by_the_bound.history_]
     assert f"from {number(path[0])} to {number(path[-1])}" in section.learning[0].svg
 
@@ -175,7 +175,7 @@ def test_horizons_of_the_bound_stand_beside_the_prior(by_the_bound: ContinuousDe
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "no bound on the evidence"),
+        ({}, "not a bound on the evidence"),
         ({"path__initial": "gaussian"}, "a lower bound on the log evidence"),
         ({"path__initial": "gaussian", "path__rate": "learned"}, "The rate of the prior is a point estimate."),
         ({"temperature": 0.5}, "The temperature is not 1"),
@@ -189,12 +189,12 @@ def test_the_page_says_what_is_bounded(options: dict[str, Any], says: str) -> No
 
 
 OWN = {
-    "The paths of the weights are those of the prior",
-    "Hardly anything is uncertain within a network",
-    "Predictions take fewer steps than they need",
-    "The prior of the weights explodes with depth",
-    "The bound that decided about the horizon is given the initial weights",
-    "The horizon has not moved",
+    "Posterior over weight paths equals the prior",
+    "Almost no posterior uncertainty within a network",
+    "Too few solver steps in predictions",
+    "Weight prior is too wide for the depth",
+    "Horizon was inferred from a conditional bound",
+    "Horizon posterior did not change in training",
 }
 
 
@@ -206,7 +206,7 @@ def test_nothing_is_said_of_an_ordinary_fit() -> None:
 
 def test_paths_that_did_not_move_are_found() -> None:
     estimator = fitted(epochs=1, learning_rate=1e-7)
-    finding = titles(estimator)["The paths of the weights are those of the prior"]
+    finding = titles(estimator)["Posterior over weight paths equals the prior"]
     assert finding.severity == "advice"
     assert "set path__rate (now 'learned') to a smaller number" in finding.remedy
 
@@ -214,15 +214,15 @@ def test_paths_that_did_not_move_are_found() -> None:
 @pytest.mark.parametrize("options", [{"path__rate": 0.0}, {"path__rate": 1e-6}])
 def test_weights_that_are_known_are_found(options: dict[str, Any]) -> None:
     found = titles(fitted(**options))
-    finding = found["Hardly anything is uncertain within a network"]
+    finding = found["Almost no posterior uncertainty within a network"]
     assert f"Set path__rate (now {options['path__rate']:.2g}) to a larger number" in finding.remedy
     assert "path__initial='gaussian'" in finding.remedy
-    assert "The paths of the weights are those of the prior" not in found
+    assert "Posterior over weight paths equals the prior" not in found
 
 
 def test_weights_that_are_the_same_at_every_depth_may_be_uncertain() -> None:
     assert not OWN & set(titles(fitted(path__rate=0.0, path__initial="gaussian"))) - {
-        "Predictions take fewer steps than they need"
+        "Too few solver steps in predictions"
     }
 
 
@@ -231,24 +231,23 @@ def test_too_few_steps_are_found(needed: int, steps: int | None, said: bool) -> 
     estimator = fitted(solver__predict_steps=steps)
     estimator.effective_depth_ = needed
     found = titles(estimator)
-    assert ("Predictions take fewer steps than they need" in found) == said
+    assert ("Too few solver steps in predictions" in found) == said
     if said:
         assert (
-            f"Raise solver__predict_steps (now None) to {needed}"
-            in found["Predictions take fewer steps than they need"].remedy
+            f"Raise solver__predict_steps (now None) to {needed}" in found["Too few solver steps in predictions"].remedy
         )
 
 
 def test_a_prior_that_explodes_is_found() -> None:
-    with pytest.warns(match="explode"):
+    with pytest.warns(match="grow without bound"):
         estimator = fitted(weight_prior=4.0, path__initial="gaussian")
-    assert titles(estimator)["The prior of the weights explodes with depth"].remedy == "Lower weight_prior (now 4)."
+    assert titles(estimator)["Weight prior is too wide for the depth"].remedy == "Lower weight_prior (now 4)."
 
 
 def test_a_horizon_of_a_bound_that_is_given_its_start_is_found(
     by_the_bound: ContinuousDepthRegressor, weighed: ContinuousDepthRegressor
 ) -> None:
-    title = "The bound that decided about the horizon is given the initial weights"
+    title = "Horizon was inferred from a conditional bound"
     assert titles(by_the_bound)[title].severity == "advice"
     assert title not in titles(weighed)
     assert title not in titles(fitted(horizon="random", structure_from="elbo", path__initial="gaussian"))
@@ -256,14 +255,14 @@ def test_a_horizon_of_a_bound_that_is_given_its_start_is_found(
 
 def test_a_horizon_that_did_not_move_is_found(set_path: Callable[..., Any]) -> None:
     still, moving = set_path([8.0, 8.01, 8.0]), set_path([8.0, 6.0, 4.0])
-    assert titles(still)["The horizon has not moved"].severity == "problem"
-    assert "of depth 1, where it began" in titles(still)["The horizon has not moved"].detail
-    assert "The horizon has not moved" not in titles(moving)
+    assert titles(still)["Horizon posterior did not change in training"].severity == "problem"
+    assert "its initial value, depth 1." in titles(still)["Horizon posterior did not change in training"].detail
+    assert "Horizon posterior did not change in training" not in titles(moving)
 
 
 @pytest.fixture
 def set_path() -> Callable[..., Any]:
-    """A fit by the bound whose mean horizon went this way."""
+    """Function that fits by the bound and replaces the history of the mean horizon."""
 
     def make(path: list[float]) -> ContinuousDepthRegressor:
         estimator = fitted(horizon="random", structure_from="elbo")

@@ -14,7 +14,7 @@ from families.continuous.sra1 import average, sra1
 from families.continuous.test_solve import Swing
 from fathomless.families.continuous import reversible
 from fathomless.families.continuous.dynamics import MLPDynamics
-from fathomless.families.continuous.grids import uniform
+from fathomless.families.continuous.grids import uniform_grid
 from fathomless.families.continuous.model import ContinuousDepth
 from fathomless.families.continuous.options import ContinuousOptions, Heun
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck
@@ -44,7 +44,7 @@ def rows(dtype: torch.dtype = DOUBLE) -> Tensor:
 
 
 def unrolled(slopes: Slopes, w: Tensor, h: Tensor, noise: Noise, marks: Sequence[int]) -> Solution:
-    """The scheme as it is written, with everything kept."""
+    """Direct implementation of the scheme that stores all states."""
     other_w, other_h, hidden, weights, divergence = w, h, [], [], []
     a, b, price = slopes(0, w, h)
     for i, (t, end) in enumerate(pairwise(slopes.law.grid)):
@@ -82,8 +82,8 @@ def both(model: ContinuousDepth, marks: Sequence[int]) -> list[list[Tensor]]:
             solution = reversible.solve(*given, *about, w, h, noise, marks=marks)
         else:
             drift, prior, reference_, _ = about
-            slopes = Slopes(*given, *reversible.points(drift, prior, grid, reference_), prior)
-            solution = unrolled(slopes, w, h, reversible.repeatable(noise, w), marks)
+            slopes = Slopes(*given, *reversible.make_cell_law(drift, prior, grid, reference_), prior)
+            solution = unrolled(slopes, w, h, reversible.make_repeatable_noise(noise, w), marks)
         value = objective(solution)
         value.backward()
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -105,7 +105,7 @@ def test_the_state_that_is_rebuilt_may_be_uneven() -> None:
     model = built("diagonal")
     assert model.drift is not None
     grid = (0.0, 0.02, 0.1, 0.13, 0.3, 0.41, 0.5, 0.6, 0.75, 0.8, 0.95, 1.0)
-    law, cells = reversible.points(model.drift, model.prior, grid, model.mean[:, : model.moving])
+    law, cells = reversible.make_cell_law(model.drift, model.prior, grid, model.mean[:, : model.moving])
     assert math.isclose(sum(cells), 1.0)
     whole = sum(step.shift * cell for step, cell in zip(law.steps, cells, strict=True))
     exact = sum(model.prior.diffusion * p[:, None] / 3.0 for p in model.drift.shift)
@@ -187,7 +187,7 @@ def test_memory_does_not_grow_with_the_steps() -> None:
 def refined(counts: Sequence[int], finest: int, paths: int) -> dict[int, Tensor]:
     """Return h_T (S, 2) of SRA1 on several grids, for the same exact paths of weights."""
     prior, noise = OrnsteinUhlenbeck(rate=1.0), torch.Generator().manual_seed(0)
-    grid = uniform(1.0, finest)
+    grid = uniform_grid(1.0, finest)
     with torch.no_grad():
         law = drifts(2, "diagonal", spread=0.5).law(prior, grid, torch.zeros(1, 2, dtype=DOUBLE), kind="exact")
     w, path, means = torch.full((1, paths, 2), 0.5, dtype=DOUBLE), [], []
@@ -203,7 +203,7 @@ def refined(counts: Sequence[int], finest: int, paths: int) -> dict[int, Tensor]
         times, h = finest // n, torch.full((1, paths, 1, 2), 0.3, dtype=DOUBLE)
         averages = torch.stack(means).unflatten(0, (n, times)).mean(1)  # ∫ w adds up
         given = [[one] for one in path[::times]], [[one] for one in averages]
-        ends[n] = sra1(Swing(), *given, h, uniform(1.0, n))[0, :, 0]
+        ends[n] = sra1(Swing(), *given, h, uniform_grid(1.0, n))[0, :, 0]
     return ends
 
 
@@ -219,13 +219,13 @@ def test_sra1_has_strong_order_three_halves() -> None:
 
 
 def test_sra1_averages_have_the_moments_of_the_integral() -> None:
-    """Averages of whole steps, given their ends, have the law of those that are put together from fine ones."""
+    """Averages of whole steps, given their ends, have the law of averages composed of fine steps."""
     prior, n, paths = OrnsteinUhlenbeck(rate=1.0), 64, 40_000
     noise = torch.Generator().manual_seed(0)
     with torch.no_grad():
         drift = drifts(2, "diagonal", pieces=1, spread=0.8)
         zero = torch.full((1, 2), 0.4, dtype=DOUBLE)
-        fine, one = (drift.law(prior, uniform(1.0, k), zero, kind="exact") for k in (n, 1))
+        fine, one = (drift.law(prior, uniform_grid(1.0, k), zero, kind="exact") for k in (n, 1))
     start = torch.full((1, paths, 2), 0.7, dtype=DOUBLE)
     w, total = start, torch.zeros_like(start)
     for i in range(n):
@@ -243,6 +243,6 @@ def test_sra1_averages_have_the_moments_of_the_integral() -> None:
 
 def test_sra1_refuses_a_drift_that_turns() -> None:
     prior, w = OrnsteinUhlenbeck(rate=1.0), torch.zeros(1, 1, 2, dtype=DOUBLE)
-    law = drifts(2, "lowrank").law(prior, uniform(1.0, 2), w[:, 0], kind="exact")
+    law = drifts(2, "lowrank").law(prior, uniform_grid(1.0, 2), w[:, 0], kind="exact")
     with pytest.raises(DataError, match="drift='diagonal'"):
         average(law, prior, 0, w, w, w)

@@ -12,10 +12,10 @@ from torch import Tensor
 from families.continuous.scalars import DOUBLE, drifts
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.dynamics import Dynamics, MLPDynamics, Weight
-from fathomless.families.continuous.grids import Grid, uniform
+from fathomless.families.continuous.grids import Grid, uniform_grid
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.processes import OrnsteinUhlenbeck, coarser, transition
-from fathomless.families.continuous.solve import PathInference, Solution, automatic_segment, follow, parted, solve
+from fathomless.families.continuous.processes import OrnsteinUhlenbeck, coarsen, transition
+from fathomless.families.continuous.solve import PathInference, Solution, follow, segment_length, solve, split_weights
 
 FINEST = 512
 PRIOR = OrnsteinUhlenbeck(rate=1.0)
@@ -55,11 +55,11 @@ def law_on(grid: Grid) -> PathLaw:
 
 def followed(steps: int, eps: Tensor, solver: str) -> Tensor:
     """Return h_T, (S, 2), with weights that are exact on every grid: noise (finest, 1, S, 2) is that of the finest."""
-    grid, times, paths = uniform(1.0, steps), FINEST // steps, eps.shape[2]
+    grid, times, paths = uniform_grid(1.0, steps), FINEST // steps, eps.shape[2]
     fine = transition(PRIOR, torch.zeros(times, dtype=DOUBLE), torch.full((times,), 1.0 / FINEST, dtype=DOUBLE))
 
     def noise(i: int) -> Tensor:
-        return coarser(list(eps[i * times : (i + 1) * times]), fine.decay, fine.noise)
+        return coarsen(list(eps[i * times : (i + 1) * times]), fine.decay, fine.noise)
 
     start, h = torch.full((1, paths, 2), 0.5, dtype=DOUBLE), torch.full((1, 1, 1, 2), 0.3, dtype=DOUBLE)
     scale = torch.ones(2, dtype=DOUBLE)
@@ -67,7 +67,7 @@ def followed(steps: int, eps: Tensor, solver: str) -> Tensor:
 
 
 def test_solver_orders() -> None:
-    """Strong order 1 from the roughness of weights, which are exact; the mean error of Heun is not to be seen."""
+    """Strong order 1 from the roughness of weights, which are exact; the mean error of Heun is too small to measure."""
     paths, counts = 2000, (8, 16, 32)
     eps = torch.randn(FINEST, 1, paths, 2, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
     exact = followed(FINEST, eps, "heun")
@@ -88,7 +88,7 @@ def test_orders_without_noise(solver: str, order: float) -> None:
     """For smooth weights, t and 1 − t², by :func:`follow`."""
 
     def end(steps: int) -> Tensor:
-        grid = uniform(1.0, steps)
+        grid = uniform_grid(1.0, steps)
         weights = [[torch.tensor([[[t, 1.0 - t * t]]], dtype=DOUBLE)] for t in grid]
         h = torch.full((1, 1, 1, 2), 0.3, dtype=DOUBLE)
         return follow(Swing(), weights, h, grid, [steps], solver)[0]
@@ -101,8 +101,8 @@ def test_orders_without_noise(solver: str, order: float) -> None:
 @pytest.mark.parametrize("solver", ["euler", "heun"])
 @pytest.mark.parametrize("estimator", ["closed", "full"])
 def test_the_divergence_knows_nothing_of_the_hidden_state(solver: str, estimator: str) -> None:
-    """Whatever solves for h: weights and divergence are those of the chain, at left ends."""
-    grid, g = uniform(1.0, 6), torch.Generator().manual_seed(0)
+    """For any solver of h, weights and divergence are those of the chain, at left ends."""
+    grid, g = uniform_grid(1.0, 6), torch.Generator().manual_seed(0)
     with torch.no_grad():
         law = drifts(2, "network", spread=0.5).law(PRIOR, grid, torch.zeros(1, 2, dtype=DOUBLE), kind="euler")
         eps = torch.randn(6, 1, 4, 2, generator=g, dtype=DOUBLE)
@@ -120,7 +120,7 @@ def test_the_divergence_knows_nothing_of_the_hidden_state(solver: str, estimator
 
 
 def built(**options: Any) -> ContinuousDepth:
-    """Return a small network in double that has left its prior."""
+    """Return a small network in double precision, away from its prior."""
     path = {"rank": 2, "steps": 9, "jitter": "none", **options}
     model = ContinuousDepth(
         MLPDynamics(2, 2, width=3, hidden=(4,)),
@@ -185,7 +185,7 @@ def test_gradients_are_those_of_finite_differences(drift: str, initial: str, lea
 
 
 def saved_bytes(call: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
-    """Return the bytes that a graph keeps, each storage once."""
+    """Return the bytes stored by a graph, each storage once."""
     sizes: dict[int, int] = {p.untyped_storage().data_ptr(): 0 for p in parameters}
     alive: list[Tensor] = []
 
@@ -203,7 +203,7 @@ def saved_bytes(call: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int
 @pytest.mark.parametrize("rows", [4, 200])
 @pytest.mark.parametrize("drift", ["diagonal", "network"])
 def test_the_estimate_of_memory_is_within_half(drift: str, rows: int, solver: str) -> None:
-    """Against what the graph of an unrolled solution is seen to keep: few rows, where weights count, and many."""
+    """Comparison with the memory of the graph of an unrolled solution, for few rows (weights dominate) and many."""
     options = PathInference(steps=20, jitter="none", gradient="unrolled", drift=drift, solver=solver)
     model = ContinuousDepth(MLPDynamics(4, 1), options=options)
     x, parameters = torch.zeros(rows, 4), list(model.parameters())
@@ -215,13 +215,13 @@ def test_the_estimate_of_memory_is_within_half(drift: str, rows: int, solver: st
 
 
 def test_segments_are_the_root_of_the_steps() -> None:
-    assert [automatic_segment(n) for n in (1, 2, 4, 9, 10, 100)] == [1, 2, 2, 3, 4, 10]
+    assert [segment_length(n) for n in (1, 2, 4, 9, 10, 100)] == [1, 2, 2, 3, 4, 10]
 
 
 def test_a_vector_of_weights_is_split_into_views() -> None:
     weights = MLPDynamics(2, 1, width=3, hidden=(4,)).moving
     flat = torch.arange(2 * sum(w.size for w in weights)).reshape(2, -1)
-    parts = parted(flat, weights)
+    parts = split_weights(flat, weights)
     assert [part.shape[1:] for part in parts] == [weight.shape for weight in weights]
     assert torch.equal(torch.cat([part.flatten(1) for part in parts], 1), flat)
     assert all(part.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr() for part in parts)
@@ -229,7 +229,7 @@ def test_a_vector_of_weights_is_split_into_views() -> None:
 
 def test_states_are_returned_where_they_are_asked_for() -> None:
     with torch.no_grad():
-        law, g = law_on(uniform(1.0, 5)), torch.Generator().manual_seed(0)
+        law, g = law_on(uniform_grid(1.0, 5)), torch.Generator().manual_seed(0)
         start, h = torch.zeros(1, 2, 2, dtype=DOUBLE), torch.zeros(1, 1, 4, 2, dtype=DOUBLE)
         found: Solution = solve(Swing(), torch.ones(2, dtype=DOUBLE), law, start, h, g, marks=[1, 3, 5])
     assert [tuple(part.shape) for part in found.hidden] == [(1, 2, 4, 2)] * 3

@@ -1,4 +1,4 @@
-"""Whether a law over depth has come to rest, and whether it could have left its start."""
+"""Convergence checks of a law over depth, and its dependence on the initial value."""
 
 import warnings
 from dataclasses import fields
@@ -24,7 +24,7 @@ from fathomless.posterior.laws import (
 )
 from fathomless.system.errors import ConvergenceWarning
 
-START = "could not have gone far from its start"
+START = "the posterior over depth depends on its initial value"
 
 
 def noise(n: int = 200) -> tuple[Any, Any]:
@@ -52,7 +52,7 @@ def test_the_way_back_to_the_prior_is_that_of_the_raw_parameter(law: Any) -> Non
     found = law_drift(law, PoissonPrior(0.5), rows, learning_rate=0.01, structure_rate=2.0)
     start, prior = law.start(0), type(law)(0.5).start(0)
     assert found == LawDrift(pytest.approx(2.0), pytest.approx(abs(start - prior)), pytest.approx(0.5))
-    assert found.short(stopped=False) is (found.distance > 2.0)
+    assert found.start_dominates(stopped=False) is (found.distance > 2.0)
     assert law_drift(law, UniformPrior(17), rows, learning_rate=0.01, structure_rate=2.0).distance == 0.0  # type: ignore[union-attr]
 
 
@@ -62,14 +62,14 @@ def test_laws_without_a_rate_have_no_such_way(law: DepthLaw) -> None:
 
 
 def test_pure_noise_from_a_deep_start_is_warned_of() -> None:
-    """The posterior should go back to the prior and cannot: it ends where it began, and says so."""
+    """The training is too short to return to the prior, and a warning says so."""
     fitted, warned = told(initial_depth=8.0, epochs=60, patience=None)
     assert fitted.structure_.statistics["mean_depth"] > 5.0
     assert START in warned
     assert "Raise epochs (now 60) or structure_from__rate" in warned
     findings = {finding.title: finding for finding in diagnose(fitted, [], rows=200)}
-    assert findings["Depth stayed near its start"].severity == "problem"
-    assert "structure_from__initial_depth (now 8)" in findings["Depth stayed near its start"].remedy
+    assert findings["Depth posterior stayed near its initial value"].severity == "problem"
+    assert "structure_from__initial_depth (now 8)" in findings["Depth posterior stayed near its initial value"].remedy
 
 
 def test_a_start_near_the_prior_is_not_warned_of() -> None:
@@ -85,9 +85,9 @@ def test_natural_steps_are_not_measured_by_adam_s() -> None:
 
 
 def test_a_training_that_its_rows_ended_is_warned_of_only_if_it_was_far_too_short() -> None:
-    assert not LawDrift(travel=1.0, distance=2.0, prior_mean=0.5).short(stopped=True)
-    assert LawDrift(travel=1.0, distance=2.0, prior_mean=0.5).short(stopped=False)
-    assert LawDrift(travel=1.0, distance=5.0, prior_mean=0.5).short(stopped=True)
+    assert not LawDrift(travel=1.0, distance=2.0, prior_mean=0.5).start_dominates(stopped=True)
+    assert LawDrift(travel=1.0, distance=2.0, prior_mean=0.5).start_dominates(stopped=False)
+    assert LawDrift(travel=1.0, distance=5.0, prior_mean=0.5).start_dominates(stopped=True)
 
 
 def test_only_a_path_in_one_direction_drifts() -> None:

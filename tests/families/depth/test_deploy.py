@@ -1,4 +1,4 @@
-"""Unbounded depth: networks of finite depth that are made of a trained model."""
+"""Unbounded depth: deployment of a trained model as networks of finite depth."""
 
 import copy
 
@@ -75,7 +75,7 @@ def test_deployment_refuses_what_it_cannot_do() -> None:
     ):
         with pytest.raises(DepthError, match="drawn"):
             call()
-    with pytest.raises(DepthError, match="depth 40"):
+    with pytest.raises(DepthError, match="depth=40"):
         deploy.point_depth(build(), 40)
     with pytest.raises(DataError, match="eps"):
         deploy.compress(build(), 1.0)

@@ -1,4 +1,4 @@
-"""Unbounded depth: layers that enter, rest and come back."""
+"""Unbounded depth: layers that are created, frozen and unfrozen."""
 
 import copy
 import math
@@ -59,7 +59,7 @@ def test_identity_growth_is_refused_where_it_has_no_meaning() -> None:
 
 
 def test_identity_growth_leaves_layers_that_learn() -> None:
-    """Zeros in front of a ReLU would have no gradient for ever."""
+    """Zeros before a ReLU would never have a gradient."""
     for net, x in (
         (MLP(2, 3, 6, residual=True), data()[0].float()),
         (ConvNet(base=4, size=16, outputs=3, norm="group", stages=(30, 5)), torch.randn(64, 3, 16, 16)),
@@ -131,7 +131,7 @@ def test_layers_at_rest_stay_bit_for_bit(kind: str, to_none: bool) -> None:
 
 @pytest.mark.parametrize("law", LAWS)
 def test_state_is_loaded_by_name_at_any_depth(law: str) -> None:
-    """Also into a model that is deeper, and into one that is shallower than what was created."""
+    """Loading into a deeper and into a shallower model works, too."""
     x, _ = data()
     model = build(law)
     move_to(model, 2.5)
@@ -207,7 +207,7 @@ def test_every_architecture_trains_and_grows(net: MLP | ConvNet, x: Tensor, weig
 
 @pytest.mark.parametrize("law", ["soft", "hard", "two_sided", "taper"])
 def test_the_least_depth_is_no_trap(law: str) -> None:
-    """However far down a step threw η, a look leaves a second depth, whose gradient leads back up."""
+    """After any step of η, an evaluation keeps a second depth, whose gradient can raise η again."""
     model, (x, y) = build(law, min_depth=0), data()
     move_to(model, -40.0)
     assert len(model.depth_posterior()) >= 2
@@ -223,7 +223,7 @@ def test_the_least_depth_is_no_trap(law: str) -> None:
 
 @pytest.mark.parametrize("together", [1, 2])
 def test_what_its_owner_has_frozen_stays_frozen(together: int) -> None:
-    """Also where the support shrinks and grows again, and where networks are trained side by side."""
+    """Also if the support shrinks and grows again, and if networks are trained in parallel."""
     torch.manual_seed(0)
     given, net = nn.Linear(2, 6), MLP(2, 3, 6)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a layer or a head that a user's function builds is said by its number."""
+"""Errors in layers and heads that a user's function builds name the layer or head by its number."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +30,7 @@ def head(depth: int) -> nn.Module:
 
 
 def instead(of: Build, at: int, part: Callable[[], Any]) -> Build:
-    """Build the part of one depth in another way."""
+    """Replace the builder of the part at one depth."""
     return lambda depth: part() if depth == at else of(depth)
 
 
@@ -39,7 +39,7 @@ def model(layer: Build = layer, head: Build = head, **options: Any) -> Unbounded
 
 
 class Function(nn.Module):
-    """A module that computes something."""
+    """A module with a forward method."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Function(nn.Module):
 
 
 class Listed(nn.Module):
-    """A module that keeps its layers in a list."""
+    """A module with its layers in a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Listed(nn.Module):
 
 
 class Loose(nn.Module):
-    """A module whose weight is a tensor."""
+    """A module with a plain tensor as its weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ def double(x: Tensor) -> Tensor:
 BUILT = {
     "a function": (lambda: torch.relu, r"layer 3 is a builtin.*layer\(depth\) must return a torch.nn.Module"),
     "nothing": (lambda: None, "layer 3 is a NoneType"),
-    "a list": (Listed, "layer 3 has a Listed that keeps parameters in the list 'blocks'.*use nn.ModuleList"),
-    "a tensor": (Loose, "layer 3 has a Loose that keeps parameters in the Tensor 'weight'"),
+    "a list": (Listed, "layer 3 has a Listed with parameters in the list 'blocks'.*use nn.ModuleList"),
+    "a tensor": (Loose, "layer 3 has a Loose with parameters in the Tensor 'weight'"),
 }
 
 
@@ -87,14 +87,14 @@ def test_a_layer_that_is_no_module_or_hides_parameters_is_refused_when_it_is_bui
 
 def test_the_same_weights_at_several_depths_are_refused_when_they_are_built() -> None:
     once = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-    told = r"layer 3 has parameters of layer 2: .*must return a new module at every call$"
+    told = r"layer 3 shares parameters with layer 2: .*must return a new module at every call$"
     with pytest.raises(DataError, match=told):
         model(lambda depth: layer(depth) if depth == 1 else once)
     with pytest.raises(DataError, match=told):  # inside another one
         model(lambda depth: layer(depth) if depth == 1 else nn.Sequential(once, nn.Tanh()))
     one = nn.Linear(8, 3)
     with pytest.raises(
-        DataError, match=r"head 2 has parameters of head 1: .*for one head at all depths give shared_head"
+        DataError, match=r"head 2 shares parameters with head 1: .*for one head at all depths, give shared_head"
     ):
         model(head=lambda depth: one)
     nothing = nn.Identity()  # without weights one will do
@@ -112,18 +112,22 @@ APPLIED = {
     "takes another width": (
         lambda: nn.Linear(7, 8),
         {},
-        r"layer 3, a Linear, cannot be applied to a float32 tensor of shape \(12, 8\), which layer 2 returns: mat1",
+        r"layer 3, a Linear, cannot be applied to a float32 tensor of shape \(12, 8\), the output of layer 2: mat1",
     ),
     "gives another width": (
         lambda: nn.Linear(8, 9),
         {},
-        r"layer 4, a Sequential, cannot be applied to a float32 tensor of shape \(12, 9\), which layer 3 returns",
+        r"layer 4, a Sequential, cannot be applied to a float32 tensor of shape \(12, 9\), the output of layer 3",
     ),
-    "gives a tuple": (lambda: nn.GRU(8, 8), {}, "layer 4, a Sequential, cannot be applied to a tuple, which layer 3"),
+    "gives a tuple": (
+        lambda: nn.GRU(8, 8),
+        {},
+        "layer 4, a Sequential, cannot be applied to a tuple, the output of layer 3",
+    ),
     "gives another type": (
         lambda: Function(double),
         {},
-        r"layer 4, a Sequential, cannot be applied to a float64 tensor of shape \(12, 8\), which layer 3 returns",
+        r"layer 4, a Sequential, cannot be applied to a float64 tensor of shape \(12, 8\), the output of layer 3",
     ),
     "is Bayesian": (lambda: nn.Linear(7, 8), {"weights": "meanfield"}, "layer 3, a MeanField, cannot be applied"),
 }
@@ -144,20 +148,20 @@ def test_a_first_layer_that_does_not_take_the_input_is_named() -> None:
 
 
 def test_a_head_that_does_not_fit_is_named() -> None:
-    """Linear heads of one shape are applied at once, which must not hide which one it is."""
-    with pytest.raises(DataError, match=r"head 3, a \w+, cannot be applied to .* \(12, 8\), which layer 3 returns"):
+    """Linear heads of one shape are applied at once; the error still names the head that fails."""
+    with pytest.raises(DataError, match=r"head 3, a \w+, cannot be applied to .* \(12, 8\), the output of layer 3"):
         model(head=instead(head, 3, lambda: nn.Sequential(nn.Linear(7, 3)))).draw(X)
-    told = r"heads do not fit.*head 2 a float32 tensor of shape \(12, 3\), head 3 a float32 .* \(12, 4\), head 4"
+    told = r"different shapes: .*head 2 a float32 tensor of shape \(12, 3\), head 3 a float32 .* \(12, 4\), head 4"
     with pytest.raises(DataError, match=told):
         model(head=instead(head, 3, lambda: nn.Linear(8, 4))).draw(X)
     narrow = model(instead(layer, 6, lambda: nn.Linear(8, 7)))  # all heads take 8
-    with pytest.raises(DataError, match=r"head 6, a Linear, cannot be applied to .* \(12, 7\), which layer 6 returns"):
+    with pytest.raises(DataError, match=r"head 6, a Linear, cannot be applied to .* \(12, 7\), the output of layer 6"):
         narrow.draw(X)
 
 
 def test_a_shared_head_that_does_not_fit_is_told() -> None:
     shared = model(head=lambda depth: nn.Identity(), shared_head=lambda: nn.Linear(7, 3))
-    with pytest.raises(DataError, match=r"the shared head, a Linear, cannot be applied to .* which the heads give it"):
+    with pytest.raises(DataError, match=r"the shared head, a Linear, cannot be applied to .* the output of the heads"):
         shared.draw(X)
 
 

@@ -312,7 +312,7 @@ def test_draws_are_frozen_and_weigh_one() -> None:
 
 
 def test_weighing_follows_the_parameters() -> None:
-    """What is kept between training steps must not outlive a change of η."""
+    """Weights of depths cached between training steps are recomputed after a change of η."""
     model, (x, y) = build("soft"), data()
 
     def weights() -> list[float]:
@@ -338,7 +338,7 @@ def test_weighing_follows_the_parameters() -> None:
 
 
 def test_the_prior_can_follow_the_shape_of_a_layer() -> None:
-    """s² is scale² 2/fan-in for matrices and 1 for vectors; mean-field and point estimates pay for the same prior."""
+    """s² is scale² 2/fan-in for matrices and 1 for vectors; mean-field and point estimates have the same prior."""
     prior = WeightPrior(2.0, fan_in=True)
     model = build("point", weight_prior=prior)
     expected = 0.0
@@ -423,7 +423,7 @@ def test_gradcheck_takes_networks_of_all_depths() -> None:
 @pytest.mark.parametrize("joined", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_decay_can_be_differentiated_twice(joined: bool, dtype: torch.dtype) -> None:
-    """Its second derivative is the identity; first derivatives are the same bits, whether or not a second is wanted."""
+    """Its second derivative is the identity; first derivatives are bit-identical with and without ``create_graph``."""
     g = torch.Generator().manual_seed(0)
     given = [torch.randn(shape, generator=g, dtype=dtype).requires_grad_() for shape in ((2, 3), (4,))]
     share = torch.tensor([0.3, 2.0], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Networks of several depths whose weights are sampled, as estimators."""
+"""Estimators of networks of several depths with sampled weights."""
 
 import warnings
 from dataclasses import replace
@@ -22,7 +22,7 @@ X, Y = X[:120], Y[:120]
 
 
 def fitted(kind=UnboundedDepthRegressor, x=X, y=Y, **options):
-    """Fit, without its warnings of chains that are too short."""
+    """Fit without warnings about chains that are too short."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return kind(random_state=0, **{**SHORT, **options}).fit(x, y)
@@ -48,7 +48,7 @@ def test_the_heaviest_depth_has_all_chains(regression) -> None:
 
 
 def test_predictions_are_mixtures_over_states(regression) -> None:
-    """The mean is the average over kept networks by their weights, and noise is stated by each."""
+    """The mean is the weighted average over retained networks, each with its own noise."""
     dist = regression.predict_dist(X[:5])
     model = regression.model_
     drawn = model.draw(torch.as_tensor(regression._encode(regression.schema_, X[:5]), dtype=model.dtype))
@@ -98,7 +98,7 @@ def test_known_and_predicted_noise() -> None:
 
 
 def test_hmc_fit_resumes_to_the_same_bytes(tmp_path) -> None:
-    """Stopped between two blocks of sweeps, the same call goes on, and ends with the same predictions."""
+    """After a stop between two blocks of sweeps, the same call resumes and gives the same predictions."""
     whole, calls = fitted(depth_law=1), []
 
     def stop(run) -> None:
@@ -112,7 +112,7 @@ def test_hmc_fit_resumes_to_the_same_bytes(tmp_path) -> None:
 
 
 def test_leave_one_out_densities_weigh_depths(regression) -> None:
-    """As stacking of what is kept says; the weights of the fit are there on demand."""
+    """Weights of depths are stacking weights of the retained networks, or those of the fit by option."""
     table = np.array(regression.fit_diagnostics_.structure.log_density)
     assert regression.fit_diagnostics_.structure.members == 1
     assert np.mean(table) == pytest.approx(regression.validation_score_ + regression.target_.log_unit, abs=1.0)
@@ -127,15 +127,15 @@ def test_chains_that_have_not_mixed_are_told() -> None:
 
 
 def test_heads_are_sampled_like_all_weights() -> None:
-    with pytest.raises(DataError, match=r"last_layer='laplace'; sampled heads have a posterior already"):
-        fitted(last_layer="laplace")
+    with pytest.raises(DataError, match=r"head='laplace'; sampled heads already have a posterior"):
+        fitted(head="laplace")
 
 
 def test_page_and_doctor_tell_of_the_chains(regression) -> None:
     section = page(regression)
     tables = {group.heading: group.table for group in section.groups}
     assert [row[0] for row in tables["Chains"].rows] == [str(depth) for depth in regression.sampling_]
-    assert [row[0] for row in tables["Columns"].rows] == sorted(
+    assert [row[0] for row in tables["Relevance of columns"].rows] == sorted(
         regression.relevance_, key=lambda name: -regression.relevance_[name]["median"]
     )
     assert len(section.learning) == len(regression.sampling_)
@@ -168,8 +168,8 @@ def test_relevance_finds_columns() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"candidates": {"activation": ["tanh", "silu"]}}, "candidate architectures"),
-        ({"weights": HMC(sweeps=10**9, leapfrogs=1000)}, r"hours for a structure"),
+        ({"vary": {"activation": ["tanh", "silu"]}}, "candidate architectures"),
+        ({"weights": HMC(sweeps=10**9, leapfrogs=1000)}, r"hours for each structure"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(options, message) -> None:
@@ -197,7 +197,7 @@ def test_relevance_of_trained_networks_is_refused() -> None:
 
 
 def test_relevance_is_that_of_the_weights_which_leave_a_column(regression) -> None:
-    """By hand, for one depth: the first matrix of every network that was kept."""
+    """Computed directly for one depth from the first matrix of every retained network."""
     depth = max(regression.depth_posterior_)
     model = regression.model_
     weights = getattr(model, f"weights_{depth}")
@@ -207,7 +207,7 @@ def test_relevance_is_that_of_the_weights_which_leave_a_column(regression) -> No
 
 
 def test_copies_give_no_score_that_new_rows_do_not_confirm() -> None:
-    """Four copies of 30 rows of noise: the networks interpolate them, and no weights of draws undo that."""
+    """Four copies of 30 rows of noise: the networks interpolate them, and importance weights cannot correct that."""
     g = np.random.default_rng(0)
     x, y = g.normal(size=(30, 6)), g.normal(size=30)
     place = np.repeat(np.arange(30), 4)
@@ -217,7 +217,7 @@ def test_copies_give_no_score_that_new_rows_do_not_confirm() -> None:
         copied = UnboundedDepthRegressor(random_state=0, **{**SHORT, **options}).fit(x[place], y[place])
     assert any("cannot be estimated: k-hat is above 0.7 for" in str(one.message) for one in caught)
     assert copied.validation_score_ is None
-    assert "leave-one-out densities cannot be estimated" in page(copied).about
+    assert "leave-one-out log-likelihood cannot be estimated" in page(copied).about
     once = fitted(x=x, y=y, **options)
     new = g.normal(size=(1000, 6)), g.normal(size=1000)
     assert once.validation_score_ == pytest.approx(float(once.predict_dist(new[0]).log_prob(new[1]).mean()), abs=0.4)

@@ -1,4 +1,4 @@
-"""What to compare with: finite networks, depth uncertainty, dropout, mean field, ensembles. May also import `depth`."""
+"""Baselines: finite networks, depth uncertainty, dropout, mean field, ensembles. May also import `depth`."""
 
 from fathomless.families.baselines.options import (
     DepthUncertaintyOptions,
@@ -18,13 +18,13 @@ __all__ = ["FAMILIES"]
 
 _ESTIMATOR = "fathomless.families.baselines.estimator"
 _NETWORKS = "fathomless.families.baselines.networks"
-_REPORT = "fathomless.families.depth.report:page"  # all of them are networks of layers and heads
+_REPORT = "fathomless.families.depth.report:page"  # all baselines are networks of layers and heads
 
-#: What the registry knows of them.
+#: Entries of these families in the registry.
 FAMILIES = (
     Family(
         name="finite",
-        title="a baseline: one depth, given",
+        title="a baseline: one fixed depth",
         options=FiniteOptions,
         classifier=f"{_ESTIMATOR}:FiniteNetworkClassifier",
         regressor=f"{_ESTIMATOR}:FiniteNetworkRegressor",
@@ -32,9 +32,8 @@ FAMILIES = (
         report=_REPORT,
     ),
     Family(
-        name="depth-uncertainty",
-        alias="dun",
-        title="a baseline: a posterior over 1, 2, ... depths",
+        name="dun",
+        title="a baseline: a posterior over depths 1, 2, ..., D",
         options=DepthUncertaintyOptions,
         classifier=f"{_ESTIMATOR}:DepthUncertaintyNetworkClassifier",
         regressor=f"{_ESTIMATOR}:DepthUncertaintyNetworkRegressor",
@@ -76,7 +75,7 @@ FAMILIES = (
     ),
     Family(
         name="meanfield",
-        title="a baseline: a Gaussian on every weight",
+        title="a baseline: an independent Gaussian posterior of each weight",
         options=MeanFieldOptions,
         classifier=f"{_ESTIMATOR}:MeanFieldNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MeanFieldNetworkRegressor",
@@ -96,7 +95,7 @@ FAMILIES = (
     ),
     Family(
         name="laplace",
-        title="a baseline: Laplace's approximation of all weights",
+        title="a baseline: Laplace approximation of all weights",
         options=LaplaceOptions,
         classifier=f"{_ESTIMATOR}:LaplaceNetworkClassifier",
         regressor=f"{_ESTIMATOR}:LaplaceNetworkRegressor",
@@ -116,7 +115,7 @@ FAMILIES = (
     ),
     Family(
         name="swag",
-        title="a baseline: moments of descent at a constant rate",
+        title="a baseline: stochastic weight averaging, Gaussian (SWAG)",
         options=SWAGOptions,
         classifier=f"{_ESTIMATOR}:SWAGNetworkClassifier",
         regressor=f"{_ESTIMATOR}:SWAGNetworkRegressor",
@@ -136,7 +135,7 @@ FAMILIES = (
     ),
     Family(
         name="subspace",
-        title="a baseline: weights sampled in a plane",
+        title="a baseline: posterior of the weights in a subspace",
         options=SubspaceOptions,
         classifier=f"{_ESTIMATOR}:SubspaceNetworkClassifier",
         regressor=f"{_ESTIMATOR}:SubspaceNetworkRegressor",
@@ -162,9 +161,8 @@ FAMILIES = (
         report=_REPORT,
     ),
     Family(
-        name="matrix-normal",
-        alias="mvg",
-        title="a baseline: a matrix normal on every layer",
+        name="mvg",
+        title="a baseline: a matrix normal posterior of each layer",
         options=MatrixNormalOptions,
         classifier=f"{_ESTIMATOR}:MatrixNormalNetworkClassifier",
         regressor=f"{_ESTIMATOR}:MatrixNormalNetworkRegressor",
@@ -184,7 +182,7 @@ FAMILIES = (
     ),
     Family(
         name="ensemble",
-        title="a baseline: several networks",
+        title="a baseline: a deep ensemble",
         options=EnsembleOptions,
         classifier=f"{_ESTIMATOR}:DeepEnsembleClassifier",
         regressor=f"{_ESTIMATOR}:DeepEnsembleRegressor",

@@ -1,4 +1,4 @@
-"""The estimators of the baselines: networks to compare with."""
+"""Estimators of the baselines."""
 
 from abc import ABC
 
@@ -20,11 +20,11 @@ from fathomless.families.baselines.networks import (
     SWAGNetworks,
 )
 from fathomless.families.baselines.steps import (
-    AlongTrajectory,
     DrawNetworks,
     LaplaceDraws,
     SubspaceDraws,
     SWAGDraws,
+    TrajectoryDraws,
 )
 from fathomless.families.depth.convergence import DepthWarnings
 from fathomless.families.depth.estimator import LayeredNetwork
@@ -52,48 +52,48 @@ __all__ = [
 
 
 class _Trained(LayeredNetwork, OneNetwork, ABC):
-    """Estimators of a network that is trained, and no more."""
+    """Base class of estimators of one trained network."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         return Then(self._svi(), (DepthWarnings(),))
 
 
 class _LaplaceNetwork(LaplaceNetworks, LayeredNetwork, OneNetwork):
-    """Estimators of a network with Laplace's approximation."""
+    """Base class of estimators with Laplace's approximation."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
         return Then(self._svi(), (DrawNetworks(LaplaceDraws(self.networks), self.calibrate),))
 
 
 class _SWAGNetwork(SWAGNetworks, LayeredNetwork, OneNetwork):
-    """Estimators of a network whose weights have the moments of a descent."""
+    """Base class of estimators with SWAG draws of the weights."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        posterior = AlongTrajectory(SWAGDraws(self.rank, self.networks), self.passes)
+        posterior = TrajectoryDraws(SWAGDraws(self.rank, self.networks), self.passes)
         return Then(self._svi(), (DrawNetworks(posterior, self.calibrate),))
 
 
 class _SubspaceNetwork(SubspaceNetworks, LayeredNetwork, OneNetwork):
-    """Estimators of a network whose weights are sampled in a plane."""
+    """Base class of estimators with draws of the weights in a subspace."""
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        posterior = AlongTrajectory(SubspaceDraws(self.subspace_dimension, self.networks), self.passes)
+        posterior = TrajectoryDraws(SubspaceDraws(self.subspace_dimension, self.networks), self.passes)
         return Then(self._svi(), (DrawNetworks(posterior, self.calibrate),))
 
 
 @documented
 class FiniteNetworkClassifier(FiniteNetworks, Incremental, _Trained, Classifier):
-    """Classifier by an ordinary network of one depth."""
+    """Classifier by a neural network of fixed depth."""
 
 
 @documented
 class FiniteNetworkRegressor(FiniteNetworks, Incremental, _Trained, Regressor):
-    """Regressor by an ordinary network of one depth."""
+    """Regressor by a neural network of fixed depth."""
 
 
 @documented
 class DepthUncertaintyNetworkClassifier(DepthUncertaintyNetworks, Incremental, _Trained, Classifier):
-    """Classifier by a network with a posterior over a given number of depths.
+    """Classifier by a depth uncertainty network, with a posterior over a fixed number of depths.
 
     References
     ----------
@@ -103,16 +103,17 @@ class DepthUncertaintyNetworkClassifier(DepthUncertaintyNetworks, Incremental, _
 
 @documented
 class DepthUncertaintyNetworkRegressor(DepthUncertaintyNetworks, Incremental, _Trained, Regressor):
-    """Regressor by a network with a posterior over a given number of depths."""
+    """Regressor by a depth uncertainty network, with a posterior over a fixed number of depths."""
 
 
 @documented
 class DropoutNetworkClassifier(DropoutNetworks, Incremental, _Trained, Classifier):
-    """Classifier by an ordinary network with Monte Carlo dropout.
+    """Classifier by a neural network with Monte Carlo dropout.
 
     Notes
     -----
-    Dropout follows every layer, in training and in prediction; a prediction averages `weight_draws` sets of masks.
+    Dropout is applied after every layer, in training and in prediction. A prediction is an average over `weight_draws`
+    sets of masks.
 
     References
     ----------
@@ -122,12 +123,12 @@ class DropoutNetworkClassifier(DropoutNetworks, Incremental, _Trained, Classifie
 
 @documented
 class DropoutNetworkRegressor(DropoutNetworks, Incremental, _Trained, Regressor):
-    """Regressor by an ordinary network with Monte Carlo dropout."""
+    """Regressor by a neural network with Monte Carlo dropout."""
 
 
 @documented
 class MeanFieldNetworkClassifier(MeanFieldNetworks, Incremental, _Trained, Classifier):
-    """Classifier by a network with an independent Gaussian on every weight.
+    """Classifier by a mean-field network, with an independent Gaussian posterior of each weight.
 
     References
     ----------
@@ -137,12 +138,12 @@ class MeanFieldNetworkClassifier(MeanFieldNetworks, Incremental, _Trained, Class
 
 @documented
 class MeanFieldNetworkRegressor(MeanFieldNetworks, Incremental, _Trained, Regressor):
-    """Regressor by a network with an independent Gaussian on every weight."""
+    """Regressor by a mean-field network, with an independent Gaussian posterior of each weight."""
 
 
 @documented
 class LaplaceNetworkClassifier(_LaplaceNetwork, Classifier):
-    """Classifier by a network that is linear in its weights, with Laplace's approximation of their posterior.
+    """Classifier by a network linearised in its weights, with Laplace's approximation of their posterior.
 
     References
     ----------
@@ -155,7 +156,7 @@ class LaplaceNetworkClassifier(_LaplaceNetwork, Classifier):
 
 @documented
 class LaplaceNetworkRegressor(_LaplaceNetwork, Regressor):
-    """Regressor by a network that is linear in its weights, with Laplace's approximation of their posterior."""
+    """Regressor by a network linearised in its weights, with Laplace's approximation of their posterior."""
 
 
 @documented
@@ -176,7 +177,7 @@ class MatrixNormalNetworkRegressor(MatrixNormalNetworks, Incremental, _Trained, 
 
 @documented
 class DeepEnsembleClassifier(EnsembleNetworks, _Trained, Classifier):
-    """Classifier by several ordinary networks, trained from different initial weights.
+    """Classifier by a deep ensemble: several networks trained from different initial weights.
 
     References
     ----------
@@ -187,12 +188,12 @@ class DeepEnsembleClassifier(EnsembleNetworks, _Trained, Classifier):
 
 @documented
 class DeepEnsembleRegressor(EnsembleNetworks, _Trained, Regressor):
-    """Regressor by several ordinary networks, trained from different initial weights."""
+    """Regressor by a deep ensemble: several networks trained from different initial weights."""
 
 
 @documented
 class SWAGNetworkClassifier(_SWAGNetwork, Classifier):
-    """Classifier by a network whose weights have the moments of descent at a constant rate.
+    """Classifier by SWAG: Gaussian weights with the moments of gradient descent at a constant learning rate.
 
     References
     ----------
@@ -203,7 +204,7 @@ class SWAGNetworkClassifier(_SWAGNetwork, Classifier):
 
 @documented
 class SWAGNetworkRegressor(_SWAGNetwork, Regressor):
-    """Regressor by a network whose weights have the moments of descent at a constant rate.
+    """Regressor by SWAG: Gaussian weights with the moments of gradient descent at a constant learning rate.
 
     References
     ----------
@@ -214,7 +215,7 @@ class SWAGNetworkRegressor(_SWAGNetwork, Regressor):
 
 @documented
 class SubspaceNetworkClassifier(_SubspaceNetwork, Classifier):
-    """Classifier by a network whose weights are sampled in a plane of few dimensions.
+    """Classifier by subspace inference: weights sampled in a subspace of few dimensions.
 
     References
     ----------
@@ -225,7 +226,7 @@ class SubspaceNetworkClassifier(_SubspaceNetwork, Classifier):
 
 @documented
 class SubspaceNetworkRegressor(_SubspaceNetwork, Regressor):
-    """Regressor by a network whose weights are sampled in a plane of few dimensions.
+    """Regressor by subspace inference: weights sampled in a subspace of few dimensions.
 
     References
     ----------

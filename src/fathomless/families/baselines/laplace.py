@@ -1,6 +1,6 @@
-r"""Laplace's approximation for all weights of a network, which is made linear in them.
+r"""Laplace's approximation for all weights of a network that is linearised in them.
 
-Around a posterior mode θ* with the prior N(0, s²/α) of each weight, networks are taken for
+Around a posterior mode θ* with the prior N(0, s²/α) of each weight, the network is approximated by
 
 .. math:: f(x) = f_{\theta^*}(x) + J(x)(\theta - \theta^*), \qquad J(x) = \partial f(x) / \partial \theta ,
 
@@ -8,14 +8,14 @@ so that the posterior is normal, with the precision (of generalised Gauss-Newton
 
 .. math:: \sum_i s_i\, J(x_i)^\top \Lambda_i J(x_i) + \alpha\, \mathrm{diag}(1/s^2)
 
-for the Fisher information :math:`\Lambda_i` of the outputs: see :mod:`fathomless.inference.out_of_fold.heads`, of which
-this is the same for all weights and without Kronecker's approximation. With G of the rows :math:`\Lambda_i^{1/2}
-J(x_i)\, \mathrm{diag}(s)` and its singular values and right singular vectors, :math:`G = U S V^\top`, a draw is
+with the Fisher information :math:`\Lambda_i` of the outputs. This is the method of
+:mod:`fathomless.inference.out_of_fold.heads` for all weights, without a Kronecker approximation. With G of the rows
+:math:`\Lambda_i^{1/2} J(x_i)\, \mathrm{diag}(s)` and its singular value decomposition :math:`G = U S V^\top`, a draw is
 
 .. math:: \theta = \theta^* + s \circ \big(\alpha^{-1/2} \varepsilon - V \big(\alpha^{-1/2} - (S^2 + \alpha)^{-1/2}\big)
           V^\top \varepsilon\big), \qquad \varepsilon \sim N(0, I),
 
-and α is that of the greatest evidence, :math:`-\tfrac12 \alpha \lVert \theta^* / s \rVert^2 + \tfrac12 \sum_r
+and α maximises the evidence, :math:`-\tfrac12 \alpha \lVert \theta^* / s \rVert^2 + \tfrac12 \sum_r
 [\ln \alpha - \ln(S_r^2 + \alpha)]`.
 
 References
@@ -38,16 +38,16 @@ from fathomless.posterior.likelihoods import Categorical, Likelihood, LocationSc
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 
-__all__ = ["LaplacePosterior", "doubted", "jacobian", "laplace_posterior", "linearised"]
+__all__ = ["LaplacePosterior", "count_uncertain_outputs", "jacobian", "laplace_posterior", "linearise"]
 
-_CHUNK = 256  # rows whose Jacobians are there at once
-_LARGEST = 8000  # of weights, or of rows times outputs, whichever is less
-_NUMBERS = 2 * 10**8  # of G, where rows are fewer than weights
+_CHUNK = 256  # number of rows whose Jacobians are in memory at once
+_LARGEST = 8000  # maximum of min(number of weights, rows times outputs)
+_NUMBERS = 2 * 10**8  # maximum number of elements of G, if rows are fewer than weights
 
 
 @dataclass(frozen=True)
 class LaplacePosterior:
-    """A normal law of P weights around their mode.
+    """Gaussian posterior of P weights around their mode.
 
     Attributes
     ----------
@@ -91,39 +91,42 @@ def laplace_posterior(
     network : nn.Module
         (B, D) -> (B, K).
     likelihood : Likelihood
-        Of classes, or of a location and scale.
+        Categorical, or of a location-scale family.
     rows : Rows
-        Those that the network was trained on.
+        Training rows.
     scale : Tensor, shape (P,)
-        s, in the order of ``network.parameters()``.
+        Prior standard deviations s, in the order of ``network.parameters()``.
     precision : float, optional
-        α; the one of greatest evidence by default.
+        α; by default it maximises the evidence.
 
     Raises
     ------
     DataError
-        For another likelihood, for a network with buffers or dropout, and where both weights and rows are too many.
+        If the likelihood is of another type, the network has buffers or dropout, or weights and rows are both too many.
     """
     if not isinstance(likelihood, Categorical | LocationScale):
         raise DataError(
-            f"Laplace's approximation was asked for with {type(likelihood).__name__} as likelihood; a noise with a "
-            "scale, or classes, are allowed"
+            f"Laplace's approximation was requested with the likelihood {type(likelihood).__name__}; allowed are noise "
+            "distributions with a scale, and classes"
         )
-    check_flattenable(network)
-    count, size = len(rows) * doubted(likelihood), len(scale)
-    wide = count < size
+    refuse(network)
+    count = len(rows) * count_uncertain_outputs(likelihood)
+    size = len(scale)
+    wide = count < size  # decompose the smaller one of the two Gram matrices of G
     if min(count, size) > _LARGEST or (wide and count * size > _NUMBERS):
         raise DataError(
-            f"Laplace's approximation was asked for {size:,} weights and {len(rows):,} rows; up to {_LARGEST:,} "
+            f"Laplace's approximation was requested for {size:,} weights and {len(rows):,} rows; up to {_LARGEST:,} "
             f"weights, or {_LARGEST:,} rows times outputs with {_NUMBERS:,} numbers in all, are allowed: make the "
             "network narrower, or use last_layer='laplace'"
         )
-    scale, parts = scale.double(), []
+    scale = scale.double()
+    parts = []
     gram = scale.new_zeros(0, 0) if wide else scale.new_zeros(size, size)
     point = torch.zeros_like(scale, dtype=torch.bool)
     for part in rows.parts(_CHUNK):
-        g, alone = _weighed(network, likelihood, part)  # (B K, P), (P,)
-        g, point = g * scale, point | alone
+        g, other = _weighted_jacobian(network, likelihood, part)  # (B K, P), (P,)
+        g = g * scale
+        point = point | other
         if wide:
             parts.append(g)
         else:
@@ -131,16 +134,16 @@ def laplace_posterior(
     if wide:
         whole = torch.cat(parts)
         square, left = torch.linalg.eigh(whole @ whole.T)
-        kept = square > 1e-12 * square.max().clamp(min=1e-300)
-        square = square[kept]
-        basis = whole.T @ (left[:, kept] / square.sqrt())
+        nonzero = square > 1e-12 * square.max().clamp(min=1e-300)
+        square = square[nonzero]
+        basis = whole.T @ (left[:, nonzero] / square.sqrt())
         point &= (whole == 0.0).all(0)
     else:
         square, basis = torch.linalg.eigh(gram)
         point &= gram.diagonal() == 0.0
     square = square.clamp(min=0.0)
-    mode = flatten(network).double() / scale
-    fit = mode[~point].square().sum()  # weights that move only outputs without a posterior say nothing of α
+    mode = flattened(network).double() / scale
+    fit = mode[~point].square().sum()  # weights that affect only outputs without a posterior are left out of α
 
     def evidence(log_alpha: Tensor) -> Tensor:
         alpha = log_alpha.exp()[:, None]
@@ -151,15 +154,15 @@ def laplace_posterior(
     return LaplacePosterior(scale, basis, square, alpha)
 
 
-def linearised(network: nn.Module, x: Tensor, deviations: Tensor, outputs: int | None = None) -> Tensor:
+def linearise(network: nn.Module, x: Tensor, deviations: Tensor, outputs: int | None = None) -> Tensor:
     """Return f(x) + J(x) δ for deviations δ (S, P): outputs (S, B, K).
 
-    Given a number of `outputs`, deviations move so many of the first ones, and the others stay f(x).
+    With `outputs`, deviations affect only that number of leading outputs; the others remain f(x).
 
     Examples
     --------
     >>> network = nn.Linear(2, 1)
-    >>> (linearised(network, torch.ones(3, 2), torch.tensor([[1.0, 1.0, 0.5]])) - network(torch.ones(3, 2))).shape
+    >>> (linearise(network, torch.ones(3, 2), torch.tensor([[1.0, 1.0, 0.5]])) - network(torch.ones(3, 2))).shape
     torch.Size([1, 3, 1])
     """
     parts = []
@@ -172,35 +175,37 @@ def linearised(network: nn.Module, x: Tensor, deviations: Tensor, outputs: int |
 
 
 def jacobian(network: nn.Module, x: Tensor) -> Tensor:
-    """Return J of every row, (B, K, P), of parameters in their order."""
-    own = dict(network.named_parameters())
+    """Return the Jacobian J of each row, (B, K, P), in the order of ``network.parameters()``."""
+    parameters = dict(network.named_parameters())
 
-    def f(parameters: dict[str, Tensor], row: Tensor) -> Tensor:
-        output: Tensor = call_with(network, parameters, row[None])[0]
+    def f(values: dict[str, Tensor], row: Tensor) -> Tensor:
+        output: Tensor = called(network, values, row[None])[0]
         return output
 
-    basis = torch.eye(network(x[:1]).shape[1], dtype=x.dtype, device=x.device)  # given, where jacrev writes its own
+    # built once here; jacrev would build its own basis
+    basis = torch.eye(network(x[:1]).shape[1], dtype=x.dtype, device=x.device)
 
     def derivative(row: Tensor) -> dict[str, Tensor]:
-        (found,) = vmap(vjp(lambda parameters: f(parameters, row), own)[1])(basis)
-        return found  # type: ignore[no-any-return]
+        (gradients,) = vmap(vjp(lambda values: f(values, row), parameters)[1])(basis)
+        return gradients  # type: ignore[no-any-return]
 
-    found = vmap(derivative)(x)
-    return torch.cat([found[name].flatten(2) for name in own], 2)
+    gradients = vmap(derivative)(x)
+    return torch.cat([gradients[name].flatten(2) for name in parameters], 2)
 
 
-def doubted(likelihood: Likelihood) -> int:
-    """Return how many outputs, the first ones, have a posterior: a scale that depends on the input has none."""
+def count_uncertain_outputs(likelihood: Likelihood) -> int:
+    """Return the number of leading outputs with a posterior; a scale that depends on the input has none."""
     return likelihood.targets if isinstance(likelihood, LocationScale) else likelihood.outputs
 
 
 @torch.no_grad()
-def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> tuple[Tensor, Tensor]:
-    """Return Λ^½ J of some rows, (B K, P), in double precision, and which weights move other outputs, (P,).
+def _weighted_jacobian(network: nn.Module, likelihood: Likelihood, part: Rows) -> tuple[Tensor, Tensor]:
+    """Return Λ^½ J of some rows, (B K, P), in double precision, and a mask of weights that affect other outputs, (P,).
 
-    Rows count as often as they say.
+    Rows are weighted by their sample weights.
     """
-    outputs, derivative = network(part.x), jacobian(network, part.x).double()
+    outputs = network(part.x)
+    derivative = jacobian(network, part.x).double()
     if isinstance(likelihood, Categorical):
         p = likelihood.components(outputs[None]).log_probs[0].exp().to(derivative)
         temperature = 1.0 if likelihood.log_temperature is None else float(likelihood.log_temperature.exp())
@@ -215,4 +220,4 @@ def _weighed(network: nn.Module, likelihood: Likelihood, part: Rows) -> tuple[Te
         g = root[:, :, None] * derivative[:, : likelihood.targets]
     if part.weight is not None:
         g = part.weight.to(g).sqrt()[:, None, None] * g
-    return g.flatten(0, 1), (derivative[:, doubted(likelihood) :] != 0.0).any(1).any(0)
+    return g.flatten(0, 1), (derivative[:, count_uncertain_outputs(likelihood) :] != 0.0).any(1).any(0)

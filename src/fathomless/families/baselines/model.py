@@ -1,18 +1,18 @@
-r"""Ordinary networks to compare with, each a special case of :class:`~fathomless.families.depth.model.UnboundedDepth`.
+r"""Baseline networks, each a special case of :class:`~fathomless.families.depth.model.UnboundedDepth`.
 
 ========================================= ====================================== ==================================
 function                                  depth                                  weights
 ========================================= ====================================== ==================================
-:func:`finite_network`                    one, given                             point estimates
+:func:`finite_network`                    one, fixed                             point estimates
 :func:`depth_uncertainty_network`         free masses on 1, …, D                 point estimates
-:func:`mean_field_network`                one, given                             an independent Gaussian on each
-:func:`matrix_normal_network`             one, given                             a matrix normal on each layer
-:func:`dropout_network`                   one, given                             point estimates, units at random
+:func:`mean_field_network`                one, fixed                             an independent Gaussian for each
+:func:`matrix_normal_network`             one, fixed                             a matrix normal for each layer
+:func:`dropout_network`                   one, fixed                             point estimates, random units
 ========================================= ====================================== ==================================
 
-Since they differ in the law over depth and in the layers alone, they train, save, predict and form ensembles
-(:class:`~fathomless.posterior.ensemble.Ensemble`) as every other model does. All start from the same weights, by
-`seed`.
+They differ only in the law over depth and in the layers. Training, saving, prediction and ensembles
+(:class:`~fathomless.posterior.ensemble.Ensemble`) work as for every other model. With equal `seed` they have the same
+initial weights.
 """
 
 from dataclasses import dataclass
@@ -40,26 +40,26 @@ __all__ = [
 
 
 class Dropout(BayesianLayer):
-    """A module whose outputs are dropped at random: Monte Carlo dropout, in training and in prediction alike.
+    """Monte Carlo dropout of the outputs of a module, in training and in prediction.
 
-    Every output is 0 with probability p and divided by 1 − p otherwise. In training each row has a mask of its own,
-    which averages out more noise; in evaluation one mask serves all rows, so that a draw is one network and what it
-    says of a row does not depend on the others. The law of each row is the same. The divergence is Σ ½ θ²/s², the
-    decay of the prior N(0, s²).
+    Each output is 0 with probability p and divided by 1 − p otherwise. In training each row has its own mask, which
+    reduces the noise of gradients. In evaluation all rows share one mask, so that a draw is one network and the
+    prediction of a row does not depend on other rows. The distribution of each row is the same in both cases. The
+    divergence is Σ ½ θ²/s², the weight decay of the prior N(0, s²).
 
     Parameters
     ----------
     module : nn.Module
         Any module with one input and one output.
     rate : float
-        p.
+        Dropout probability p.
     prior : WeightPrior
-        s of every weight.
+        Prior standard deviation s of each weight.
 
     Raises
     ------
     DataError
-        For a rate outside 0 <= p < 1.
+        If the rate is outside 0 <= p < 1.
 
     References
     ----------
@@ -70,37 +70,38 @@ class Dropout(BayesianLayer):
         super().__init__()
         if not 0.0 <= rate < 1.0:
             raise DataError(f"a dropout rate of {rate} was given; 0 <= rate < 1 is allowed")
-        self.module, self.rate = module, rate
+        self.module = module
+        self.rate = rate
         self._prior = prior_scales(module, prior or WeightPrior())
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Apply the module, drop outputs."""
+        """Apply the module and drop outputs at random."""
         y: Tensor = self.module(x)
         shape = y.shape if self.training else (1, *y.shape[1:])  # one mask for all rows
-        where = y.device if generator is None else generator.device
-        kept = bernoulli(torch.full(shape, 1.0 - self.rate, dtype=y.dtype, device=where), generator).to(y.device)
-        own = dict(self.module.named_parameters())
-        decay = [0.5 / scale**2 * own[name].square().sum() for name, scale in self._prior.items()]
-        return y * kept / (1.0 - self.rate), torch.stack([y.new_zeros(()), *decay]).sum()
+        device = y.device if generator is None else generator.device
+        mask = bernoulli(torch.full(shape, 1.0 - self.rate, dtype=y.dtype, device=device), generator).to(y.device)
+        parameters = dict(self.module.named_parameters())
+        decay = [0.5 / scale**2 * parameters[name].square().sum() for name, scale in self._prior.items()]
+        return y * mask / (1.0 - self.rate), torch.stack([y.new_zeros(()), *decay]).sum()
 
     def extra_repr(self) -> str:
-        """Show the rate."""
+        """Return the dropout rate for ``repr``."""
         return f"rate={self.rate}"
 
 
 def finite_network(architecture: Architecture, depth: int, **options: Any) -> UnboundedDepth:
-    """Build the ordinary network of one depth.
+    """Build a network of fixed depth.
 
-    Training it maximises Σ log p(y | f(x)) − Σ ½ θ²/s²: likelihood with weight decay.
+    Its objective is Σ log p(y | f(x)) − Σ ½ θ²/s², the log-likelihood with weight decay.
 
     Parameters
     ----------
     architecture : Architecture
-        Of layers and head.
+        Layers and head.
     depth : int
-        Layers before the head; 0 is a linear model.
+        Number of layers before the head; 0 is a linear model.
     options
-        Of :class:`~fathomless.families.depth.model.UnboundedDepth`: weight_prior, seed, dtype, ...
+        Options of :class:`~fathomless.families.depth.model.UnboundedDepth`: weight_prior, seed, dtype, ...
 
     Examples
     --------
@@ -124,18 +125,19 @@ def depth_uncertainty_network(
     r"""Build a depth uncertainty network: free masses q on the depths 1, …, D, with a uniform prior.
 
     Its bound is :math:`\sum_\ell q(\ell) \sum_b \log p(y_b \mid \Omega_\ell(x_b)) - \mathrm{KL}(q \,\|\, p)`, less
-    the decay of the weights: each by the probability that it is used, where the paper's code decays all alike.
+    the weight decay. Each weight decays in proportion to the probability that it is used; in the paper's code all
+    weights decay equally.
 
     Parameters
     ----------
     architecture : Architecture
-        Of layers and head.
+        Layers and head.
     depths : int
-        D.
+        Number of depths D.
     shared_head : bool
-        Read out all depths by one head, as in the paper; their hidden states must have one shape then.
+        Use one head for all depths, as in the paper; their hidden states must then have the same shape.
     options
-        Of :class:`~fathomless.families.depth.model.UnboundedDepth`: weights, weight_prior, seed, dtype, ...
+        Options of :class:`~fathomless.families.depth.model.UnboundedDepth`: weights, weight_prior, seed, dtype, ...
 
     References
     ----------
@@ -159,7 +161,7 @@ def depth_uncertainty_network(
 
 
 def mean_field_network(architecture: Architecture, depth: int, **options: Any) -> UnboundedDepth:
-    """Build a network of one depth with an independent Gaussian on every weight; its objective is an evidence bound.
+    """Build a network of fixed depth with an independent Gaussian for each weight, trained by the ELBO.
 
     Parameters
     ----------
@@ -174,7 +176,7 @@ def mean_field_network(architecture: Architecture, depth: int, **options: Any) -
 
 
 def matrix_normal_network(architecture: Architecture, depth: int, **options: Any) -> UnboundedDepth:
-    """Build a network of one depth with a matrix normal posterior of each layer; its objective is an evidence bound.
+    """Build a network of fixed depth with a matrix normal posterior of each layer, trained by the ELBO.
 
     Parameters
     ----------
@@ -190,23 +192,23 @@ def matrix_normal_network(architecture: Architecture, depth: int, **options: Any
 
 
 def dropout_network(architecture: Architecture, depth: int, rate: float = 0.1, **options: Any) -> UnboundedDepth:
-    """Build a network of one depth with dropout after every layer, in training and in prediction.
+    """Build a network of fixed depth with dropout after every layer, in training and in prediction.
 
-    One weight draw is one set of masks; they come from the generator that ``draw`` is given.
+    A weight draw is a set of masks, drawn from the generator of ``draw``.
 
     Parameters
     ----------
     architecture, depth, options
         As for :func:`finite_network`.
     rate : float
-        Probability that a unit is dropped.
+        Probability of dropping a unit.
     """
-    return finite_network(_Dropped(architecture, rate, options.get("weight_prior")), depth, **options)
+    return finite_network(_WithDropout(architecture, rate, options.get("weight_prior")), depth, **options)
 
 
 @dataclass(frozen=True)
-class _Dropped(Architecture):
-    """An architecture with dropout after every layer."""
+class _WithDropout(Architecture):
+    """Architecture with dropout after every layer."""
 
     architecture: Architecture
     rate: float

@@ -41,76 +41,78 @@ __all__ = [
 
 
 class FiniteNetworks(FiniteOptions, LayeredNetworks):
-    """Networks of the baseline."""
+    """Networks of fixed depth with point estimates."""
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return finite_network(self._blocks(inputs, likelihood.outputs), self.depth, **start)
+        self._check_memory(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
+        start = self._model_options(self.weight_prior, seed, dtype)
+        return finite_network(self._make_architecture(inputs, likelihood.outputs), self.depth, **start)
 
 
 class DepthUncertaintyNetworks(DepthUncertaintyOptions, LayeredNetworks):
-    """Networks of the baseline."""
+    """Depth uncertainty networks."""
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, likelihood.outputs, dtype, layers=self.depths, heads=1 if self.shared_head else self.depths)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        blocks, shared = self._blocks(inputs, likelihood.outputs), bool(self.shared_head)
-        return depth_uncertainty_network(blocks, self.depths, shared_head=shared, **start)
+        self._check_memory(
+            inputs, likelihood.outputs, dtype, layers=self.depths, heads=1 if self.shared_head else self.depths
+        )
+        start = self._model_options(self.weight_prior, seed, dtype)
+        blocks = self._make_architecture(inputs, likelihood.outputs)
+        return depth_uncertainty_network(blocks, self.depths, shared_head=bool(self.shared_head), **start)
 
 
 class DropoutNetworks(DropoutOptions, LayeredNetworks):
-    """Networks of the baseline."""
+    """Networks with Monte Carlo dropout."""
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return dropout_network(self._blocks(inputs, likelihood.outputs), self.depth, self.dropout, **start)
+        self._check_memory(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
+        start = self._model_options(self.weight_prior, seed, dtype)
+        return dropout_network(self._make_architecture(inputs, likelihood.outputs), self.depth, self.dropout, **start)
 
 
 class MeanFieldNetworks(MeanFieldOptions, LayeredNetworks):
-    """Networks of the baseline."""
+    """Networks with an independent Gaussian for each weight."""
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1, copies=2.0)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return mean_field_network(self._blocks(inputs, likelihood.outputs), self.depth, **start)
+        self._check_memory(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1, copies=2.0)
+        start = self._model_options(self.weight_prior, seed, dtype)
+        return mean_field_network(self._make_architecture(inputs, likelihood.outputs), self.depth, **start)
 
 
 class MatrixNormalNetworks(MatrixNormalOptions, LayeredNetworks):
-    """Networks of the baseline."""
+    """Networks with a matrix normal posterior of each layer."""
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> UnboundedDepth:
-        self._room(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return matrix_normal_network(self._blocks(inputs, likelihood.outputs), self.depth, **start)
+        self._check_memory(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
+        start = self._model_options(self.weight_prior, seed, dtype)
+        return matrix_normal_network(self._make_architecture(inputs, likelihood.outputs), self.depth, **start)
 
 
 class LaplaceNetworks(LaplaceOptions, LayeredNetworks):
-    """Networks of the baseline."""
+    """Linearised networks with Laplace's approximation."""
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> DrawnNetworks:
-        self._room(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return DrawnNetworks(self._blocks(inputs, likelihood.outputs), self.depth, **start)
+        self._check_memory(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
+        start = self._model_options(self.weight_prior, seed, dtype)
+        return DrawnNetworks(self._make_architecture(inputs, likelihood.outputs), self.depth, **start)
 
 
 class TrajectoryNetworks(TrajectoryOptions, LayeredNetworks):
-    """Networks along a descent."""
+    """Base class of networks drawn from the iterates of gradient descent."""
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> DrawnNetworks:
-        self._room(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
-        start = self._options_of_model(self.weight_prior, seed, dtype)
-        return DrawnNetworks(self._blocks(inputs, likelihood.outputs), self.depth, linear=False, **start)
+        self._check_memory(inputs, likelihood.outputs, dtype, layers=self.depth, heads=1)
+        start = self._model_options(self.weight_prior, seed, dtype)
+        return DrawnNetworks(self._make_architecture(inputs, likelihood.outputs), self.depth, linear=False, **start)
 
 
 class SWAGNetworks(SWAGOptions, TrajectoryNetworks):
-    """Networks with the moments of a descent."""
+    """Networks with SWAG draws of their weights."""
 
 
 class SubspaceNetworks(SubspaceOptions, TrajectoryNetworks):
-    """Networks of a plane."""
+    """Networks with draws of their weights in a subspace."""
 
 
 class EnsembleNetworks(EnsembleOptions, FiniteNetworks):
-    """A finite network, several times."""
+    """Deep ensembles of networks of fixed depth."""

@@ -1,4 +1,4 @@
-"""The options of the baselines. Nothing here needs torch."""
+"""Options of the baselines. This module does not need torch."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,14 +28,14 @@ __all__ = [
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FiniteOptions(NetworkOptions):
-    """An ordinary network.
+    """Options of a network of fixed depth.
 
     Parameters
     ----------
     depth : int
-        Layers before the head; 0 is a linear model.
+        Number of layers before the head; 0 is a linear model.
     weight_prior : float or WeightPrior
-        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+        Standard deviation of the prior of each weight, or a prior that depends on the shapes of the layers.
     """
 
     depth: int = option(3, "whole", least=0)
@@ -44,16 +44,16 @@ class FiniteOptions(NetworkOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DepthUncertaintyOptions(NaturalLawOptions, NetworkOptions):
-    """A network with a posterior over a given number of depths.
+    """Options of a network with a posterior over a fixed number of depths.
 
     Parameters
     ----------
     depths : int
-        Networks of 1, 2, … up to so many layers are averaged.
+        Maximum depth; predictions are averages over networks of 1, 2, … up to `depths` layers.
     shared_head : bool
-        Read out every depth by the same head.
+        True to use the same head for all depths.
     weight_prior : float or WeightPrior
-        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers.
+        Standard deviation of the prior of each weight, or a prior that depends on the shapes of the layers.
     """
 
     depths: int = option(10, "whole", least=1)
@@ -63,12 +63,12 @@ class DepthUncertaintyOptions(NaturalLawOptions, NetworkOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DropoutOptions(DrawnWeightsOptions, FiniteOptions):
-    """An ordinary network with dropout, in training and in prediction.
+    """Options of a network of fixed depth with dropout in training and in prediction.
 
     Parameters
     ----------
     dropout : float
-        Probability that a unit is dropped, from 0 up to, not including, 1.
+        Probability of dropping a unit, 0 <= dropout < 1.
     """
 
     dropout: float = option(0.1, "real", least=0)
@@ -76,24 +76,24 @@ class DropoutOptions(DrawnWeightsOptions, FiniteOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MeanFieldOptions(DrawnWeightsOptions, FiniteOptions):
-    """An ordinary network with an independent Gaussian on every weight."""
+    """Options of a network of fixed depth with an independent Gaussian posterior of each weight."""
 
     depth: int = option(2, "whole", least=0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MatrixNormalOptions(MeanFieldOptions):
-    """An ordinary network with a matrix normal posterior of each layer."""
+    """Options of a network of fixed depth with a matrix normal posterior of each layer."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DrawnNetworksOptions(FiniteOptions):
-    """Networks that are drawn around one that was trained.
+    """Options of networks drawn around a trained one.
 
     Parameters
     ----------
     networks : int
-        How many are drawn.
+        Number of drawn networks.
     """
 
     depth: int = option(2, "whole", least=0)
@@ -103,13 +103,13 @@ class DrawnNetworksOptions(FiniteOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LaplaceOptions(DrawnNetworksOptions):
-    """An ordinary network, made linear in its weights around what was trained, with their normal posterior.
+    """Options of a network linearised at its trained weights, with their Gaussian posterior.
 
     Parameters
     ----------
     weight_prior : float or WeightPrior
-        Standard deviation of the prior of every weight in the training; that of the posterior is times what has the
-        greatest evidence.
+        Standard deviation of the prior of each weight in training. The posterior uses it times a factor that maximises
+        the evidence.
     """
 
     weight_prior: "float | WeightPrior" = option(0.3, "real", object)
@@ -117,12 +117,12 @@ class LaplaceOptions(DrawnNetworksOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TrajectoryOptions(DrawnNetworksOptions):
-    """Networks along the descent at a constant rate that begins where the training has ended.
+    """Options of networks drawn from gradient descent at a constant rate that starts at the trained weights.
 
     Parameters
     ----------
     passes : int
-        Over the rows; the weights after each but the first quarter of them are kept.
+        Number of passes over the rows; the weights after each pass are kept, except for the first quarter.
     """
 
     passes: int = option(80, "whole", least=8)
@@ -130,12 +130,12 @@ class TrajectoryOptions(DrawnNetworksOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SWAGOptions(TrajectoryOptions):
-    """An ordinary network, whose weights have a normal law with the moments of such a descent.
+    """Options of SWAG: Gaussian weights with the moments of the iterates.
 
     Parameters
     ----------
     rank : int
-        Of the part of the covariance that is not diagonal.
+        Rank of the non-diagonal part of the covariance.
     """
 
     rank: int = option(20, "whole", least=2, most=10_000)
@@ -143,12 +143,12 @@ class SWAGOptions(TrajectoryOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SubspaceOptions(TrajectoryOptions):
-    """An ordinary network, whose weights are sampled in the plane of the first principal components of such a descent.
+    """Options of subspace inference: weights sampled in the span of leading principal components of the iterates.
 
     Parameters
     ----------
     subspace_dimension : int
-        Of the plane.
+        Dimension of the subspace.
     """
 
     subspace_dimension: int = option(5, "whole", least=1, most=10_000)
@@ -156,13 +156,13 @@ class SubspaceOptions(TrajectoryOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EnsembleOptions(FiniteOptions):
-    """Several ordinary networks, whose predictions are averaged.
+    """Options of a deep ensemble, whose predictions are averages over several networks.
 
     Parameters
     ----------
     n_restarts : int or Restarts
-        Networks trained from different initial weights, side by side, whose predictions are averaged; or their number
-        and choice, as a :class:`~fathomless.estimators.values.Restarts`.
+        Number of networks trained in parallel from different initial weights, with averaged predictions; or a
+        :class:`~fathomless.estimators.values.Restarts`.
     """
 
     n_restarts: "int | Restarts" = option(

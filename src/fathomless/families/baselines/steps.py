@@ -1,4 +1,4 @@
-"""Steps after a training: posteriors that are drawn around a trained network."""
+"""Steps after a training that draw networks from a posterior around the trained one."""
 
 import copy
 import math
@@ -12,8 +12,14 @@ from torch import Tensor
 from fathomless.data.rows import Rows
 from fathomless.estimators.preparation import Prepared
 from fathomless.families.baselines.drawn import DrawnNetworks
-from fathomless.families.baselines.laplace import doubted, laplace_posterior
-from fathomless.families.baselines.trajectories import CHAINS, constant_rate, iterates, subspace_draws, swag_draws
+from fathomless.families.baselines.laplace import count_uncertain_outputs, laplace_posterior
+from fathomless.families.baselines.trajectories import (
+    CHAINS,
+    choose_constant_rate,
+    collect_iterates,
+    draw_subspace,
+    draw_swag,
+)
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.svi import calibrate
 from fathomless.nn.flat import flatten
@@ -22,23 +28,23 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
 
-__all__ = ["AlongTrajectory", "DrawNetworks", "LaplaceDraws", "SWAGDraws", "SubspaceDraws"]
+__all__ = ["DrawNetworks", "LaplaceDraws", "SWAGDraws", "SubspaceDraws", "TrajectoryDraws"]
 
-_BATCH = 32  # rows of a step at a constant rate
+_BATCH = 32  # minibatch size of gradient descent at a constant rate
 
 
 @dataclass(frozen=True)
 class DrawNetworks:
-    """Step that draws networks around each trained one, and fits the noise anew.
+    """Step that draws networks around each trained one, and refits the noise.
 
-    The noise of the training held a part of the doubt about weights.
+    The noise fitted in training includes a part of the uncertainty of the weights, which the draws represent now.
 
     Attributes
     ----------
     posterior : callable
-        Finds the posterior of a trained network, and draws from it, given p(y | f), rows and a seed.
+        Computes the posterior of a trained network and sets draws from it, given p(y | f), rows and a seed.
     calibrate : bool
-        True if the noise is fitted anew.
+        True to refit the noise on the validation rows.
     """
 
     posterior: Callable[[DrawnNetworks, Likelihood, Rows, int], None]
@@ -47,8 +53,10 @@ class DrawNetworks:
     def __call__(self, fitted: Fitted, table: Prepared) -> Fitted:
         """Draw the networks."""
         if not isinstance(table.train, Rows):
-            raise DataError("a posterior around what is trained was asked for of a stream; it needs all rows at once")
-        for k, model in enumerate(list_members(fitted.model)):
+            raise DataError(
+                "a posterior around a trained network was requested for a stream; it needs all rows in memory"
+            )
+        for k, model in enumerate(members_of(fitted.model)):
             seed = fold_in(table.seed, "drawn", k)
             self.posterior(cast(DrawnNetworks, model), fitted.likelihood, table.train, seed)
         valid = table.valid
@@ -60,7 +68,7 @@ class DrawNetworks:
 
 @dataclass(frozen=True)
 class LaplaceDraws:
-    """Draws from Laplace's approximation.
+    """Draws of networks from Laplace's approximation.
 
     Attributes
     ----------
@@ -71,51 +79,53 @@ class LaplaceDraws:
     networks: int
 
     def __call__(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
-        """Draw networks."""
+        """Compute the posterior and set draws from it."""
         posterior = laplace_posterior(model.network, likelihood, rows, model.prior_scale())
         generator = torch.Generator().manual_seed(seed)
-        told = doubted(likelihood)
-        part = told if told < likelihood.outputs else None
-        model.take(posterior.deviations(self.networks, generator), posterior.precision, part)
+        uncertain = count_uncertain_outputs(likelihood)
+        outputs = uncertain if uncertain < likelihood.outputs else None
+        model.set_draws(posterior.deviations(self.networks, generator), posterior.precision, outputs)
 
 
 @dataclass(frozen=True)
-class AlongTrajectory:
-    """Draws given the iterates of a descent at a constant rate.
+class TrajectoryDraws:
+    """Draws of networks from a posterior fitted to the iterates of gradient descent at a constant rate.
 
     Attributes
     ----------
     draws : callable
-        Draws weights (n, P), given a network, p(y | f), rows, iterates (T, P) and a generator; returns beside them how
-        many are of one chain, if chains drew them.
+        Draws weights (n, P) given a network, p(y | f), rows, iterates (T, P) and a generator. It also returns the
+        number of consecutive draws from one Markov chain, or None for independent draws.
     passes : int
-        As the option of estimators.
+        Number of passes over the rows, as in the options of estimators.
     """
 
     draws: Callable[[DrawnNetworks, Likelihood, Rows, Tensor, torch.Generator], tuple[Tensor, int | None]]
     passes: int
 
     def __call__(self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, seed: int) -> None:
-        """Descend, and draw networks."""
-        held, network, scale = copy.deepcopy(likelihood).requires_grad_(False), model.network, model.prior_scale()
+        """Run gradient descent from the trained weights, and set draws."""
+        likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        network = model.network
+        scale = model.prior_scale()
         batch = min(_BATCH, len(rows))
-        rate = constant_rate(network, held, rows, scale, batch, fold_in(seed, "rate"))
-        points = iterates(
-            network, held, rows, scale, rate=rate, batch=batch, passes=self.passes, seed=fold_in(seed, "batches")
+        rate = choose_constant_rate(network, likelihood, rows, scale, batch, fold_in(seed, "rate"))
+        points = collect_iterates(
+            network, likelihood, rows, scale, rate=rate, batch=batch, passes=self.passes, seed=fold_in(seed, "batches")
         )
         generator = torch.Generator().manual_seed(fold_in(seed, "draws"))
-        apart, stretch = self.draws(model, held, rows, points, generator)
-        model.take(apart - flatten(network), stretch=stretch)
+        weights, chain_length = self.draws(model, likelihood, rows, points, generator)
+        model.set_draws(weights - flattened(network), chain_length=chain_length)
 
 
 @dataclass(frozen=True)
 class SWAGDraws:
-    """Draws from the normal law with the moments of iterates.
+    """Draws from the Gaussian with the moments of the iterates (SWAG).
 
     Attributes
     ----------
     rank, networks : int
-        As the options of estimators.
+        As the options `rank` and `networks` of estimators.
     """
 
     rank: int
@@ -125,12 +135,12 @@ class SWAGDraws:
         self, model: DrawnNetworks, likelihood: Likelihood, rows: Rows, points: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, int | None]:
         """Draw weights (n, P), given iterates (T, P)."""
-        return swag_draws(points, self.rank, self.networks, generator), None
+        return draw_swag(points, self.rank, self.networks, generator), None
 
 
 @dataclass(frozen=True)
 class SubspaceDraws:
-    """Draws from the posterior in the plane of the leading directions of iterates.
+    """Draws from the posterior in the subspace of the leading principal components of the iterates.
 
     Attributes
     ----------
@@ -146,5 +156,7 @@ class SubspaceDraws:
     ) -> tuple[Tensor, int | None]:
         """Draw weights (n, P), given iterates (T, P)."""
         scale = model.prior_scale()
-        drawn = subspace_draws(model.network, likelihood, rows, scale, points, self.dimension, self.networks, generator)
-        return drawn, math.ceil(self.networks / CHAINS)
+        weights = draw_subspace(
+            model.network, likelihood, rows, scale, points, self.dimension, self.networks, generator
+        )
+        return weights, math.ceil(self.networks / CHAINS)

@@ -1,23 +1,24 @@
-r"""Gradient descent on batches at a constant rate, around what was trained: its iterates, and two posteriors from them.
+r"""Iterates of minibatch gradient descent at a constant rate, from the trained weights, and two posteriors from them.
 
 With :math:`\ell_n(\theta) = -\log p(y_n \mid f_\theta(x_n)) + \tfrac1{2N} \lVert \theta / s \rVert^2`, a step on a
-batch B of S rows, drawn anew from all of them, is
+minibatch B of S rows, drawn with replacement, is
 :math:`\theta \leftarrow \theta - \frac{\epsilon}{S} \sum_{n \in B} \nabla \ell_n(\theta)`. Near a
-minimum its stationary law is closest to the posterior for
+minimum its stationary distribution is closest to the posterior for
 
 .. math:: \epsilon = \frac{2 S}{N} \frac{P}{\mathrm{Tr}\, C}, \qquad C = \mathrm{Cov}_n\big(\nabla \ell_n(\theta)\big)
 
 (Mandt, Hoffman and Blei 2017), and it is stable for :math:`\epsilon < 2 / \lambda`, the greatest eigenvalue of the
-Hessian of the mean of ℓ. The rate is the smaller of the first and 1/λ, both measured where the training has ended.
+Hessian of the mean of ℓ. The rate is the smaller of the first value and 1/λ, both measured at the trained weights.
 
-**SWAG** takes the iterates' moments for those of a normal law: with their mean m, their variances v and the last K
-deviations D from the running mean,
+**SWAG** approximates the posterior by a Gaussian with the moments of the iterates. With their mean m, their variances v
+and the last K deviations D from the running mean, a draw is
 
 .. math:: \theta = m + \tfrac1{\sqrt2} v^{1/2} \circ \varepsilon_1 + \tfrac1{\sqrt{2 (K - 1)}} D \varepsilon_2 .
 
-**Subspace inference** keeps the plane :math:`m + Z z` of the first principal components of the iterates and samples the
-posterior in it. The prior N(0, s²) of weights, restricted to the plane, is normal in z; in its own units it is N(0, I),
-and chains move by :mod:`~fathomless.inference.mcmc.elliptical`. The likelihood is not tempered.
+**Subspace inference** samples the posterior in the subspace :math:`m + Z z` of the leading principal components of the
+iterates. The prior N(0, s²) of the weights, restricted to this subspace, is Gaussian in z. After whitening it is
+N(0, I), and chains use elliptical slice sampling (:mod:`~fathomless.inference.mcmc.elliptical`). The likelihood is not
+tempered.
 
 References
 ----------
@@ -42,19 +43,20 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.draws import normal, permutation, uniform
 from fathomless.system.errors import DivergenceError
 
-__all__ = ["CHAINS", "constant_rate", "iterates", "subspace_draws", "swag_draws"]
+__all__ = ["CHAINS", "choose_constant_rate", "collect_iterates", "draw_subspace", "draw_swag"]
 
-_ROWS = 512  # by which the noise of gradients is measured
-_POWER = 30  # iterations for the greatest eigenvalue
-_CHUNK = 4096  # rows evaluated at once
-CHAINS = 4  #: that draw in the plane; draws of one follow each other
-_WARM_UP, _THIN = 200, 4
+_ROWS = 512  # number of rows on which the noise of gradients is measured
+_POWER = 30  # power iterations for the largest eigenvalue
+_CHUNK = 4096  # number of rows in one evaluation
+CHAINS = 4  #: number of chains in the subspace; draws of one chain are consecutive
+_WARM_UP = 200  # discarded steps of a chain
+_THIN = 4  # steps between retained states
 
 Objective = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _objective(network: nn.Module, likelihood: Likelihood, scale: Tensor, count: float) -> Objective:
-    """Return the mean of ℓ over rows as a function of weights (P,), inputs, targets, and how often each row counts."""
+def _make_objective(network: nn.Module, likelihood: Likelihood, scale: Tensor, count: float) -> Objective:
+    """Return the mean of ℓ over rows as a function of weights (P,), inputs, targets and sample weights."""
 
     def mean(theta: Tensor, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         log_p = likelihood.log_prob(call_with(network, unflatten(network, theta), x)[None], y)[0]
@@ -64,54 +66,57 @@ def _objective(network: nn.Module, likelihood: Likelihood, scale: Tensor, count:
     return mean
 
 
-def _weight(rows: Rows) -> Tensor:
+def _row_weights(rows: Rows) -> Tensor:
     return torch.ones_like(rows.x[:, 0]) if rows.weight is None else rows.weight
 
 
-def constant_rate(
+def choose_constant_rate(
     network: nn.Module, likelihood: Likelihood, rows: Rows, scale: Tensor, batch: int, seed: int
 ) -> float:
-    """Return ε.
+    """Return the learning rate ε.
 
     Parameters
     ----------
     network : nn.Module
-        (B, D) -> (B, K), trained.
+        Trained network, (B, D) -> (B, K).
     likelihood : Likelihood
-        p(y | f), held.
+        p(y | f), with fixed parameters.
     rows : Rows
-        Those that it was trained on.
+        Training rows.
     scale : Tensor, shape (P,)
-        s.
+        Prior standard deviations s.
     batch : int
-        S.
+        Minibatch size S.
     seed : int
-        Of the rows that are looked at, and of the first vector of the power iteration.
+        Seed of the random subset of rows, and of the initial vector of the power iteration.
     """
     generator = torch.Generator().manual_seed(seed)
-    some = rows.take(permutation(len(rows), generator, rows.x.device)[:_ROWS])
-    mean, theta, weight = _objective(network, likelihood, scale, rows.count), flatten(network), _weight(some)
+    subset = rows.take(permutation(len(rows), generator, rows.x.device)[:_ROWS])
+    mean = _make_objective(network, likelihood, scale, rows.count)
+    theta = flattened(network)
+    weight = _row_weights(subset)
 
-    def of_row(x: Tensor, y: Tensor) -> Tensor:
-        found: Tensor = grad(mean)(theta, x[None], y[None], torch.ones_like(theta[:1]))
-        return found
+    def row_gradient(x: Tensor, y: Tensor) -> Tensor:
+        gradient: Tensor = grad(mean)(theta, x[None], y[None], torch.ones_like(theta[:1]))
+        return gradient
 
-    each = vmap(of_row)(some.x, some.y)
+    gradients = vmap(row_gradient)(subset.x, subset.y)
     share = weight / weight.sum()
-    spread = float(share @ (each - share @ each).square().sum(1))
+    trace = float(share @ (gradients - share @ gradients).square().sum(1))  # of the covariance C
     point = theta.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(mean(point, some.x, some.y, weight), point, create_graph=True)
+    (slope,) = torch.autograd.grad(mean(point, subset.x, subset.y, weight), point, create_graph=True)
     v = normal(theta, generator)
-    greatest = 0.0
-    for _ in range(_POWER):
+    eigenvalue = 0.0
+    for _ in range(_POWER):  # power iteration with products of the Hessian and a vector
         v = v / v.norm()
-        (along,) = torch.autograd.grad(slope, point, v, retain_graph=True)
-        greatest, v = float(along.norm()), along
-    best = 2.0 * batch / rows.count * len(theta) / max(spread, 1e-30)
-    return min(best, 1.0 / max(greatest, 1e-30))
+        (product,) = torch.autograd.grad(slope, point, v, retain_graph=True)
+        eigenvalue = float(product.norm())
+        v = product
+    best = 2.0 * batch / rows.count * len(theta) / max(trace, 1e-30)
+    return min(best, 1.0 / max(eigenvalue, 1e-30))
 
 
-def iterates(
+def collect_iterates(
     network: nn.Module,
     likelihood: Likelihood,
     rows: Rows,
@@ -122,51 +127,54 @@ def iterates(
     passes: int,
     seed: int,
 ) -> Tensor:
-    """Return the weights after each pass but the first quarter of them, (n, P).
+    """Return the weights after each pass except the first quarter of the passes, (n, P).
 
-    Rows that count more are drawn more often.
+    Rows are drawn with probabilities proportional to their sample weights.
 
     Parameters
     ----------
     network, likelihood, rows, scale
-        As of :func:`constant_rate`; the network stays as it is.
+        As of :func:`choose_constant_rate`; the network is not modified.
     rate : float
-        ε.
+        Learning rate ε.
     batch : int
-        S.
+        Minibatch size S.
     passes : int
-        Of as many batches as cover the rows.
+        Number of passes, each of ⌈N/S⌉ minibatches.
     seed : int
-        Of the batches.
+        Seed of the minibatches.
 
     Raises
     ------
     DivergenceError
-        If the weights are not finite any more.
+        If the weights become non-finite.
     """
     generator = torch.Generator().manual_seed(seed)
-    mean, theta = _objective(network, likelihood, scale, rows.count), flatten(network)
-    slope, even = grad(mean), torch.ones_like(rows.x[:batch, 0])
-    until = _weight(rows).double().cumsum(0)
-    found = []
+    mean = _make_objective(network, likelihood, scale, rows.count)
+    theta = flattened(network)
+    slope = grad(mean)
+    even = torch.ones_like(rows.x[:batch, 0])  # the sampling accounts for the weights of the rows
+    cumulative = _row_weights(rows).double().cumsum(0)
+    points = []
     for done in range(passes):
-        for at in uniform(until, generator, (math.ceil(len(rows) / batch), batch)) * until[-1]:
-            part = rows.take(torch.searchsorted(until, at, right=True).clamp(max=len(rows) - 1))
+        for u in uniform(cumulative, generator, (math.ceil(len(rows) / batch), batch)) * cumulative[-1]:
+            part = rows.take(torch.searchsorted(cumulative, u, right=True).clamp(max=len(rows) - 1))
             theta = theta - rate * slope(theta, part.x, part.y, even)
         if not bool(theta.isfinite().all()):
             raise DivergenceError(
-                f"descent at the constant rate {rate:.3g} left all bounds; look for huge values in the table"
+                f"gradient descent at the constant rate {rate:.3g} diverged; look for extreme values in the table"
             )
         if done >= passes // 4:
-            found.append(theta)
-    return torch.stack(found)
+            points.append(theta)
+    return torch.stack(points)
 
 
-def swag_draws(points: Tensor, rank: int, n: int, generator: torch.Generator) -> Tensor:
-    """Draw weights (n, P) by SWAG from iterates (T, P); the last `rank` deviations are used."""
+def draw_swag(points: Tensor, rank: int, n: int, generator: torch.Generator) -> Tensor:
+    """Draw weights (n, P) by SWAG from iterates (T, P), with the last `rank` deviations."""
     count = torch.arange(1, len(points) + 1, dtype=points.dtype, device=points.device)[:, None]
     running = points.cumsum(0) / count
-    mean, deviations = running[-1], (points - running)[-rank:]  # (K, P)
+    mean = running[-1]
+    deviations = (points - running)[-rank:]  # (K, P)
     variance = (points.square().mean(0) - mean.square()).clamp(min=0.0)
     first = normal(points, generator, (n, points.shape[1]))
     second = normal(points, generator, (n, len(deviations)))
@@ -176,7 +184,7 @@ def swag_draws(points: Tensor, rank: int, n: int, generator: torch.Generator) ->
 
 
 @torch.no_grad()
-def subspace_draws(
+def draw_subspace(
     network: nn.Module,
     likelihood: Likelihood,
     rows: Rows,
@@ -186,12 +194,12 @@ def subspace_draws(
     n: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """Draw weights (n, P) from the posterior in the plane of the first principal components of iterates (T, P)."""
-    check_flattenable(network)
+    """Draw weights (n, P) from the posterior in the subspace of the leading principal components of iterates (T, P)."""
+    refuse(network)
     mean = points.mean(0)
     axes = torch.linalg.svd(points - mean, full_matrices=False)[2][:dimensions]  # (D, P)
     scaled = axes / scale
-    root = torch.linalg.cholesky(scaled @ scaled.mT)  # of the prior's precision in z
+    root = torch.linalg.cholesky(scaled @ scaled.mT)  # Cholesky factor of the prior precision of z
     centre = -torch.cholesky_solve((scaled @ (mean / scale))[:, None], root)[:, 0]
     flat = FlatNetworks(network, CHAINS)
 
@@ -209,10 +217,11 @@ def subspace_draws(
         return total
 
     u = (-(centre @ root)).expand(CHAINS, -1).contiguous()  # z = 0, the mean of the iterates
-    value, kept = log_likelihood(u), []
-    each = math.ceil(n / CHAINS)
-    for step in range(_WARM_UP + each * _THIN):
+    value = log_likelihood(u)
+    states = []
+    per_chain = math.ceil(n / CHAINS)
+    for step in range(_WARM_UP + per_chain * _THIN):
         u, value = elliptical_slice(u, value, log_likelihood, generator)
         if step >= _WARM_UP and step % _THIN == 0:
-            kept.append(weights(u))
-    return torch.stack(kept, 1).flatten(0, 1)[:n]
+            states.append(weights(u))
+    return torch.stack(states, 1).flatten(0, 1)[:n]

@@ -1,4 +1,4 @@
-"""Continuous depth: weights are a stochastic process over depth. This folder imports no other family."""
+"""Continuous depth: weights that are a stochastic process over depth. This folder imports no other family."""
 
 from fathomless.families.continuous.options import ContinuousOptions
 from fathomless.families.family import Family
@@ -6,10 +6,10 @@ from fathomless.system.citations import Reference
 
 __all__ = ["FAMILY"]
 
-#: What the registry knows of it.
+#: Entry of this family in the registry.
 FAMILY = Family(
     name="continuous",
-    title="a continuum of layers, along a random path of weights",
+    title="continuous depth: a neural differential equation with a posterior over paths of weights",
     options=ContinuousOptions,
     classifier="fathomless.families.continuous.estimator:ContinuousDepthClassifier",
     regressor="fathomless.families.continuous.estimator:ContinuousDepthRegressor",

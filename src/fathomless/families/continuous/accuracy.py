@@ -1,7 +1,7 @@
-r"""The accuracy knob: how much a prediction depends on the number of steps, and how many layers it needs.
+r"""Accuracy of predictions as a function of the number of solver steps, and the effective depth of a network.
 
-Predictives at several numbers of steps are compared on the same paths: the noise of a step is what the noise of the
-finer steps in it adds up to, :math:`\eta = e^{-\lambda\Delta/2} \eta_\text{left} + \eta_\text{right}`.
+Predictive distributions with different numbers of steps are compared on the same paths: the noise of a step is the sum
+of the noise of the finer steps in it, :math:`\eta = e^{-\lambda\Delta/2} \eta_\text{left} + \eta_\text{right}`.
 """
 
 import math
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fathomless.families.continuous.drift import PathLaw
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.processes import Transition, coarser
-from fathomless.posterior.ensemble import Ensemble, list_members
+from fathomless.families.continuous.processes import Transition, coarsen
+from fathomless.posterior.ensemble import Ensemble, members_of
 from fathomless.posterior.likelihoods import Bernoulli, Likelihood
 from fathomless.posterior.model import Draws, Model
 from fathomless.posterior.predictive import predictive
@@ -22,26 +22,26 @@ from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Accuracy", "counts", "coupled", "effective_depth", "finest_of", "hellinger"]
+__all__ = ["Accuracy", "draw_coupled", "effective_depth", "find_common_steps", "hellinger", "round_steps"]
 
-_FINEST = 1024  # steps
-_SAMPLES = 64  # of each row, where a distance is an integral
+_FINEST = 1024  # maximum number of steps
+_SAMPLES = 64  # samples of each row in a Monte Carlo estimate of a distance
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What a number of steps gives.
+    """Accuracy and running time of predictions with some number of steps.
 
     Attributes
     ----------
     steps : int
-        On the horizon.
+        Number of steps on the horizon.
     distance : float
-        Mean Hellinger distance to the predictive with the most steps, from 0 to 1.
+        Mean Hellinger distance to the predictive distribution with the most steps, from 0 to 1.
     seconds : float
-        Of a prediction.
+        Running time of a prediction.
     score : float or None
-        Mean log predictive density in nats per row, in the units of the target, if targets are known.
+        Mean log predictive density in nats per row, in the units of the target; None without targets.
     """
 
     steps: int
@@ -51,8 +51,8 @@ class Accuracy:
 
 
 @torch.no_grad()
-def coupled(model: Model, x: Tensor, n: int, steps: int, finest: int, seed: int) -> Draws:
-    """Evaluate paths with some number of steps on the noise of a finer grid.
+def draw_coupled(model: Model, x: Tensor, n: int, steps: int, finest: int, seed: int) -> Draws:
+    """Evaluate paths with some number of steps, with the noise of a finer grid.
 
     Parameters
     ----------
@@ -61,62 +61,67 @@ def coupled(model: Model, x: Tensor, n: int, steps: int, finest: int, seed: int)
     x : Tensor, shape (B, ...)
         Rows.
     n : int
-        Paths of each.
+        Number of paths of each network.
     steps, finest : int
-        On the horizon; `steps` divides `finest`.
+        Numbers of steps on the horizon; `steps` divides `finest`.
     seed : int
-        Of the paths: the same for any number of steps.
+        Seed of the paths, which are the same for any number of steps.
     """
     if isinstance(model, Ensemble):
-        each = []
+        draws = []
         for i, member in enumerate(model.members):
             assert isinstance(member, Model)
-            each.append(coupled(member, x, n, steps, finest, fold_in(seed, i)))
-        log_weight = torch.cat([d.log_weight + w for d, w in zip(each, model.log_weight, strict=True)])
-        return Draws(torch.cat([d.f for d in each]), log_weight, torch.cat([d.structure for d in each]), {})
+            draws.append(draw_coupled(member, x, n, steps, finest, fold_in(seed, i)))
+        log_weight = torch.cat([d.log_weight + w for d, w in zip(draws, model.log_weight, strict=True)])
+        return Draws(torch.cat([d.f for d in draws]), log_weight, torch.cat([d.structure for d in draws]), {})
     assert isinstance(model, ContinuousDepth)
-    if finest % steps or {steps, finest} != set(counts(model, (steps, finest))):
+    if finest % steps or {steps, finest} != set(round_steps(model, (steps, finest))):
         per = f" and multiples of the {model.horizons} horizons" if model.random_horizon else ""
         raise DataError(f"steps={steps} was given with a finest grid of {finest}; divisors of it{per} are allowed")
     noise = as_generator(seed)
     grid, fine = model.grid(steps), model.grid(finest)
     if not model.moving:
         return model.draw_on(x, n, grid, noise)
-    law, times = model.law_of_paths(fine), (len(fine) - 1) // (len(grid) - 1)
+    law = model.law_of_paths(fine)
+    times = (len(fine) - 1) // (len(grid) - 1)
     source = as_generator(fold_in(seed, "steps"))
-    shape, like = (model.members, n, model.moving), model.mean
+    shape = (model.members, n, model.moving)
 
     def coarse(i: int) -> Tensor:
-        eps = [normal(like, source, shape) for _ in range(times)]
-        return _joined(law, i * times, eps)
+        eps = [normal(model.mean, source, shape) for _ in range(times)]
+        return _coarsen_noise(law, i * times, eps)
 
     return model.draw_on(x, n, grid, noise, coarse)
 
 
-def _joined(law: PathLaw, first: int, eps: Sequence[Tensor]) -> Tensor:
-    """Return the noise of one step that stands for the fine steps from `first` on."""
+def _coarsen_noise(law: PathLaw, first: int, eps: Sequence[Tensor]) -> Tensor:
+    """Return the noise of one step that replaces the fine steps from `first` on."""
     if len(eps) == 1:
         return eps[0]
-    steps, U = law.steps[first : first + len(eps)], law.directions
-    plain, fed = [step.plain for step in steps], [step.fed for step in steps if step.fed is not None]
-    if not fed or U is None:
-        return coarser(eps, *_moments(fed or plain))
-    along = [one @ U for one in eps]
-    across = [one - own @ U.mT for one, own in zip(eps, along, strict=True)]
-    return coarser(across, *_moments(plain)) + coarser(along, *_moments(fed)) @ U.mT
+    steps = law.steps[first : first + len(eps)]
+    U = law.directions
+    plain = [step.plain for step in steps]
+    feedback = [step.feedback for step in steps if step.feedback is not None]
+    if not feedback or U is None:
+        return coarsen(eps, *_stack_moments(feedback or plain))
+    # feedback changes the transition along U alone, so that both parts are coarsened separately
+    along = [e @ U for e in eps]
+    across = [e - part @ U.mT for e, part in zip(eps, along, strict=True)]
+    return coarsen(across, *_stack_moments(plain)) + coarsen(along, *_stack_moments(feedback)) @ U.mT
 
 
-def _moments(steps: Sequence[Transition]) -> tuple[Tensor, Tensor]:
-    """Return decay and noise, stacked."""
+def _stack_moments(steps: Sequence[Transition]) -> tuple[Tensor, Tensor]:
+    """Stack decay and noise of transitions."""
     return torch.stack([step.decay for step in steps]), torch.stack([step.noise for step in steps])
 
 
 @torch.no_grad()
 def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tensor:
-    """Return the Hellinger distance √(½ ∫ (√p − √q)²) between two predictives for each row, (B,).
+    """Return the Hellinger distance √(½ ∫ (√p − √q)²) between two predictive distributions for each row, (B,).
 
-    A sum over classes; else (and for several labels at once) the mean of ½ (1 − √(q / p))² over samples from p, whose
-    error is a share of the square of the distance, however small that is; that of 1 − ∫ √(p q) would drown it.
+    For classes it is an exact sum. Otherwise, and for several labels, it is the mean of ½ (1 − √(q / p))² over samples
+    from p. The Monte Carlo error of this estimator is proportional to the squared distance, whereas that of
+    1 − ∫ √(p q) would exceed small distances.
     """
     several = isinstance(likelihood, Bernoulli) and likelihood.targets > 1
     if likelihood.discrete and not several:
@@ -126,7 +131,7 @@ def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tens
         law = predictive(a, likelihood)
         y = law.sample(_SAMPLES, as_generator(seed))  # (M, B, T)
         y = torch.as_tensor(y, dtype=a.f.dtype, device=a.f.device).reshape(_SAMPLES, a.f.shape[1], -1)
-        ratio = [0.5 * (_log_density(b, likelihood, one) - _log_density(a, likelihood, one)) for one in y]
+        ratio = [0.5 * (_log_density(b, likelihood, sample) - _log_density(a, likelihood, sample)) for sample in y]
         square = 0.5 * torch.expm1(torch.stack(ratio)).square().mean(0)
     return square.clamp(max=1.0).sqrt()
 
@@ -134,11 +139,11 @@ def hellinger(a: Draws, b: Draws, likelihood: Likelihood, seed: int = 0) -> Tens
 def _class_log_probs(draws: Draws, likelihood: Likelihood) -> Tensor:
     rows = draws.f.shape[1]
     classes = draws.f.shape[2] if likelihood.outputs > 1 else 2
-    each = []
+    log_probs = []
     for k in range(classes):
         y = torch.full((rows,), k, device=draws.f.device)
-        each.append(likelihood.log_prob(draws.f, y if likelihood.outputs > 1 else y.to(draws.f.dtype)[:, None]))
-    return torch.stack(each, 2)  # (S, B, K)
+        log_probs.append(likelihood.log_prob(draws.f, y if likelihood.outputs > 1 else y.to(draws.f.dtype)[:, None]))
+    return torch.stack(log_probs, 2)  # (S, B, K)
 
 
 def _log_density(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
@@ -148,10 +153,10 @@ def _log_density(draws: Draws, likelihood: Likelihood, y: Tensor) -> Tensor:
 def effective_depth(
     model: Model, likelihood: Likelihood, x: Tensor, *, n: int = 16, eps: float = 0.01, seed: int = 0
 ) -> int:
-    """Return the least number of steps 1, 2, 4, … (times the horizons, if these are random) that the posterior needs.
+    """Return the number of residual layers that the posterior needs: 1, 2, 4, … (times the number of random horizons).
 
-    That is the first n for which the predictives with n and with 2n steps, on the same paths, are closer than `eps` in
-    mean Hellinger distance: how many residual layers would do. At most 512.
+    It is the first n for which predictions with n and with 2n steps on the same paths differ by less than `eps` in mean
+    Hellinger distance, and at most 512.
 
     Parameters
     ----------
@@ -162,30 +167,32 @@ def effective_depth(
     x : Tensor, shape (B, ...)
         Rows.
     n : int
-        Paths.
+        Number of paths.
     eps : float
-        Of the distance.
+        Threshold of the mean Hellinger distance.
     seed : int
-        Of the paths.
+        Seed of the paths.
     """
     if not 0.0 < eps < 1.0:
         raise DataError(f"eps={eps} was given; a distance inside (0, 1) is allowed, for instance 0.01")
-    (steps,) = counts(model, (1,))
+    (steps,) = round_steps(model, (1,))
     while 2 * steps < _FINEST:
-        pair = [coupled(model, x, n, count, 2 * steps, fold_in(seed, "depth", steps)) for count in (steps, 2 * steps)]
+        pair = [
+            draw_coupled(model, x, n, count, 2 * steps, fold_in(seed, "depth", steps)) for count in (steps, 2 * steps)
+        ]
         if hellinger(pair[0], pair[1], likelihood).mean().item() < eps:
             break
         steps *= 2
     return steps
 
 
-def counts(model: Model, steps: Sequence[int]) -> tuple[int, ...]:
-    """Return which numbers of steps grids have instead of some, ascending: random horizons are on all of them.
+def round_steps(model: Model, steps: Sequence[int]) -> tuple[int, ...]:
+    """Round numbers of steps to those of valid grids, which include all random horizons; return them in order.
 
     Raises
     ------
     DataError
-        If one of them is none.
+        If there are no numbers, or one is below 1.
     """
     if not steps or min(steps) < 1:
         raise DataError(f"steps={tuple(steps)} was given; whole numbers >= 1 are allowed, for instance (5, 10, 20, 40)")
@@ -195,13 +202,13 @@ def counts(model: Model, steps: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({multiple * max(1, round(count / multiple)) for count in steps}))
 
 
-def finest_of(steps: Sequence[int]) -> int:
-    """Return the grid on which all numbers of steps are coarser ones.
+def find_common_steps(steps: Sequence[int]) -> int:
+    """Return the number of steps of the coarsest grid that refines the grids of all numbers of steps.
 
     Raises
     ------
     DataError
-        If it is too fine.
+        If it has more than 1,024 steps.
     """
     finest = math.lcm(*steps)
     if finest > _FINEST:

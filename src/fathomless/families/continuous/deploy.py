@@ -1,4 +1,4 @@
-"""What a fitted network of continuous depth is deployed as: paths of weights that are drawn once, as plain modules."""
+"""Deployment of a fitted network of continuous depth: paths of weights, drawn once, as plain modules."""
 
 import math
 from collections.abc import Sequence
@@ -9,31 +9,31 @@ from torch import Tensor, nn
 from fathomless.families.continuous.dynamics import Dynamics
 from fathomless.families.continuous.grids import Grid
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.solve import follow, parted
+from fathomless.families.continuous.solve import follow, split_weights
 from fathomless.system.rng import as_generator
 
 __all__ = ["FixedPaths", "fixed_paths", "point_path"]
 
 
 class FixedPaths(nn.Module):
-    """Networks whose paths of weights are given on a grid: residual blocks, and nothing is drawn.
+    """Deterministic networks with given paths of weights on a grid: residual blocks.
 
     Parameters
     ----------
     dynamics : Dynamics
-        Of the hidden state.
+        Dynamics of the hidden state.
     grid : Grid
         Times of the n + 1 sets of moving weights.
     moving : Tensor, shape (n + 1, F, S, M)
         Weights of the slope.
     fixed : Tensor, shape (F, S, Q)
-        Weights of entering and leaving.
+        Weights of enter and leave.
     marks : sequence of int
         Numbers of steps after which the state is read.
     log_weight : Tensor, shape (S · marks,)
-        Log weights of one network's draws.
+        Log weights of the draws of one network.
     solver : {"heun", "euler"}
-        Of the hidden state.
+        Solver of the hidden state.
     """
 
     moving: Tensor
@@ -51,21 +51,24 @@ class FixedPaths(nn.Module):
         solver: str,
     ) -> None:
         super().__init__()
-        self.dynamics, self.grid, self.marks, self.solver = dynamics, grid, tuple(marks), solver
+        self.dynamics = dynamics
+        self.grid = grid
+        self.marks = tuple(marks)
+        self.solver = solver
         self.register_buffer("moving", moving)
         self.register_buffer("fixed", fixed)
         members = fixed.shape[0]
         self.register_buffer("log_weight", log_weight.repeat(members) - math.log(members))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map x (B, ...) to the parameters of the likelihood of every network, (F · S · marks, B, K)."""
+        """Return the parameters of the likelihood of every network for x (B, ...), (F · S · marks, B, K)."""
         members, paths = self.fixed.shape[:2]
-        fixed = parted(self.fixed, self.dynamics.still)
+        fixed = split_weights(self.fixed, self.dynamics.still)
         h = self.dynamics.enter(fixed, x.expand(members, *x.shape))
         h = h.expand(members, paths, *h.shape[2:])
-        weights = [parted(own, self.dynamics.moving) for own in self.moving]
+        weights = [split_weights(flat, self.dynamics.moving) for flat in self.moving]
         hidden = follow(self.dynamics, weights, h, self.grid, self.marks, self.solver)
-        f = torch.stack([self.dynamics.leave(fixed, one) for one in hidden], 2)  # (F, S, marks, B, K)
+        f = torch.stack([self.dynamics.leave(fixed, state) for state in hidden], 2)  # (F, S, marks, B, K)
         return f.flatten(0, 2)
 
 
@@ -76,27 +79,27 @@ def fixed_paths(model: ContinuousDepth, paths: int, steps: int | None = None, se
     Parameters
     ----------
     model : ContinuousDepth
-        One network, or several side by side.
+        One network, or several stacked ones.
     paths : int
-        S.
+        Number of paths S.
     steps : int, optional
-        On the horizon; as in predictions by default.
+        Number of steps on the horizon; that of predictions by default.
     seed : int
-        Of the paths: those that :meth:`~fathomless.families.continuous.model.ContinuousDepth.draw` draws with it.
+        Seed of the paths: :meth:`~fathomless.families.continuous.model.ContinuousDepth.draw` gives the same with it.
     """
-    return _fixed(model, paths, steps, as_generator(seed))
+    return _fix_paths(model, paths, steps, as_generator(seed))
 
 
 @torch.no_grad()
 def point_path(model: ContinuousDepth, steps: int | None = None) -> FixedPaths:
     """Return the posterior mean path as a plain module.
 
-    It is exact but for a drift with a network, whose path without noise is near the mean.
+    It is exact, except for a drift with a network, where the path without noise approximates the mean.
     """
-    return _fixed(model, 1, steps, None)
+    return _fix_paths(model, 1, steps, None)
 
 
-def _fixed(model: ContinuousDepth, paths: int, steps: int | None, noise: torch.Generator | None) -> FixedPaths:
+def _fix_paths(model: ContinuousDepth, paths: int, steps: int | None, noise: torch.Generator | None) -> FixedPaths:
     grid = model.grid(steps)
     start, path = model.path(paths, grid, noise)
     first = model.scale.numel() - sum(weight.size for weight in model.dynamics.still)

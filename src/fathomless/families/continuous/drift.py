@@ -1,4 +1,4 @@
-r"""The posterior process: what is added to the prior's drift, and its law on a grid.
+r"""The posterior process: its drift relative to the prior, and its law on a grid.
 
 Weights are in units of their prior standard deviation, :math:`\tilde w = w / s`, so that the prior of those that move
 is isotropic and has one rate θ. The posterior is
@@ -6,12 +6,14 @@ is isotropic and has one rate θ. The posterior is
 .. math:: d\tilde w = [-\theta \tilde w - U \kappa(t) U^\top (\tilde w - r)
           + \tilde\sigma\, \{a(t) + g(t, \tilde w)\}]\, dt + \tilde\sigma\, dB
 
-with a shift a, feedback κ towards the reference r, the mean of the initial weights (so that weights can be held still
-without a shift), in the directions U, and a network g. ``diagonal`` is U = I. With all of them 0, as at the start, it
-is the prior. a and g are in units of σ: a shift costs ½ ∫ a² dt at every rate, so that what an optimizer's steps add to
-it by chance costs little at a slow one. The speed of the prior's clock, which multiplies θ and σ², may be learned: the
-more weights may differ between depths, the more doubt they have. a and κ are constant on pieces of depth; a step that
-lies in several takes their average over time.
+with a shift a, feedback κ in the directions U towards the reference r, and a network g. The reference is the mean of
+the initial weights, so that feedback alone can keep weights constant. ``diagonal`` is U = I. With a = κ = g = 0, the
+initial values, the posterior is the prior.
+
+a and g are in units of σ: a shift costs ½ ∫ a² dt at every rate, so that random changes by an optimiser cost little at
+a slow rate. The speed of the prior's clock, which multiplies θ and σ², may be learned: the more weights may differ
+between depths, the larger is their uncertainty. a and κ are constant on pieces of depth; a step across several pieces
+uses their average over time.
 """
 
 import math
@@ -32,32 +34,32 @@ from fathomless.system.rng import as_generator, fold_in
 __all__ = ["DRIFTS", "PathLaw", "PosteriorDrift"]
 
 DRIFTS = ("shift", "diagonal", "lowrank", "network", "both")  #: "both" is a network on top of low rank
-_CLOCK = 10.0  # of the logarithm of the speed: faster, it leaves for rates near 0 before the weights are learned
-_SPEED = 5.0  # of the logarithm of a rate, relative to other parameters
+_CLOCK = 10.0  # scale of log speed; with a larger one, rates approach 0 before the weights are learned
+_SPEED = 5.0  # scale of the logarithm of a rate, relative to other parameters
 _LEAST = 0.9  # κ > −0.9 θ
 _MOST = math.log(1e6)  # of log(1 + κ)
 _SPREAD = 2.0  # prior standard deviation of the logarithm of the speed
 
 
 class PosteriorDrift(nn.Module):
-    """What the data add to the drift of M weights, for F networks side by side.
+    """Difference between the drifts of posterior and prior of M weights, for F stacked networks.
 
     Parameters
     ----------
     size : int
-        M.
+        Number of weights M.
     kind : {"shift", "diagonal", "lowrank", "network", "both"}
-        Feedback that there is beside the shift.
+        Type of feedback in addition to the shift.
     rank : int
-        Directions of "lowrank", and units of the hidden layers of "network".
+        Number of directions of "lowrank", and of hidden units of "network".
     width : float
-        Depth that a piece of a and κ covers.
+        Length in depth of a piece of a and κ.
     pieces : int
-        How many.
+        Number of pieces.
     seed : int
-        Of the directions and of the network.
+        Seed of the directions and of the network.
     learned : bool
-        Whether the speed of the prior's clock is learned, by a point estimate with a log-normal prior.
+        True to learn the speed of the prior's clock, as a point estimate with a log-normal prior.
     """
 
     def __init__(
@@ -74,8 +76,11 @@ class PosteriorDrift(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = checks.choice("drift", kind, DRIFTS)
-        self.size, self.rank, self.width = size, min(rank, size), width
-        self.shift, self.log_rate = nn.ParameterList(), nn.ParameterList()
+        self.size = size
+        self.rank = min(rank, size)
+        self.width = width
+        self.shift = nn.ParameterList()
+        self.log_rate = nn.ParameterList()
         noise = as_generator(fold_in(seed, "drift"))
         self.basis: nn.Parameter | None = None
         if self.rotated:
@@ -89,16 +94,16 @@ class PosteriorDrift(nn.Module):
 
     @property
     def rotated(self) -> bool:
-        """Whether feedback acts in a few directions."""
+        """True if feedback acts in a few directions."""
         return self.kind in ("lowrank", "both")
 
     @property
     def pieces(self) -> int:
-        """Pieces of depth that there are."""
+        """Number of pieces of depth."""
         return len(self.shift)
 
     def extend(self, pieces: int) -> int:
-        """Have at least so many pieces; new ones are 0, so that the posterior is the prior there. Return how many."""
+        """Extend to at least `pieces` pieces by zeros, where the posterior is the prior; return the number added."""
         created = max(0, pieces - self.pieces)
         like = self.shift[0] if self.pieces else torch.zeros(1, self.size, dtype=self._dtype, device="cpu")
         for _ in range(created):
@@ -108,15 +113,15 @@ class PosteriorDrift(nn.Module):
         return created
 
     def shorten(self, pieces: int) -> None:
-        """Drop the pieces beyond so many."""
+        """Delete the pieces beyond the first `pieces`."""
         self.shift = nn.ParameterList(list(self.shift)[:pieces])
         self.log_rate = nn.ParameterList(list(self.log_rate)[:pieces])
 
     def speed(self, prior: Process) -> Tensor | None:
-        """Return the speed of the prior's clock (F, 1, 1), or None if it is 1 by choice.
+        """Return the speed of the prior's clock (F, 1, 1), or None if it is fixed at 1.
 
-        It makes no rate, and no half of a variance per unit of depth, greater than 1: beyond, weights are white noise,
-        and no gradient would lead back but that of the speed's own prior.
+        The speed is limited such that the rate, or half the variance gained per unit of depth, is at most 1. Beyond
+        this limit weights are nearly white noise, and only the prior of the speed would have a gradient.
         """
         if self.log_speed is None:
             return None
@@ -137,89 +142,91 @@ class PosteriorDrift(nn.Module):
         Parameters
         ----------
         prior : Process
-            Of a weight in units of its prior standard deviation.
+            Prior process of a weight in units of its prior standard deviation.
         grid : Grid
-            Of n steps.
+            Times of n steps.
         reference : Tensor, shape (F, M)
-            r.
+            Reference r of the feedback.
         kind : {"exact", "euler"}
-            Of transitions.
+            Type of transitions.
         stopped : bool
-            Stop the gradient in all parameters of the posterior; not in the weights that it is applied to.
+            Stop the gradient in all parameters of the posterior, but not in the weights to which it is applied.
         """
-        with torch.autocast(reference.device.type, enabled=False):  # a divergence is never in a narrower type
+        with torch.autocast(reference.device.type, enabled=False):  # divergences need full precision
             return self._law(prior, grid, reference, kind, stopped)
 
     def _law(self, prior: Process, grid: Grid, reference: Tensor, kind: str, stopped: bool) -> "PathLaw":
-        def own(p: Tensor) -> Tensor:
+        def stop(p: Tensor) -> Tensor:
             return p.detach() if stopped else p
 
-        kinds, which = _kinds(grid, self.width, self.pieces)
-        table = reference.new_tensor(kinds)  # (k, pieces + 1)
-        shares, dt = table[:, :-1], table[:, -1, None, None, None]  # (k, pieces), (k, 1, 1, 1)
-        speed = self.speed(prior)  # never stopped: it is one of the prior too, whose density has to know
-        unit = prior.diffusion * (reference.new_ones(1, 1, 1) if speed is None else own(speed).sqrt())  # (F, 1, 1)
-        shift = torch.einsum("nk,kfm->nfm", shares, torch.stack([own(p) for p in self.shift]))[:, :, None] * unit
+        distinct, which = _group_steps(grid, self.width, self.pieces)
+        table = reference.new_tensor(distinct)  # (k, pieces + 1)
+        shares = table[:, :-1]  # (k, pieces)
+        dt = table[:, -1, None, None, None]  # (k, 1, 1, 1)
+        speed = self.speed(prior)  # never stopped, since the density of the prior depends on it as well
+        unit = prior.diffusion * (reference.new_ones(1, 1, 1) if speed is None else stop(speed).sqrt())  # (F, 1, 1)
+        shift = torch.einsum("nk,kfm->nfm", shares, torch.stack([stop(p) for p in self.shift]))[:, :, None] * unit
         plain = transition(prior, torch.zeros_like(dt), dt, kind=kind, speed=speed)
-        U, pull, fed = self.directions(), None, None
+        U = self.directions()
+        pull = fed = None
         if len(self.log_rate):
-            feedback = torch.expm1((_SPEED * torch.stack([own(p) for p in self.log_rate])).clamp(max=_MOST))
+            feedback = torch.expm1((_SPEED * torch.stack([stop(p) for p in self.log_rate])).clamp(max=_MOST))
             least = -_LEAST * prior.rate * (feedback.new_ones(()) if speed is None else speed[:, 0])
             feedback = torch.maximum(feedback, least)  # (pieces, F, M or m)
             feedback = torch.einsum("nk,kfm->nfm", shares, feedback)[:, :, None]  # (k, F, 1, M or m)
             fed = transition(prior, feedback, dt, kind=kind, speed=speed)
-            U = None if U is None else own(U)
-            r = own(reference)[:, None]  # (F, 1, M)
+            U = None if U is None else stop(U)
+            r = stop(reference)[:, None]  # (F, 1, M)
             pull = feedback * (r if U is None else r @ U)
-        network = None if self.network is None else self.network.frozen(unit, stopped=stopped)
-        alike = _steps(plain, fed, shift, pull)
-        return PathLaw(grid, tuple(alike[k] for k in which), U, network, self.size)
+        network = None if self.network is None else self.network.bind(unit, stopped=stopped)
+        steps = _unstack_steps(plain, fed, shift, pull)
+        return PathLaw(grid, tuple(steps[k] for k in which), U, network, self.size)
 
 
 @lru_cache(maxsize=32)
-def _kinds(grid: Grid, width: float, pieces: int) -> tuple[tuple[tuple[float, ...], ...], tuple[int, ...]]:
-    """Return the different kinds of steps, each a share of every piece and a length, and which of them each step is.
+def _group_steps(grid: Grid, width: float, pieces: int) -> tuple[tuple[tuple[float, ...], ...], tuple[int, ...]]:
+    """Return the distinct steps, each a share of every piece and a length, and the index among them of each step.
 
-    Most steps are alike to rounding, and then share whatever is computed of a law.
+    Most steps are equal up to rounding and share all computations of a law.
     """
-    kinds: dict[tuple[float, ...], tuple[float, ...]] = {}
+    distinct: dict[tuple[float, ...], tuple[float, ...]] = {}
     names = []
     for shares, (a, b) in zip(overlap(grid, width, pieces), pairwise(grid), strict=True):
         names.append(tuple(float(f"{value:.9e}") for value in (*shares, b - a)))
-        kinds.setdefault(names[-1], (*shares, b - a))
-    number = {name: k for k, name in enumerate(kinds)}
-    return tuple(kinds.values()), tuple(number[name] for name in names)
+        distinct.setdefault(names[-1], (*shares, b - a))
+    number = {name: k for k, name in enumerate(distinct)}
+    return tuple(distinct.values()), tuple(number[name] for name in names)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What is added to the weights over one step.
+    """Transition of the weights over one step.
 
     Attributes
     ----------
     plain : Transition
-        Of the prior, (1, 1, 1).
+        Transition of the prior, (1, 1, 1).
     fed : Transition or None
-        Where feedback acts, (F, 1, M or m).
+        Transition with feedback, (F, 1, M or m).
     shift : Tensor, shape (F, 1, M)
         σ a.
     pull : Tensor or None
-        κ r, in the directions of `fed`.
+        κ r, in the directions of `feedback`.
     widths : Tensor or None
-        Divergence due to variances, (F, 1).
+        Divergence due to the variances, (F, 1).
     """
 
     plain: Transition
-    fed: Transition | None
+    feedback: Transition | None
     shift: Tensor
     pull: Tensor | None
     widths: Tensor | None
 
 
-def _steps(plain: Transition, fed: Transition | None, shift: Tensor, pull: Tensor | None) -> list[Step]:
-    """Take apart what is stacked: a slice at every use would cost a gradient of all of them each time."""
+def _unstack_steps(plain: Transition, fed: Transition | None, shift: Tensor, pull: Tensor | None) -> list[Step]:
+    """Unstack steps at once: indexing at each use would accumulate a gradient of the whole stack every time."""
     if fed is None or pull is None:
-        return [Step(one, None, a, None, None) for one, a in zip(plain.unbind(), shift.unbind(), strict=True)]
+        return [Step(prior, None, a, None, None) for prior, a in zip(plain.unbind(), shift.unbind(), strict=True)]
     widths = 0.5 * excess(fed.ratio).sum(-1)
     parts = zip(plain.unbind(), fed.unbind(), shift.unbind(), pull.unbind(), widths.unbind(), strict=True)
     return [Step(*part) for part in parts]
@@ -227,20 +234,20 @@ def _steps(plain: Transition, fed: Transition | None, shift: Tensor, pull: Tenso
 
 @dataclass(frozen=True)
 class PathLaw:
-    """The law of paths of weights on a grid of n steps, given their start.
+    """Law of paths of weights on a grid of n steps, given their initial values.
 
     Attributes
     ----------
     grid : Grid
-        Times.
+        Times of the steps.
     steps : tuple of Step
-        One for each; those that are alike are the same object.
+        One for each step; equal steps are the same object.
     directions : Tensor or None
         U, (F, M, m).
     network : callable or None
         σ g(t, w).
     size : int
-        M.
+        Number of weights M.
     """
 
     grid: Grid
@@ -250,27 +257,28 @@ class PathLaw:
     size: int
 
     def change(self, i: int, w: Tensor) -> Tensor:
-        """Return m_q − m_p of step i from w (F, S, M): how far the posterior mean is from the prior's, after it."""
+        """Return m_q − m_p, the difference of the posterior and prior means after step i from w (F, S, M)."""
         step = self.steps[i]
         b = step.shift if self.network is None else step.shift + self.network(self.grid[i], w)
-        gain, fed, pull, U = step.plain.gain, step.fed, step.pull, self.directions
+        gain = step.plain.gain
+        fed, pull, U = step.feedback, step.pull, self.directions
         if fed is None or pull is None:
             return (gain * b).expand_as(w)
         if U is None:
-            return torch.addcmul(fed.gain * (b + pull), fed.turn, w)  # one pass over the weights
+            return torch.addcmul(fed.gain * (b + pull), fed.turn, w)  # a single pass over the weights in memory
         along = b @ U
         return gain * b + (fed.turn * (w @ U) + fed.gain * (along + pull) - gain * along) @ U.mT
 
     def spread(self, i: int, eps: Tensor) -> Tensor:
-        """Turn standard normal noise (F, S, M) into that of step i under q."""
-        plain, fed, U = self.steps[i].plain, self.steps[i].fed, self.directions
+        """Scale standard normal noise (F, S, M) to the noise of step i under q."""
+        plain, fed, U = self.steps[i].plain, self.steps[i].feedback, self.directions
         if fed is None or U is None:
             return (plain if fed is None else fed).noise * eps
         return plain.noise * eps + ((fed.noise - plain.noise) * (eps @ U)) @ U.mT
 
     def whiten(self, i: int, eta: Tensor) -> Tensor:
-        """Undo :meth:`spread`."""
-        plain, fed, U = self.steps[i].plain, self.steps[i].fed, self.directions
+        """Return standard normal noise, given the noise of step i; the inverse of :meth:`spread`."""
+        plain, fed, U = self.steps[i].plain, self.steps[i].feedback, self.directions
         if fed is None or U is None:
             return eta / (plain if fed is None else fed).noise
         return eta / plain.noise + ((1.0 / fed.noise - 1.0 / plain.noise) * (eta @ U)) @ U.mT
@@ -281,7 +289,7 @@ class PathLaw:
         return torch.addcmul(change, self.steps[i].plain.prior_decay, w) + self.spread(i, eps), change
 
     def closed(self, i: int, change: Tensor) -> Tensor:
-        """Divergence of step i given the weights before it, in nats, (F, S)."""
+        """Return the divergence of step i given the weights before it, in nats, (F, S)."""
         step = self.steps[i]
         moved = 0.5 * change.square().sum(-1) / step.plain.prior_noise[..., 0].square()
         return moved if step.widths is None else moved + step.widths
@@ -296,24 +304,27 @@ class PathLaw:
         w, after : Tensor, shape (F, S, M)
             Weights before and after it.
         stopped : PathLaw, optional
-            Whose density is taken for q: this law with the gradient stopped in its parameters ("sticking the landing").
+            Law whose density is used for q: this law with stopped gradient of its parameters ("sticking the landing").
         """
         q = stopped or self
-        plain, fed = self.steps[i].plain, q.steps[i].fed
-        gone = after - plain.prior_decay * w
-        eps = q.whiten(i, gone - q.change(i, w))
-        far = (gone / plain.prior_noise).square().sum(-1)
+        plain = self.steps[i].plain
+        fed = q.steps[i].feedback
+        increment = after - plain.prior_decay * w
+        eps = q.whiten(i, increment - q.change(i, w))
+        prior_square = (increment / plain.prior_noise).square().sum(-1)
         log_ratio = 0.0 if fed is None else fed.ratio.log().sum(-1)
-        return 0.5 * (far - eps.square().sum(-1) - log_ratio)
+        return 0.5 * (prior_square - eps.square().sum(-1) - log_ratio)
 
 
 class _Network(nn.Module):
-    """g: M → m → m → M, each layer gated by depth; 0 at the start."""
+    """Network g: M → m → m → M, with layers gated by depth; its initial output is 0."""
 
     def __init__(self, size: int, hidden: int, noise: torch.Generator, dtype: torch.dtype) -> None:
         super().__init__()
         sizes = (size, hidden, hidden, size)
-        self.weights, self.biases, self.gates = nn.ParameterList(), nn.ParameterList(), nn.ParameterList()
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        self.gates = nn.ParameterList()
         for a, b in pairwise(sizes):
             last = len(self.weights) == 2
             start = torch.randn(1, a, b, generator=noise, dtype=dtype, device=noise.device) / math.sqrt(a)
@@ -321,16 +332,19 @@ class _Network(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(1, 1, b, dtype=dtype)))
             self.gates.append(nn.Parameter(torch.zeros(1, 3, b, dtype=dtype)))
 
-    def frozen(self, unit: Tensor, *, stopped: bool) -> "_Frozen":
-        own = [
+    def bind(self, unit: Tensor, *, stopped: bool) -> "_BoundNetwork":
+        """Return the function σ g with the present parameters, with stopped gradient if `stopped`."""
+        layers = [
             [p.detach() if stopped else p for p in layer]
             for layer in zip(self.weights, self.biases, self.gates, strict=True)
         ]
-        return _Frozen(own, unit)
+        return _BoundNetwork(layers, unit)
 
 
 @dataclass(frozen=True)
-class _Frozen:
+class _BoundNetwork:
+    """Function σ g of depth and weights."""
+
     layers: list[list[Tensor]]
     unit: Tensor
 

@@ -1,9 +1,9 @@
-r"""Dynamics: how a hidden state enters, moves with depth and is read, given the weights.
+r"""Dynamics: maps of the input to the hidden state, of its change with depth, and of the state to the output.
 
 A network of continuous depth is :math:`h_0 = \text{enter}(x)`, :math:`dh/dt = \text{slope}(t, h, w_t)`,
-:math:`f = \text{leave}(h_T)`. All of its weights are one vector: first those of the slope, which move with depth, then
-those of entering and leaving, which do not. S drawn networks of each of F members are evaluated at once: tensors of
-weights are (F, S, ...), those of rows (F, S, B, ...).
+:math:`f = \text{leave}(h_T)`. All of its weights are one vector: first the weights of the slope, which vary with depth,
+then those of enter and leave, which are constant. S drawn networks of each of F members are evaluated at once: tensors
+of weights have shape (F, S, ...), tensors of rows (F, S, B, ...).
 """
 
 import math
@@ -34,18 +34,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Weight:
-    """One tensor of weights.
+    """Description of one tensor of weights.
 
     Attributes
     ----------
     name : str
-        For people.
+        Name for display.
     shape : tuple of int
-        Of the tensor.
+        Shape of the tensor.
     fan_in : int
-        Inputs of its layer: the prior standard deviation is ``weight_prior`` / √fan-in.
+        Number of inputs of its layer: the prior standard deviation is ``weight_prior`` / √fan-in.
     gain : float
-        The initial values are normal with standard deviation `gain` / √fan-in; 0 for biases.
+        Initial values are Gaussian with standard deviation `gain` / √fan-in; 0 for biases.
     """
 
     name: str
@@ -60,56 +60,56 @@ class Weight:
 
 
 class Dynamics(ABC):
-    """How a hidden state enters, moves and is read."""
+    """Maps of a network of continuous depth, given its weights."""
 
     @property
     @abstractmethod
     def moving(self) -> tuple[Weight, ...]:
-        """The weights of the slope."""
+        """Weights of the slope."""
 
     @property
     @abstractmethod
     def still(self) -> tuple[Weight, ...]:
-        """The weights of entering and leaving."""
+        """Weights of :meth:`enter` and :meth:`leave`."""
 
     @abstractmethod
     def enter(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Return h_0 (F, S, B, ...) of x (F, B, ...), given the still weights, each (F, S, *shape)."""
+        """Return h_0 (F, S, B, ...) for x (F, B, ...), given the constant weights, each (F, S, *shape)."""
 
     @abstractmethod
     def slope(self, weights: Sequence[Tensor], t: float, h: Tensor) -> Tensor:
-        """Return dh/dt, shaped as h, given the moving weights."""
+        """Return dh/dt, with the shape of h, given the moving weights."""
 
     @abstractmethod
     def leave(self, weights: Sequence[Tensor], h: Tensor) -> Tensor:
-        """Return the parameters of the likelihood (F, S, B, K), given the still weights."""
+        """Return the parameters of the likelihood (F, S, B, K), given the constant weights."""
 
     @abstractmethod
     def numbers(self, rows: int) -> int:
-        """Return how many numbers one evaluation of the slope keeps for its gradient, for one drawn network."""
+        """Return the number of values stored for the gradient of one evaluation of the slope, for one drawn network."""
 
 
 @dataclass(frozen=True)
 class MLPDynamics(Dynamics):
-    """Linear maps with activations.
+    """Multilayer perceptron as the slope.
 
     Parameters
     ----------
     inputs, outputs : int
-        Columns D and K.
+        Numbers of columns D and of outputs K.
     width : int
-        Units H of the hidden state; with ``encoder="pad"`` it is D + `augment`.
+        Number of units H of the hidden state; with ``encoder="pad"`` it is D + `augment`.
     hidden : tuple of int
-        Units of the hidden layers of the slope.
+        Numbers of units of the hidden layers of the slope.
     encoder : {"linear", "pad"}
-        h_0 is a linear map of x and the output one of h_T; or h_0 is x with `augment` zeros, and the output is read
-        from the last K coordinates, as in the paper.
+        "linear": h_0 is a linear map of x, and the output one of h_T. "pad": h_0 is x with `augment` zeros, and the
+        output is the last K coordinates of h_T, as in the paper.
     augment : int
-        Zeros.
+        Number of zeros.
     activation : str
-        Between the linear maps; "swish" has a parameter for each unit, x ⊙ sigmoid(x softplus(β)).
+        Activation between linear maps; "swish" has a parameter for each unit, x ⊙ sigmoid(x softplus(β)).
     time : {"none", "gate"}
-        "gate": a linear map is (x W + b) ⊙ sigmoid(a t + c) + d t, all of them weights.
+        "gate": a linear map is (x W + b) ⊙ sigmoid(a t + c) + d t, with weights W, a, b, c, d.
 
     Examples
     --------
@@ -140,19 +140,20 @@ class MLPDynamics(Dynamics):
         if self.encoder == "pad" and self.outputs > self.inputs + self.augment:
             raise DataError(
                 f"encoder='pad' was given with {self.inputs} columns, augment={self.augment} and {self.outputs} "
-                "outputs, which are read from the hidden state; set augment to at least "
+                "outputs, which are coordinates of the hidden state; set augment to at least "
                 f"{self.outputs - self.inputs}, or encoder='linear'"
             )
 
     @property
     def size(self) -> int:
-        """Units of the hidden state."""
+        """Number of units of the hidden state."""
         return self.inputs + self.augment if self.encoder == "pad" else self.width
 
     @property
     def moving(self) -> tuple[Weight, ...]:
-        """The weights of the slope."""
-        sizes, weights = (self.size, *self.hidden, self.size), list[Weight]()
+        """Weights of the slope."""
+        sizes = (self.size, *self.hidden, self.size)
+        weights = list[Weight]()
         for k in range(len(sizes) - 1):
             a, b = sizes[k], sizes[k + 1]
             gain = math.sqrt(2.0) if k + 2 < len(sizes) else 1.0
@@ -165,7 +166,7 @@ class MLPDynamics(Dynamics):
 
     @property
     def still(self) -> tuple[Weight, ...]:
-        """The weights of encoder and readout."""
+        """Weights of encoder and readout."""
         if self.encoder == "pad":
             return ()
         D, H, K = self.inputs, self.width, self.outputs
@@ -177,14 +178,14 @@ class MLPDynamics(Dynamics):
         )
 
     def enter(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
-        """Map or pad x (F, B, D)."""
+        """Return the linear map of x (F, B, D), or x padded with zeros."""
         if self.encoder == "pad":
-            return F.pad(x, (0, self.augment))[:, None]  # (F, 1, B, H): every path starts here
+            return F.pad(x, (0, self.augment))[:, None]  # (F, 1, B, H), the same for all paths
         weight, bias = weights[:2]
         return _affine(x[:, None], weight, bias)
 
     def slope(self, weights: Sequence[Tensor], t: float, h: Tensor) -> Tensor:
-        """Evaluate the layers at depth t."""
+        """Return the output of the layers at depth t."""
         rest = list(weights)
         for k in range(len(self.hidden) + 1):
             weight, bias, *rest = rest
@@ -203,11 +204,11 @@ class MLPDynamics(Dynamics):
         return h
 
     def leave(self, weights: Sequence[Tensor], h: Tensor) -> Tensor:
-        """Map h_T, or read its last coordinates."""
+        """Return the linear map of h_T, or its last coordinates."""
         return h[..., -self.outputs :] if self.encoder == "pad" else _affine(h, *weights[2:])
 
     def numbers(self, rows: int) -> int:
-        """Count inputs and outputs of each layer, and of the activations."""
+        """Return the number of inputs and outputs of all layers and activations."""
         return rows * (2 * self.size + 2 * sum(self.hidden))
 
 
@@ -217,29 +218,29 @@ def _affine(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     h, weight = h.expand(members, draws, -1, -1), weight.expand(members, draws, -1, -1)
     bias = bias[..., None, :].expand(members, draws, -1, -1)
     flat = torch.baddbmm(bias.flatten(0, 1), h.flatten(0, 1), weight.flatten(0, 1))
-    joined: Tensor = flat.unflatten(0, (members, draws))
-    return joined
+    output: Tensor = flat.unflatten(0, (members, draws))
+    return output
 
 
 @dataclass(frozen=True)
 class ConvDynamics(Dynamics):
-    """Convolutions on images, with depth as one more channel of constants.
+    """Convolutional slope for images, with depth as an additional constant channel.
 
-    An image (channels, size, size) is padded with `augment` channels of zeros; the slope is convolutions of kernel 3
-    that keep its shape, with an activation between; the output is a linear map of the averages of 2 × 2 patches.
+    An image (channels, size, size) is padded with `augment` channels of zeros. The slope consists of 3 × 3 convolutions
+    that keep its shape, with activations between them. The output is a linear map of the averages of 2 × 2 patches.
 
     Parameters
     ----------
     channels, size, outputs : int
-        Of images and of the likelihood's parameters. Rows may be flat.
+        Channels and side of the images, and number of outputs. Rows may be flat.
     augment : int
-        Channels of zeros.
+        Number of channels of zeros.
     hidden : tuple of int
-        Channels between the convolutions.
+        Numbers of channels between the convolutions.
     activation : str
-        Between them.
+        Activation between the convolutions.
     squeeze : int
-        Space to channels before all else: blocks of so many pixels squared become channels.
+        Side of the pixel blocks that become channels (space-to-depth) before all other operations.
     """
 
     channels: int
@@ -256,8 +257,8 @@ class ConvDynamics(Dynamics):
             checks.whole(name, getattr(self, name))
         if self.size % (2 * self.squeeze):
             raise DataError(
-                f"images of side {self.size} were given, which are averaged over patches of side 2 after blocks of "
-                f"{self.squeeze}; a multiple of {2 * self.squeeze} is allowed"
+                f"images of side {self.size} were given; with squeeze={self.squeeze} and averages over 2 × 2 patches, "
+                f"a multiple of {2 * self.squeeze} is allowed"
             )
 
     @property
@@ -267,9 +268,10 @@ class ConvDynamics(Dynamics):
 
     @property
     def moving(self) -> tuple[Weight, ...]:
-        """The kernels and biases."""
+        """Kernels and biases of the slope."""
         C, _ = self._state
-        sizes, weights = (C, *self.hidden, C), list[Weight]()
+        sizes = (C, *self.hidden, C)
+        weights = list[Weight]()
         for k in range(len(sizes) - 1):
             fan_in = 9 * (sizes[k] + 1)
             gain = math.sqrt(2.0) if k + 2 < len(sizes) else 1.0
@@ -279,7 +281,7 @@ class ConvDynamics(Dynamics):
 
     @property
     def still(self) -> tuple[Weight, ...]:
-        """The weights of the readout."""
+        """Weights of the readout."""
         C, side = self._state
         fan_in = C * (side // 2) ** 2
         return (
@@ -296,10 +298,11 @@ class ConvDynamics(Dynamics):
         return padded.reshape(members, 1, rows, *padded.shape[1:])
 
     def slope(self, weights: Sequence[Tensor], t: float, h: Tensor) -> Tensor:
-        """Evaluate the convolutions at depth t, the drawn networks as groups of one."""
+        """Return the output of the convolutions at depth t, with drawn networks as groups of one convolution."""
         members, draws = weights[0].shape[:2]
         h = h.expand(members, draws, *h.shape[2:])
-        rows, groups, side = h.shape[2], members * draws, h.shape[-1]
+        rows, side = h.shape[2], h.shape[-1]
+        groups = members * draws
         h = h.flatten(0, 1).transpose(0, 1)  # (B, G, C, side, side)
         for k in range(len(self.hidden) + 1):
             kernel, bias = weights[2 * k], weights[2 * k + 1]
@@ -312,12 +315,12 @@ class ConvDynamics(Dynamics):
         return slope
 
     def leave(self, weights: Sequence[Tensor], h: Tensor) -> Tensor:
-        """Average patches, map."""
+        """Return the linear map of the averages of patches."""
         pooled = F.avg_pool2d(h.flatten(0, 2), 2).reshape(*h.shape[:3], -1)
         return _affine(pooled, *weights)
 
     def numbers(self, rows: int) -> int:
-        """Count inputs and outputs of each convolution."""
+        """Return the number of inputs and outputs of all convolutions and activations."""
         C, side = self._state
         return rows * side**2 * (2 * C + 2 * sum(self.hidden) + len(self.hidden) + 1)
 
@@ -325,11 +328,12 @@ class ConvDynamics(Dynamics):
 def initial_weights(
     dynamics: Dynamics, weight_prior: float, seed: int, dtype: torch.dtype, *, fan_in: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Draw the usual initial values in units of the prior's scales, and return these: (P,) each, moving ones first."""
-    noise, means, scales = as_generator(seed), [], []
+    """Draw initial weights in units of their prior scales, and return both: (P,) each, moving weights first."""
+    noise = as_generator(seed)
+    means, scales = [], []
     for weight in (*dynamics.moving, *dynamics.still):
-        wide = weight_prior if fan_in else weight_prior * math.sqrt(weight.fan_in)
-        draw = torch.randn(weight.size, generator=noise, dtype=dtype, device=noise.device) * (weight.gain / wide)
+        width = weight_prior if fan_in else weight_prior * math.sqrt(weight.fan_in)
+        draw = torch.randn(weight.size, generator=noise, dtype=dtype, device=noise.device) * (weight.gain / width)
         means.append(draw)
-        scales.append(torch.full_like(draw, wide / math.sqrt(weight.fan_in)))
+        scales.append(torch.full_like(draw, width / math.sqrt(weight.fan_in)))
     return torch.cat(means), torch.cat(scales)

@@ -1,4 +1,4 @@
-"""The estimators of networks of continuous depth."""
+"""Estimators of networks of continuous depth."""
 
 import math
 import time
@@ -17,7 +17,14 @@ from fathomless.estimators.preparation import Prepared, SplitPlan
 from fathomless.estimators.strategies import SearchOptions, Strategy, Then
 from fathomless.estimators.tasks import Classifier, Regressor
 from fathomless.estimators.variational import CrossFitEstimator
-from fathomless.families.continuous.accuracy import Accuracy, counts, coupled, effective_depth, finest_of, hellinger
+from fathomless.families.continuous.accuracy import (
+    Accuracy,
+    draw_coupled,
+    effective_depth,
+    find_common_steps,
+    hellinger,
+    round_steps,
+)
 from fathomless.families.continuous.adaptive import fit_grid
 from fathomless.families.continuous.deploy import FixedPaths, fixed_paths, point_path
 from fathomless.families.continuous.model import ContinuousDepth
@@ -31,25 +38,25 @@ from fathomless.system.rng import fold_in
 
 __all__ = ["ContinuousDepthClassifier", "ContinuousDepthRegressor"]
 
-_FOCUS = 1.0  # of the planned epochs: the noise of paths lets the rate fall for longer than without it
-_LOOKED = 4  # paths by which epochs are compared: they differ little from each other if they start at one point
-_ROWS = 256  # of the training, from which the effective depth is found
+_FOCUS = 1.0  # share of the planned epochs: with the noise of paths, the learning rate decays for longer
+_EVALUATED = 4  # number of paths in the comparison of epochs; paths from one initial point differ little
+_ROWS = 256  # number of training rows in the measurement of the effective depth
 
 
 @dataclass(frozen=True)
 class EffectiveDepth:
-    """Step after a training that counts the layers which the posterior needs.
+    """Step after a training that measures the effective depth.
 
     Attributes
     ----------
     draws : int
-        Weight draws of all networks.
+        Number of weight draws over all networks.
     """
 
     draws: int
 
     def __call__(self, fitted: Fitted, table: Prepared) -> Fitted:
-        """Measure the effective depth on rows of the training."""
+        """Measure the effective depth on training rows."""
         x = table.train.first.x[:_ROWS]
         draws = max(1, self.draws // len(list_members(fitted.model)))
         layers = effective_depth(fitted.model, fitted.likelihood, x, n=draws, seed=fold_in(table.seed, "depth"))
@@ -57,19 +64,19 @@ class EffectiveDepth:
 
 
 class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
-    """How the options of the family become a model.
+    """Base class of the estimators of continuous depth.
 
     Attributes
     ----------
     effective_depth_ : int
-        How many residual layers the posterior needs: the least number of steps 1, 2, 4, … (times the `count`
-        of a random horizon) whose predictions differ from those with twice as many by less than 0.01 in mean Hellinger
-        distance, on at most 256 rows of the training. 0 of estimators that were fitted together, which do not look.
+        Number of residual layers that the posterior needs: the smallest number of steps 1, 2, 4, … (times the `count`
+        of a random horizon) whose predictions differ from those with twice as many steps by less than 0.01 in mean
+        Hellinger distance, on at most 256 training rows. 0 for estimators fitted jointly, which do not measure it.
     horizon_posterior_ : dict of float to float
-        Posterior weight of each depth at which the state is read; the horizon alone if it is fixed.
+        Posterior weight of each horizon, the depth at which the state is read.
     divergence_profile_ : ndarray, shape (n, 2)
-        Depth, and the divergence of the path of the weights from its prior there, in nats per unit of depth: where the
-        data changed the network. Of several networks the mean.
+        Depth, and the divergence of the paths of the weights from their prior there, in nats per unit of depth. It is
+        large where the data changed the weights. For several networks it is their mean.
     """
 
     fit_diagnostics_: ContinuousDiagnostics
@@ -84,29 +91,30 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         return cast(list[ContinuousDepth], list_members(self.model_))
 
     def _describe(self) -> None:
-        first, *_ = networks = self._networks()
+        networks = self._networks()
+        first = networks[0]
         structure = cast(ListedPosterior, self.model_.structure())
         parts = [f"{len(networks)} networks"] if len(networks) > 1 else []
-        found = self.fit_diagnostics_.structure
-        if found is not None and first.random_horizon:
-            statistics, unit = structure.statistics, first.unit
-            structure = replace(with_errors(first.structure(), found), statistics=statistics)
-            parts.append(f"mean horizon {found.mean * unit:.2f} ± {found.mean_error * unit:.2f} by unseen rows")
+        stacked = self.fit_diagnostics_.structure
+        if stacked is not None and first.random_horizon:
+            mean, error = stacked.mean * first.unit, stacked.mean_error * first.unit
+            structure = replace(with_errors(first.structure(), stacked), statistics=structure.statistics)
+            parts.append(f"mean horizon {mean:.2f} ± {error:.2f} on out-of-fold rows")
         elif first.random_horizon:
             parts.append(f"mean horizon {structure.statistics['mean_horizon'] * first.unit:.2f}")
-        told = ", ".join(parts)
-        own = first.summary(structure.statistics)
-        self.structure_ = replace(structure, summary=f"{told}; {own}" if told else own)
+        paths = first.summary(structure.statistics)
+        self.structure_ = replace(structure, summary="; ".join([", ".join(parts), paths] if parts else [paths]))
         self.effective_depth_ = self.fit_diagnostics_.effective_depth
         self.horizon_posterior_ = {first.horizon: 1.0}
         if first.random_horizon:
             pairs = zip(structure.names, structure.probabilities, strict=True)
             self.horizon_posterior_ = {int(name) * first.unit: p for name, p in pairs}
-        each = [network.divergence_profile() for network in networks]
-        depth = max((one.depth for one in each), key=len)
-        rates = [torch.nn.functional.pad(one.rate, (0, len(depth) - len(one.depth))) for one in each]
-        profile = [torch.tensor(depth, dtype=torch.float64, device="cpu"), torch.stack(rates).mean(0)]
-        self.divergence_profile_ = torch.stack(profile, 1).numpy()
+        profiles = [network.divergence_profile() for network in networks]
+        depth = max((profile.depth for profile in profiles), key=len)
+        # networks with a shorter horizon have no divergence beyond it
+        rates = [torch.nn.functional.pad(profile.rate, (0, len(depth) - len(profile.depth))) for profile in profiles]
+        columns = [torch.tensor(depth, dtype=torch.float64, device="cpu"), torch.stack(rates).mean(0)]
+        self.divergence_profile_ = torch.stack(columns, 1).numpy()
 
     structure_every: ClassVar[int] = 1
     clip_norm_auto: ClassVar[float | None] = 10.0
@@ -119,13 +127,13 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         return Then(self._cross_fit_or_svi(self._search(), prepared), (EffectiveDepth(self.weight_draws),))
 
     def _search(self) -> SearchOptions:
-        few = {"draws": _LOOKED} if self._value("path").initial == "point" else {}
-        long = {"focus": _FOCUS} if self.epochs == "auto" else {}
+        draws = {"draws": _EVALUATED} if self._value("path").initial == "point" else {}
+        focus = {"focus": _FOCUS} if self.epochs == "auto" else {}
         return SearchOptions(
-            free=True,  # a horizon that is given is a list of one; unseen rows set the pace of training all the same
+            free=True,  # a fixed horizon is a list of one; held-out rows control the training in this case, too
             law=None,
             cross_fit=True,
-            settings={"widened": self.calibrate, **few, **long},
+            looking={"widened": self.calibrate, **draws, **focus},
             unused=("optimizer__schedule",),
         )
 
@@ -137,7 +145,7 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     def accuracy(
         self, X: Any, y: Any = None, *, steps: Sequence[int] = (5, 10, 20, 40), random_state: int = 0
     ) -> list[Accuracy]:
-        """Return what each number of steps gives, on the same paths of weights.
+        """Return accuracy and running time of predictions with each number of steps, on the same paths of weights.
 
         Parameters
         ----------
@@ -146,32 +154,35 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         y : array, optional
             Targets, for the score.
         steps : sequence of int
-            On the horizon; they should divide each other. With a random one the nearest multiples of its `count`.
+            Numbers of steps on the horizon, which should divide each other. With a random horizon they are rounded to
+            multiples of its `count`.
         random_state : int
-            Of the paths.
+            Seed of the paths.
 
         Raises
         ------
         DataError
-            For numbers of steps whose common grid is too fine.
+            If the common grid of the numbers of steps is too fine.
         """
-        networks, steps = self._networks(), counts(self.model_, steps)
-        finest = finest_of(steps)
+        networks = self._networks()
+        steps = round_steps(self.model_, steps)
+        finest = find_common_steps(steps)
         draws = max(1, math.ceil(self.weight_draws / len(networks)))
         x = torch.as_tensor(
             self._encode(self.schema_, self._table(X, reset=False)), dtype=self.model_.dtype, device="cpu"
         )
         x = x.to(self.model_.device)
-        most = coupled(self.model_, x, draws, max(steps), finest, random_state)
-        each = []
+        reference = draw_coupled(self.model_, x, draws, max(steps), finest, random_state)
+        results = []
         for count in steps:
+            # timed without the finer grid, which only couples the noise for the comparison
             begun = time.perf_counter()
-            found = coupled(self.model_, x, draws, count, count, random_state)
+            draw_coupled(self.model_, x, draws, count, count, random_state)
             seconds = time.perf_counter() - begun
-            found = coupled(self.model_, x, draws, count, finest, random_state)
-            distance = hellinger(found, most, self.likelihood_).mean().item()
-            each.append(Accuracy(count, distance, seconds, None if y is None else self._score_of(found, y)))
-        return each
+            output = draw_coupled(self.model_, x, draws, count, finest, random_state)
+            distance = hellinger(output, reference, self.likelihood_).mean().item()
+            results.append(Accuracy(count, distance, seconds, None if y is None else self._score_of(output, y)))
+        return results
 
     def _score_of(self, draws: Draws, y: Any) -> float:
         z = torch.as_tensor(self.target_.encode(y)).to(draws.f.device)
@@ -179,17 +190,17 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         return log_predictive(draws, self.likelihood_, z).mean().item() - self.target_.log_unit
 
     def fit_grid(self, X: Any, tolerance: float = 0.01) -> Self:
-        """Choose the steps of predictions once, on rows: short ones where the network changes fast.
+        """Fit an adaptive grid of steps for predictions, with short steps where the network changes fast.
 
-        They are kept, saved, and the same for all predictions; `solver__predict_steps` has no effect from then on.
-        Compare what they bring with :meth:`accuracy`: equal steps are often as good.
+        The grid is saved with the estimator and used for all predictions; `solver__predict_steps` then has no effect.
+        Compare it with equal steps by :meth:`accuracy`; equal steps are often as good.
 
         Parameters
         ----------
         X : array or data frame, shape (N, C)
-            Rows such as those of the training, of which at most 256 are used.
+            Rows similar to the training rows, of which at most 256 are used.
         tolerance : float
-            Error of a step, relative to the size of the hidden state.
+            Tolerance of the error of a step, relative to the size of the hidden state.
 
         Returns
         -------
@@ -198,12 +209,12 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
         Warns
         -----
         DataWarning
-            For a tolerance of 0.1 or more.
+            If the tolerance is 0.1 or more.
         """
         networks = self._networks()
         table = take(self._table(X, reset=False), slice(0, _ROWS))
-        x = torch.as_tensor(self._encode(self.schema_, table), dtype=self.model_.dtype).to(self.model_.device)
-        times = fit_grid(_together(networks), x.repeat(len(networks), *[1] * (x.ndim - 1)), tolerance)
+        x = torch.as_tensor(self._predictors(self.schema_, table), dtype=self.model_.dtype).to(self.model_.device)
+        times = fit_grid(_stack_networks(networks), x.repeat(len(networks), *[1] * (x.ndim - 1)), tolerance)
         for network in networks:
             network.predict_by(grid=times)
         self._describe()
@@ -212,33 +223,34 @@ class _ContinuousDepth(ContinuousNetworks, CrossFitEstimator, ABC):
     def point_path(self, steps: int | None = None) -> FixedPaths:
         """Return the posterior mean path as a plain module of residual blocks, for encoded rows.
 
-        It takes ``fathomless.data.frames.encode(estimator.schema_, X)`` as a tensor, and returns the parameters of the
-        likelihood, (1, B, K). Several networks: as many, (F, B, K).
+        Its input is ``fathomless.data.frames.encode(estimator.schema_, X)`` as a tensor. Its output are the parameters
+        of the likelihood of each network, (F, B, K).
         """
-        return point_path(_together(self._networks()), steps)
+        return point_path(_stack_networks(self._networks()), steps)
 
     def fixed_paths(self, paths: int, *, steps: int | None = None, random_state: int = 0) -> FixedPaths:
-        """Return drawn paths of weights as a plain module, for fast and repeatable predictions.
+        """Return drawn paths of weights as a plain module, for fast and reproducible predictions.
 
-        It takes encoded rows, and returns the parameters of the likelihood of every path of every network,
-        (F · paths, B, K); its `log_weight` has their weights.
+        Its input are encoded rows. Its output are the parameters of the likelihood of every path of every network,
+        (F · paths, B, K), whose log weights are its attribute `log_weight`.
         """
-        return fixed_paths(_together(self._networks()), paths, steps, random_state)
+        return fixed_paths(_stack_networks(self._networks()), paths, steps, random_state)
 
 
-def _together(networks: Sequence[ContinuousDepth]) -> ContinuousDepth:
+def _stack_networks(networks: Sequence[ContinuousDepth]) -> ContinuousDepth:
     first, *others = networks
     return first.stack(others) if others else first
 
 
 @documented
 class ContinuousDepthClassifier(_ContinuousDepth, Classifier):
-    """Classifier whose network is a flow through a continuum of layers, along a random path of weights.
+    """Classifier by a network of continuous depth, with a posterior over paths of its weights.
 
     Notes
     -----
-    With ``PathOptions(initial="point")``, the default, the weights at depth 0 are point estimates, and the objective is
-    a bound on the evidence given them, less their decay, not on the evidence of a Bayesian network.
+    With ``PathOptions(initial="point")``, the default, the weights at depth 0 are point estimates. The objective is
+    then a bound on the evidence given these weights, less their weight decay. It is not a bound on the evidence of the
+    Bayesian network.
 
     References
     ----------
@@ -257,9 +269,9 @@ class ContinuousDepthClassifier(_ContinuousDepth, Classifier):
 
 @documented
 class ContinuousDepthRegressor(_ContinuousDepth, Regressor):
-    """Regressor, for one target or several, whose network is a flow along a random path of weights.
+    """Regressor for one target or several, by a network of continuous depth with a posterior over weight paths.
 
-    Targets are centred and scaled inside; predictions are in the units of y.
+    Targets are standardised internally; predictions are in the units of y.
 
     Examples
     --------

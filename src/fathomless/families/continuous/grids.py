@@ -1,6 +1,6 @@
-"""Grids of depth: where a path of weights is looked at, and how the steps of one lie in those of another.
+"""Grids of depth: times at which a path of weights is evaluated, and relations between grids.
 
-A grid is a tuple 0 = t_0 < t_1 < … < t_n = T of plain numbers, so that nothing about it is read from a device.
+A grid is a tuple 0 = t_0 < t_1 < … < t_n = T of Python numbers, so that using it needs no transfer from a device.
 """
 
 import math
@@ -12,17 +12,17 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError
 from fathomless.system.rng import fold_in
 
-__all__ = ["Grid", "check_grid", "jittered", "overlap", "reached", "uniform"]
+__all__ = ["Grid", "check_grid", "find_steps", "jitter_steps", "overlap", "uniform_grid"]
 
 Grid = tuple[float, ...]  #: 0 = t_0 < t_1 < … < t_n = T
 
 
-def uniform(horizon: float, steps: int) -> Grid:
-    """Return `steps` equal steps up to the horizon.
+def uniform_grid(horizon: float, steps: int) -> Grid:
+    """Return a grid of `steps` equal steps up to the horizon.
 
     Examples
     --------
-    >>> uniform(1.0, 4)
+    >>> uniform_grid(1.0, 4)
     (0.0, 0.25, 0.5, 0.75, 1.0)
     """
     checks.positive("horizon", horizon)
@@ -31,60 +31,61 @@ def uniform(horizon: float, steps: int) -> Grid:
 
 
 def check_grid(grid: Sequence[float], horizon: float) -> Grid:
-    """Refuse a grid that does not go up from 0 to the horizon.
+    """Check that a grid increases from 0 to the horizon, and return it.
 
     Raises
     ------
     DataError
-        With what was given and what is allowed.
+        If it does not.
     """
-    given = tuple(float(t) for t in grid)
-    rises = len(given) > 1 and given[0] == 0.0 and all(a < b for a, b in pairwise(given))
-    if not rises or not math.isclose(given[-1], horizon):
+    times = tuple(float(t) for t in grid)
+    increasing = len(times) > 1 and times[0] == 0.0 and all(a < b for a, b in pairwise(times))
+    if not increasing or not math.isclose(times[-1], horizon):
+        span = f" from {times[0]} to {times[-1]}" if times else ""
         raise DataError(
-            f"a grid of {len(given)} times from {given[0] if given else 'nothing'} to "
-            f"{given[-1] if given else 'nothing'} was given; allowed are times that increase from 0 to the horizon "
-            f"{horizon:g}: give some, for instance uniform({horizon:g}, 10)"
+            f"a grid of {len(times)} times{span} was given; allowed are times that increase from 0 to the horizon "
+            f"{horizon:g}, for instance uniform_grid({horizon:g}, 10)"
         )
-    return (*given[:-1], horizon)
+    return (*times[:-1], horizon)
 
 
-def reached(grid: Grid, times: Sequence[float]) -> list[int]:
-    """Return after how many steps of a grid, which ends at the last of some times, each of them is reached.
+def find_steps(grid: Grid, times: Sequence[float]) -> list[int]:
+    """Return the number of steps of a grid up to each of some times, the last of which is the end of the grid.
 
     Raises
     ------
     DataError
-        If one of them is not on the grid, or the grid does not go up to the last.
+        If a time is not on the grid, or the last one is not its end.
 
     Examples
     --------
-    >>> reached((0.0, 0.5, 0.75, 1.0), (0.5, 1.0))
+    >>> find_steps((0.0, 0.5, 0.75, 1.0), (0.5, 1.0))
     [1, 3]
     """
-    given, found = check_grid(grid, times[-1]), []
+    grid = check_grid(grid, times[-1])
+    steps = []
     for t in times:
-        near = min(bisect_left(given, t * (1.0 - 1e-9)), len(given) - 1)
-        if not math.isclose(given[near], t):
+        nearest = min(bisect_left(grid, t * (1.0 - 1e-9)), len(grid) - 1)
+        if not math.isclose(grid[nearest], t):
             raise DataError(
-                f"a grid of {len(given) - 1} steps up to {given[-1]:g} was given, on which the horizon {t:g} is not; "
-                "allowed are grids with all of them: give a multiple of their number as steps"
+                f"a grid of {len(grid) - 1} steps up to {grid[-1]:g} was given, which does not include the horizon "
+                f"{t:g}; it must include all horizons: set steps to a multiple of their number"
             )
-        found.append(near)
-    return found
+        steps.append(nearest)
+    return steps
 
 
-def jittered(steps: int, seed: int, multiple: int = 1) -> int:
-    """Return a number of steps between half and twice as many, log-uniform, as a multiple of a number.
+def jitter_steps(steps: int, seed: int, multiple: int = 1) -> int:
+    """Draw a number of steps, log-uniform between half and twice a number, and round it to a multiple.
 
     Parameters
     ----------
     steps : int
-        n.
+        Number of steps n.
     seed : int
-        Of this draw.
+        Seed of the draw.
     multiple : int
-        Horizons per grid: every one of them must be on it.
+        Number of horizons, all of which must be on the grid.
     """
     share = (fold_in(seed, "jitter") % 2**32) / 2**32
     drawn: float = steps * 2.0 ** (2.0 * share - 1.0)
@@ -92,9 +93,9 @@ def jittered(steps: int, seed: int, multiple: int = 1) -> int:
 
 
 def overlap(grid: Grid, width: float, pieces: int) -> list[list[float]]:
-    """Return the share of each step that lies in each of some pieces of a given width, (steps, pieces).
+    """Return the share of each step that lies in each of some pieces of equal width, (steps, pieces).
 
-    The last piece has no end.
+    The last piece is unbounded.
 
     Examples
     --------
@@ -104,7 +105,8 @@ def overlap(grid: Grid, width: float, pieces: int) -> list[list[float]]:
     ends = [*((k + 1) * width for k in range(pieces - 1)), math.inf]
     rows = []
     for a, b in pairwise(grid):
-        row, start = [], a
+        row = []
+        start = a
         for end in ends:
             row.append(max(0.0, min(b, end) - start) / (b - a))
             start = max(start, min(b, end))

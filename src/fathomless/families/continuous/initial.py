@@ -1,8 +1,8 @@
-r"""The law of the weights at depth 0: point estimates, independent Gaussians, or low rank for those that move.
+r"""Posterior of the weights at depth 0: point estimates, independent Gaussians, or low rank for the moving weights.
 
-In units of prior standard deviations the prior is :math:`\mathcal N(0, I)`. Low rank is
-:math:`\mathcal N(\mu, I - U \operatorname{diag}(1 - \rho^2) U^\top)`, with the directions of the drift: the data have
-made weights certain along U, and nowhere else.
+In units of prior standard deviations the prior is :math:`\mathcal N(0, I)`. The low-rank posterior is
+:math:`\mathcal N(\mu, I - U \operatorname{diag}(1 - \rho^2) U^\top)` with the directions U of the drift: its variance
+differs from the prior variance only along U.
 """
 
 from dataclasses import dataclass, replace
@@ -18,19 +18,19 @@ __all__ = ["InitialLaw"]
 
 @dataclass(frozen=True)
 class InitialLaw:
-    """The posterior of the weights at depth 0, for F networks side by side.
+    """Posterior of the weights at depth 0, for F stacked networks.
 
     Attributes
     ----------
     mean : Tensor, shape (F, P)
         μ.
     log_width : Tensor or None
-        ln ρ of every weight, (F, P); with directions ln ρ along these, then of the weights that do not move. None for
-        point estimates.
+        ln ρ of every weight, (F, P). With directions, ln ρ along these, followed by that of the constant weights. None
+        for point estimates.
     directions : Tensor or None
         U, (F, M, m).
     charged : bool
-        Whether point estimates are charged.
+        True if the objective includes the weight decay of point estimates.
     """
 
     mean: Tensor
@@ -40,12 +40,14 @@ class InitialLaw:
 
     def stopped(self) -> "InitialLaw":
         """Return this law with the gradient stopped in its parameters."""
-        width, U = (None if own is None else own.detach() for own in (self.log_width, self.directions))
+        width = None if self.log_width is None else self.log_width.detach()
+        U = None if self.directions is None else self.directions.detach()
         return replace(self, mean=self.mean.detach(), log_width=width, directions=U)
 
     def draw(self, n: int, generator: torch.Generator | None) -> Tensor:
         """Draw weights (F, n, P)."""
-        mean, U = self.mean[:, None], self.directions
+        mean = self.mean[:, None]
+        U = self.directions
         shape = (len(self.mean), n, self.mean.shape[1])
         if self.log_width is None:
             return mean.expand(shape)
@@ -60,17 +62,19 @@ class InitialLaw:
 
     def closed(self, n: int) -> Tensor:
         """Return the divergence from the prior in nats, or the decay of point estimates, for each of n draws (F, n)."""
-        each = 0.5 * self.mean.square().sum(1) * float(self.charged or self.log_width is not None)
+        divergence = 0.5 * self.mean.square().sum(1) * float(self.charged or self.log_width is not None)
         if self.log_width is not None:
             zero = torch.zeros_like(self.log_width[0])
-            each = each + torch.stack([gaussian_divergence(zero, width) for width in self.log_width.exp()])
-        return each[:, None].expand(-1, n)
+            divergence = divergence + torch.stack([gaussian_divergence(zero, width) for width in self.log_width.exp()])
+        return divergence[:, None].expand(-1, n)
 
     def full(self, drawn: Tensor) -> Tensor:
         """Return log q − log p of drawn weights (F, n, P), shape (F, n)."""
         if self.log_width is None:
             return self.closed(drawn.shape[1])
-        off, width, U = drawn - self.mean[:, None], self.log_width.exp()[:, None], self.directions
+        off = drawn - self.mean[:, None]
+        width = self.log_width.exp()[:, None]
+        U = self.directions
         if U is None:
             eps = (off / width).square().sum(-1)
         else:

@@ -1,18 +1,18 @@
-r"""Continuous depth: weights are a stochastic process over depth, and the hidden state flows along a path of them.
+r"""Continuous depth: weights are a stochastic process over depth that drives the hidden state.
 
 .. math:: h_0 = \text{enter}(x), \qquad dh_t = f(t, h_t, w_t)\, dt, \qquad
           dw_t = -\theta w_t\, dt + \sigma\, dB_t, \qquad p(y \mid x, w) = p(y \mid \text{leave}(h_\tau)).
 
-One draw is one path of weights, so one network, for all rows. Weights of entering and leaving do not move (θ = σ = 0):
-all weights are one vector, moving ones first. With a law over the horizon τ ∈ {δ, 2δ, …} depth is a random variable;
-the posterior of w on [0, t] is the same under every τ ≥ t, and
+A draw is a path of weights, that is, one network for all rows. The weights of enter and leave are constant (θ = σ = 0).
+All weights are one vector, in which the moving ones come first. With a law over the horizon τ ∈ {δ, 2δ, …} depth is a
+random variable. The posterior of w on [0, t] is the same under every τ ≥ t, and
 
 .. math:: \mathrm{ELBO} = \sum_k q(k) \mathrm{LL}(k) - \mathrm{KL}_0 - \sum_i S_i \mathrm{KL}_i
           - \mathrm{KL}(q(\tau) \,\|\, p(\tau)), \qquad S_i = \sum_{k \delta \ge t_{i+1}} q(k),
 
 with the exact divergences :math:`\mathrm{KL}_i` of the Gaussian steps of the chain (see
-:mod:`~fathomless.families.continuous.processes`): a bound on the evidence of the model on this grid, for every grid.
-If the initial weights are a point estimate, it is one of the evidence given them, less their decay.
+:mod:`~fathomless.families.continuous.processes`). For every grid, it is a bound on the evidence of the model on that
+grid. If the initial weights are a point estimate, it is a bound on the evidence given these, less their weight decay.
 """
 
 import copy
@@ -28,20 +28,20 @@ from torch import Tensor, nn
 from fathomless.families.continuous import reversible
 from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
 from fathomless.families.continuous.dynamics import Dynamics, initial_weights
-from fathomless.families.continuous.grids import Grid, jittered, reached, uniform
+from fathomless.families.continuous.grids import Grid, find_steps, jitter_steps, uniform_grid
 from fathomless.families.continuous.initial import InitialLaw
 from fathomless.families.continuous.processes import OrnsteinUhlenbeck, Process
 from fathomless.families.continuous.solve import (
     DivergenceProfile,
-    Followed,
     Noise,
     PathDivergence,
     PathInference,
-    automatic_segment,
+    PathOutput,
     follow,
-    normal,
-    parted,
+    make_noise,
+    segment_length,
     solve,
+    split_weights,
 )
 from fathomless.posterior.capabilities import Growing, HasStructureLaw, JointlyTrainable, ListedStructure, Mergeable
 from fathomless.posterior.laws import DepthLaw, DepthPrior, FixedDepth, PoissonPrior, depth_terms
@@ -53,8 +53,10 @@ from fathomless.system.rng import as_generator, branch, fold_in
 
 __all__ = ["ContinuousDepth"]
 
-_PATHS = 16  # from which a posterior is described
-_UNLIKE = "the models differ in more than seeds and starts; networks side by side need equal sizes, priors and grids"
+_PATHS = 16  # number of paths in the summary of a posterior
+_MISMATCH = (
+    "the models differ in more than seeds and initial values; networks in parallel need equal sizes, priors and grids"
+)
 
 
 class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainable, Mergeable):
@@ -63,25 +65,25 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
     Parameters
     ----------
     dynamics : Dynamics
-        The network.
+        Map of the input to the hidden state, slope of the hidden state, and map to the output.
     prior : Process
-        Of every weight that moves, in units of its scale: its `scale` is 1.
+        Prior of each moving weight in units of its scale, so that its `scale` is 1.
     weight_prior : float
         s = `weight_prior` / √fan-in is the prior standard deviation of a weight at depth 0.
     fan_in : bool
-        Else it is `weight_prior` for every weight, as in the paper.
+        If False, the standard deviation is `weight_prior` for every weight, as in the paper.
     options : PathInference
-        How paths are inferred and followed.
+        Options of the inference and the solution of paths.
     horizon : float
-        T; with a law over it, the mean of its prior by default.
+        T. With a random horizon, it is the mean of the default prior.
     horizons : int
-        δ = T / `horizons`.
+        Number of horizons up to T: δ = T / `horizons`.
     law, horizon_prior : DepthLaw and DepthPrior, optional
-        Over k − 1 = τ/δ − 1; a point mass on T by default.
+        Posterior and prior of k − 1 = τ/δ − 1; a point mass on T by default.
     seed : int
-        Of the initial values.
+        Seed of the initial values.
     dtype : torch.dtype
-        Of the parameters.
+        Floating-point type of the parameters.
 
     Examples
     --------
@@ -110,14 +112,18 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.dynamics, self.options = dynamics, options or PathInference()
+        self.dynamics = dynamics
+        self.options = options or PathInference()
         self.prior = prior or OrnsteinUhlenbeck()
         checks.scale("weight_prior", weight_prior)
         checks.scale("horizon", horizon)
-        self.horizon, self.horizons = float(horizon), checks.whole("horizons", horizons)
-        self.random_horizon, self.law = law is not None, law or FixedDepth((self.horizons - 1,))
+        self.horizon = float(horizon)
+        self.horizons = checks.whole("horizons", horizons)
+        self.random_horizon = law is not None
+        self.law = law or FixedDepth((self.horizons - 1,))
         self.horizon_prior = horizon_prior or PoissonPrior(max(self.horizons - 1.0, 0.5))
-        self.seed, self.members = seed, 1
+        self.seed = seed
+        self.members = 1
         moves = self.prior.diffusion > 0.0
         self.moving = sum(weight.size for weight in dynamics.moving) if moves else 0
         mean, scale = initial_weights(dynamics, weight_prior, fold_in(seed, "initial"), dtype, fan_in=fan_in)
@@ -144,37 +150,37 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
                 widths = torch.cat([widths.new_full((1, self.drift.rank), math.log(0.3)), widths[:, self.moving :]], 1)
             self.log_width = nn.Parameter(widths)
         self.law_parameters = nn.ParameterList()
-        self._given: tuple[float, ...] | None = None
+        self._given_masses: tuple[float, ...] | None = None
         self._support: tuple[int, ...] = ()
         self.times: Grid | None = None
         self._add_law_parameters(0)
-        self._arrange(tuple(self.law.support(self._eta())))
+        self._set_support(tuple(self.law.support(self._eta())))
 
-    # ---- what the rest of the library asks of a model
+    # ---- interface of a model
 
     @property
     def stochastic(self) -> bool:
-        """Whether anything is drawn."""
+        """True if weights are drawn."""
         return self.moving > 0 or self.log_width is not None
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
         """Evaluate `n` paths, at every horizon of the support.
 
-        Noise is drawn before anything is known of x: the prediction of a row depends neither on the other rows nor on
-        how they are split.
+        Noise is drawn independently of x, so that the prediction of a row depends neither on other rows nor on batches.
         """
-        return self.draw_on(x, n, self._jittered_times(self.grid(self._steps(generator)), generator), generator)
+        return self.draw_on(x, n, self._jitter_times(self.grid(self._steps(generator)), generator), generator)
 
     def draw_on(
         self, x: Tensor, n: int, grid: Grid, generator: torch.Generator | None, noise: Noise | None = None
     ) -> Draws:
-        """Evaluate `n` paths on a grid; `noise` is that of the steps, if it is given."""
+        """Evaluate `n` paths on a grid, with given noise of the steps if `noise` is set."""
         n = n if self.stochastic else 1
         marks = self.marks(grid)
-        f, _, _, divergence = self.followed(x, n, grid, generator, marks, noise)
-        f = f.transpose(0, 1).flatten(0, 1)  # the horizons of a path next to each other
+        f, _, _, divergence = self.follow_paths(x, n, grid, generator, marks, noise)
+        f = f.transpose(0, 1).flatten(0, 1)  # horizons of a path are adjacent
         q, log_q, of_law = depth_terms(self.law, self._eta(), self._support, self._log_prior())
         ends = torch.tensor(marks, device=x.device)
+        # a step is charged by the probability that the horizon lies beyond it
         survival = (q[:, None] * (ends[:, None] > torch.arange(len(grid) - 1, device=x.device))).sum(0)  # (steps,)
         path = (divergence.path.mean(2).sum(1).to(q) * survival).sum() + divergence.initial.mean(1).sum().to(q)
         random = self.random_horizon
@@ -195,27 +201,28 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
 
     @torch.no_grad()
     def structure(self) -> ListedPosterior:
-        """Return how far weights move, at which price, and the posterior over the horizon if there is one."""
-        grid, price, rough, deviation = self.grid(), 0.0, 0.0, 0.0
+        """Return statistics of the paths of weights, and the posterior over a random horizon."""
+        grid = self.grid()
+        divergence = roughness = deviation = 0.0
         initial = self._initial().closed(1).mean().item()
         if self.moving:
             profile = self.divergence_profile()
-            price = float((profile.rate * torch.tensor(grid, dtype=torch.float64, device="cpu").diff()).sum())
+            divergence = float((profile.rate * torch.tensor(grid, dtype=torch.float64, device="cpu").diff()).sum())
             _, path = self.path(_PATHS, grid, as_generator(0))
             _, middle = self.path(1, grid, None)
             deviation = path[-1].std(1).mean().item()
-            rough = float(torch.stack([(b - a).abs().mean() for a, b in pairwise(middle)]).sum())
+            roughness = float(torch.stack([(b - a).abs().mean() for a, b in pairwise(middle)]).sum())
         statistics = {
-            "path_divergence": price,
+            "path_divergence": divergence,
             "initial_divergence": initial,
-            "roughness": rough,
+            "roughness": roughness,
             "rate": self.rate,
             "contraction": deviation / math.sqrt(self.prior.unit().variance(grid[-1])),
         }
-        told = self.summary(statistics)
+        summary = self.summary(statistics)
         if not self.random_horizon:
             return ListedPosterior(
-                kind="path", names=("all",), probabilities=(1.0,), statistics=statistics, summary=told
+                kind="path", names=("all",), probabilities=(1.0,), statistics=statistics, summary=summary
             )
         masses = self.horizon_posterior()
         mean = sum(k * p for k, p in masses.items())
@@ -225,26 +232,26 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             names=tuple(map(str, masses)),
             probabilities=tuple(masses.values()),
             statistics={"mean_horizon": mean, **statistics},
-            summary=f"mean horizon {mean * self.unit:.2f}, 90 % between {low:.2f} and {high:.2f}; {told}",
+            summary=f"mean horizon {mean * self.unit:.2f}, 90 % between {low:.2f} and {high:.2f}; {summary}",
         )
 
     def summary(self, statistics: Mapping[str, float]) -> str:
-        """Tell the statistics of :meth:`structure`, or means of several, in a line."""
-        start = f"{statistics['initial_divergence']:.1f} at its start"
+        """Return a line with the statistics of :meth:`structure`, or with their means over several networks."""
+        point = " (point estimates)" if self.log_width is None else ""
         return (
-            f"weights move by {statistics['roughness']:.2g} prior deviations over depth; "
-            f"{statistics['path_divergence']:.1f} nats along the path, {start}"
-            f"{' (point estimates)' if self.log_width is None else ''}"
+            f"mean weights change by {statistics['roughness']:.2g} prior standard deviations over depth; divergence "
+            f"{statistics['path_divergence']:.1f} nats along the path and {statistics['initial_divergence']:.1f} nats "
+            f"at depth 0{point}"
         )
 
     def structure_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the raw parameters of the law over the horizon; none if it is fixed."""
+        """Return the raw parameters of the law over the horizon; empty if it is fixed."""
         return {f"law_parameters.{i}": p for i, p in enumerate(self.law_parameters)}
 
     def grow(self, limit: int | None = None) -> int:
-        """Follow the support of the law over the horizon; continue shift and feedback by zeros, where it is the prior.
+        """Adapt to the support of the law over the horizon; shift and feedback are extended by zeros.
 
-        The bound does not jump: what is new has no weight, and adds nothing to the divergence.
+        The extension equals the prior and adds nothing to the divergence, so that the bound is continuous.
         """
         if not self.law_parameters:
             return 0
@@ -252,13 +259,13 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         for p in self.law_parameters if bound is not None else ():
             p.data.clamp_(min=bound)
         support = tuple(self.law.support(self._eta()))
-        if limit is not None:  # in horizons
+        if limit is not None:  # number of new horizons
             support = tuple(k for k in support if k <= self._support[-1] + limit)
-        return self._arrange(support) if support != self._support else 0
+        return self._set_support(support) if support != self._support else 0
 
     @torch.no_grad()
     def use_probability(self) -> dict[str, Tensor]:
-        """Return the probability that the horizon lies beyond the beginning of each piece of depth."""
+        """Return the probability that the horizon lies beyond the start of each piece of depth."""
         q, _ = self.law.probs_and_grad(self._eta(), self._support)
         ends = torch.tensor([(k + 1) * self.unit for k in self._support], device=q.device)
         used: dict[str, Tensor] = {}
@@ -269,52 +276,52 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         return used
 
     def blueprint(self) -> dict[str, Any]:
-        """Return what must exist before a ``state_dict`` of this model can be loaded, as plain JSON."""
+        """Return the layout of this model as plain JSON; :meth:`rebuild` needs it before a ``state_dict`` is loaded."""
         return {
             "pieces": 0 if self.drift is None else self.drift.pieces,
             "support": list(self._support),
             "law_parameters": len(self.law_parameters),
-            **({} if self._given is None else {"masses": list(self._given)}),
+            **({} if self._given_masses is None else {"masses": list(self._given_masses)}),
             **({} if self.times is None else {"times": list(self.times)}),
         }
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
-        """Have exactly the pieces of depth and the support of a blueprint."""
+        """Set the pieces of depth and the support of a blueprint."""
         if "masses" in blueprint:
-            self._given = tuple(blueprint["masses"])
-            self.law = FixedDepth(tuple(blueprint["support"]), self._given)
+            self._given_masses = tuple(blueprint["masses"])
+            self.law = FixedDepth(tuple(blueprint["support"]), self._given_masses)
         if self.drift is not None:
             self.drift.extend(blueprint["pieces"])
             self.drift.shorten(blueprint["pieces"])
         self.law_parameters = nn.ParameterList(list(self.law_parameters)[: blueprint["law_parameters"]])
         self._add_law_parameters(blueprint["law_parameters"] - 1)
-        if self.random_horizon:  # the support of a fixed one only says that there is one
+        if self.random_horizon:  # the support of a fixed horizon has no meaning
             self._support = tuple(blueprint["support"])
         self.times = tuple(blueprint["times"]) if "times" in blueprint else None
 
-    def list_structures(self, count: int) -> dict[int, float]:
-        """Return k -> log prior of the `count` shortest horizons kδ; of a fixed one 0 -> 0."""
+    def listed(self, count: int) -> dict[int, float]:
+        """Return the log prior of the numbers k of the `count` shortest horizons kδ; {0: 0} for a fixed one."""
         if not self.random_horizon:
             return {0: 0.0}
         log_prior = self.horizon_prior.log_prob(torch.arange(count, dtype=torch.float64, device="cpu"))
         return {1 + k: p for k, p in enumerate(log_prior.tolist()) if p > -math.inf}
 
     def weigh(self, masses: Mapping[int, float], *, only: bool = False) -> int:
-        """Take these horizons, with these masses, as the posterior; continue shift and feedback as far as they reach.
+        """Set the posterior to the given masses of horizons; extend shift and feedback to the longest one.
 
-        What lies beyond is kept, with `only` too: the weights of a shorter horizon do not depend on it.
+        Pieces beyond it are kept even with `only`, since the weights of a shorter horizon do not depend on them.
         """
         if not self.random_horizon:
             return 0
         total = math.fsum(masses.values())
-        self._given = tuple(mass / total for mass in masses.values())
-        self.law = FixedDepth(tuple(k - 1 for k in masses), self._given)
+        self._given_masses = tuple(mass / total for mass in masses.values())
+        self.law = FixedDepth(tuple(k - 1 for k in masses), self._given_masses)
         self.law_parameters = nn.ParameterList()
-        return self._arrange(self.law.offsets)
+        return self._set_support(self.law.offsets)
 
     def stack(self, others: Sequence[Model]) -> "ContinuousDepth":
-        """Return one network that stands for this one and `others`: every parameter has a row for each."""
-        models = self._alike(others)
+        """Return one network that stacks the parameters of this one and of `others`, one row for each."""
+        models = self._check_alike(others)
         whole = copy.deepcopy(self)
         named = [dict(model.named_parameters()) for model in models]
         for name, p in whole.named_parameters():
@@ -325,7 +332,7 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
 
     @torch.no_grad()
     def unstack(self, models: Sequence[Model]) -> None:
-        """Write the rows of what :meth:`stack` returned into the networks it stands for."""
+        """Copy the rows of a network that :meth:`stack` returned into the original networks."""
         for i, model in enumerate(models):
             assert isinstance(model, ContinuousDepth)
             model.rebuild(self.blueprint())
@@ -334,23 +341,23 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             model.load_state_dict(state)
 
     def merge(self, others: Sequence[Model]) -> "ContinuousDepth":
-        """Return a copy that reaches every horizon that this network or any of `others` does."""
-        models = self._alike(others)
+        """Return a copy with all horizons of this network and of `others`."""
+        models = self._check_alike(others)
         whole = copy.deepcopy(self)
-        whole._arrange(sorted({k for model in models for k in model._support}))
+        whole._set_support(sorted({k for model in models for k in model._support}))
         return whole
 
     # ---- depth
 
     @property
     def rate(self) -> float:
-        """Return the pace of the prior, learned or not; of several networks their geometric mean."""
+        """Rate of the prior process, learned or given; the geometric mean over stacked networks."""
         speed = None if self.drift is None else self.drift.speed(self.prior)
         return self.prior.pace * (1.0 if speed is None else speed.log().mean().exp().item())
 
     @property
     def unit(self) -> float:
-        """Return δ."""
+        """Distance δ between horizons."""
         return self.horizon / self.horizons
 
     @torch.no_grad()
@@ -362,43 +369,44 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
     def predict_by(
         self, *, steps: int | None = None, solver: str | None = None, grid: Grid | None = None
     ) -> "ContinuousDepth":
-        """Set how paths are followed in evaluation; return this model.
+        """Set the solver and the steps of predictions; return this model.
 
         Parameters
         ----------
         steps : int, optional
-            On the horizon T; they take the place of a grid that was given before.
+            Number of steps on the horizon T; they replace a given grid.
         solver : {"heun", "euler"}, optional
-            Of the hidden state.
+            Solver of the hidden state.
         grid : Grid, optional
-            Up to the longest horizon, with all of them, see :mod:`~fathomless.families.continuous.adaptive`.
+            Times up to the longest horizon that include all horizons, see
+            :mod:`~fathomless.families.continuous.adaptive`.
         """
-        o = self.options
-        self.options = replace(o, predict_steps=steps or o.predict_steps, solver=solver or o.solver)
+        options = self.options
+        self.options = replace(options, predict_steps=steps or options.predict_steps, solver=solver or options.solver)
         if grid is not None:
-            self.marks(grid)  # refuses others
+            self.marks(grid)  # raises if a horizon is not on the grid
         self.times = grid if grid is not None or steps is not None else self.times
         return self
 
     def grid(self, steps: int | None = None) -> Grid:
-        """Return the grid up to the longest horizon, with so many steps on T; by default that of predictions."""
+        """Return the grid up to the longest horizon, with `steps` steps on T; by default that of predictions."""
         if steps is None and self.times is not None:
             return self.times
         steps = steps or self.options.predict_steps or self.options.steps
         if not self.random_horizon:
-            return uniform(self.horizon, steps)
+            return uniform_grid(self.horizon, steps)
         longest = self._support[-1] + 1
-        return uniform(longest * self.unit, longest * max(1, round(steps / self.horizons)))
+        return uniform_grid(longest * self.unit, longest * max(1, round(steps / self.horizons)))
 
     def marks(self, grid: Grid) -> list[int]:
-        """Return after how many steps each horizon of the support is reached."""
-        return reached(grid, [(k + 1) * self.unit for k in self._support] if self.random_horizon else [self.horizon])
+        """Return the number of steps of a grid up to each horizon of the support."""
+        return find_steps(grid, [(k + 1) * self.unit for k in self._support] if self.random_horizon else [self.horizon])
 
     @torch.no_grad()
     def path(self, n: int, grid: Grid, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
-        """Return initial weights (F, n, P) and the moving ones (F, n, M) at every time of a grid, in units of s.
+        """Return initial weights (F, n, P), and moving ones (F, n, M) at every time of a grid, in units of s.
 
-        The numbers drawn are those of :meth:`draw`; without a generator, the mean path.
+        The random numbers are those of :meth:`draw`. Without a generator, it is the mean path.
         """
         mean = self.mean[:, None].expand(-1, n, -1)
         start = mean.detach() if generator is None else self._initial().draw(n, generator).detach()
@@ -406,7 +414,9 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         w = start[..., :first]
         if not self.moving:
             return start, [w] * len(grid)
-        law, path, noise = self.law_of_paths(grid), [w], normal(generator, w, tuple(w.shape))
+        law = self.law_of_paths(grid)
+        path = [w]
+        noise = make_noise(generator, w, tuple(w.shape))
         for i in range(len(grid) - 1):
             w, _ = law.step(i, w, torch.zeros_like(w) if generator is None else noise(i))
             path.append(w)
@@ -419,27 +429,25 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
 
     @torch.no_grad()
     def divergence_profile(self, n: int = 16, seed: int = 0) -> DivergenceProfile:
-        """Return E KL_i / Δ_i for every step of the grid of predictions: where the data changed the network."""
+        """Return E KL_i / Δ_i for every step of the grid of predictions, large where the data changed the weights."""
         grid = self.grid()
-        dt, depth = (
-            torch.tensor(grid, dtype=torch.float64, device="cpu").diff(),
-            tuple(0.5 * (a + b) for a, b in pairwise(grid)),
-        )
+        dt = torch.tensor(grid, dtype=torch.float64, device="cpu").diff()
+        depth = tuple(0.5 * (a + b) for a, b in pairwise(grid))
         if not self.moving:
             return DivergenceProfile(depth, torch.zeros(len(dt), dtype=torch.float64, device="cpu"))
         _, path = self.path(n, grid, as_generator(seed))
         law = self.law_of_paths(grid)
-        each = [law.closed(i, law.change(i, w)).mean() for i, w in enumerate(path[:-1])]
-        return DivergenceProfile(depth, torch.stack(each).double().cpu() / dt)
+        divergences = [law.closed(i, law.change(i, w)).mean() for i, w in enumerate(path[:-1])]
+        return DivergenceProfile(depth, torch.stack(divergences).double().cpu() / dt)
 
     def law_of_paths(self, grid: Grid, *, stopped: bool = False) -> PathLaw:
         """Return the posterior law of paths of the weights that move, in units of their prior scale."""
         if self.drift is None:
-            raise DataError("path__rate=0 was given, so that no weights move; there is no law of their paths")
-        reference, kind = self.mean[:, : self.moving], self.options.transition
-        return self.drift.law(self.prior.unit(), grid, reference, kind=kind, stopped=stopped)
+            raise DataError("path__rate=0 was given, so that no weights vary with depth; their paths have no law")
+        reference = self.mean[:, : self.moving]
+        return self.drift.law(self.prior.unit(), grid, reference, kind=self.options.transition, stopped=stopped)
 
-    def followed(
+    def follow_paths(
         self,
         x: Tensor,
         n: int,
@@ -447,41 +455,43 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         generator: torch.Generator | None,
         marks: Sequence[int],
         noise: Noise | None = None,
-    ) -> Followed:
-        """Follow `n` paths on a grid.
+    ) -> PathOutput:
+        """Solve the differential equations of `n` paths on a grid.
 
         Parameters
         ----------
         x : Tensor, shape (F·B, ...)
             Inputs, a block for each member.
         n : int
-            Paths.
+            Number of paths.
         grid : Grid
-            Of the steps.
+            Times of the steps.
         generator : torch.Generator, optional
-            Of initial weights and of steps.
+            Source of the noise of initial weights and steps.
         marks : sequence of int
             Numbers of steps after which the state is read.
         noise : callable, optional
-            Noise of the steps, if it is given.
+            Given noise of the steps.
         """
         estimator = self.options.estimator if self.training else "full"
-        with torch.autocast(x.device.type, enabled=False):  # only the slope may be in a narrower type
+        with torch.autocast(x.device.type, enabled=False):  # only the slope may be in reduced precision
             law = self._initial()
             start = law.draw(n, generator)  # (F, n, P)
             stopped = law.stopped() if estimator == "sticking" else law
             initial = law.closed(n) if estimator == "closed" else stopped.full(start)
         first = self.scale.numel() - sum(weight.size for weight in self.dynamics.still)
         rows = x.reshape(self.members, -1, *x.shape[1:])
-        fixed = parted(start[..., first:] * self.scale[first:], self.dynamics.still)
+        fixed = split_weights(start[..., first:] * self.scale[first:], self.dynamics.still)
         h = self.dynamics.enter(fixed, rows)
         h = h.expand(self.members, n, *h.shape[2:])
         solver = self.options.solver
         if self.drift is not None:
-            w, scale, source = start[..., :first], self.scale[:first], noise or generator or torch.default_generator
+            w = start[..., :first]
+            scale = self.scale[:first]
+            source = noise or generator or torch.default_generator
             if self.training and self.options.gradient == "reversible":
-                own = self.drift, self.prior.unit(), self.mean[:, : self.moving], grid
-                solution = reversible.solve(self.dynamics, scale, *own, w, h, source, marks=marks)
+                law_of_path = self.drift, self.prior.unit(), self.mean[:, : self.moving], grid
+                solution = reversible.solve(self.dynamics, scale, *law_of_path, w, h, source, marks=marks)
             else:
                 solution = solve(
                     self.dynamics,
@@ -499,27 +509,29 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             hidden, weights, path = solution.hidden, solution.weights, solution.divergence
         else:
             flat = start[..., :first]
-            every = [parted(flat * self.scale[:first], self.dynamics.moving)] * len(grid)
-            hidden = follow(self.dynamics, every, h, grid, marks, solver)
-            weights, path = [flat] * len(marks), initial.new_zeros(len(grid) - 1, *initial.shape)
-        f = torch.stack([self.dynamics.leave(fixed, one) for one in hidden])  # (marks, F, n, B, K)
+            constant = [split_weights(flat * self.scale[:first], self.dynamics.moving)] * len(grid)
+            hidden = follow(self.dynamics, constant, h, grid, marks, solver)
+            weights = [flat] * len(marks)
+            path = initial.new_zeros(len(grid) - 1, *initial.shape)
+        f = torch.stack([self.dynamics.leave(fixed, state) for state in hidden])  # (marks, F, n, B, K)
         f = f.transpose(1, 2).flatten(2, 3)
         f = f.float() if f.dtype in (torch.float16, torch.bfloat16) else f
-        return Followed(f, hidden, weights, PathDivergence(initial, path))
+        return PathOutput(f, hidden, weights, PathDivergence(initial, path))
 
     # ---- inside
 
     def _steps(self, generator: torch.Generator | None) -> int | None:
-        """Return the steps on T in training, jittered by the present state of the generator; None in evaluation."""
+        """Return the number of steps on T in training, jittered by the state of the generator; None in evaluation."""
         o = self.options
         if not self.training:
             return None
         if o.jitter != "count":
             return o.steps
         multiple = self.horizons if self.random_horizon else 1
-        return jittered(o.steps, branch(generator, "grid").initial_seed(), multiple)
+        return jitter_steps(o.steps, branch(generator, "grid").initial_seed(), multiple)
 
-    def _jittered_times(self, grid: Grid, generator: torch.Generator | None) -> Grid:
+    def _jitter_times(self, grid: Grid, generator: torch.Generator | None) -> Grid:
+        """Shift the times of a grid at random in training, except for 0 and the horizons."""
         if not self.training or self.options.jitter != "times":
             return grid
         drawn = branch(generator, "times")
@@ -528,19 +540,19 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
             .sub(0.5)
             .tolist()
         )
-        kept = {0, *self.marks(grid)}
-        return tuple(t if i in kept else t + 0.9 * shift[i] * grid[1] for i, t in enumerate(grid))
+        fixed = {0, *self.marks(grid)}
+        return tuple(t if i in fixed else t + 0.9 * shift[i] * grid[1] for i, t in enumerate(grid))
 
     def _initial(self) -> InitialLaw:
         U = None if self.drift is None else self.drift.directions()
         return InitialLaw(self.mean, self.log_width, U if self.log_width is not None else None, self.options.charged)
 
     def _segment(self, steps: int, n: int, rows: int) -> int:
-        """Return the length of segments that are computed again for the gradient; 0 if all states are kept."""
+        """Return the length of checkpointed segments for the gradient; 0 if all states are kept in memory."""
         o = self.options
         if not torch.is_grad_enabled() or o.gradient == "unrolled":
             return 0
-        segment = automatic_segment(steps)
+        segment = segment_length(steps)
         if o.gradient == "checkpointed":
             return segment
         free = memory.available()
@@ -549,12 +561,12 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
         memory.require(
             self.memory(n, rows, 2 * segment),
             f"the gradient of {n} paths of {steps} steps for {rows:,} rows",
-            lambda share: f"about {max(1, int(share * n))} paths fit: lower training_draws, or steps, or batch_size",
+            lambda share: f"about {max(1, int(share * n))} paths fit: lower training_draws, steps or batch_size",
         )
         return segment
 
     def memory(self, n: int, rows: int, steps: int) -> float:
-        """Return about how many bytes the gradient of n paths for so many rows of each member needs."""
+        """Return the approximate memory in bytes of the gradient of n paths for `rows` rows of each member."""
         slopes = 2 if self.options.solver == "heun" else 1
         numbers = 6 * self.moving + slopes * self.dynamics.numbers(rows)
         parameters = sum(p.numel() for p in self.parameters())
@@ -577,23 +589,24 @@ class ContinuousDepth(Growing, HasStructureLaw, ListedStructure, JointlyTrainabl
                 value = torch.tensor(raw, dtype=torch.float64, device=self.mean.device)
                 self.law_parameters.append(nn.Parameter(value))
 
-    def _arrange(self, support: Sequence[int]) -> int:
-        """Set the support; continue what the posterior adds to the prior as far as it reaches, by zeros."""
-        self._support, self.times = tuple(support), None
+    def _set_support(self, support: Sequence[int]) -> int:
+        """Set the support and extend shift and feedback to the longest horizon by zeros; return the pieces added."""
+        self._support = tuple(support)
+        self.times = None
         self._add_law_parameters(self._support[-1])
         if self.drift is None:
             return 0
         return self.drift.extend(math.ceil(self.options.knots * (self._support[-1] + 1) * self.unit - 1e-9))
 
-    def _alike(self, others: Sequence[Model]) -> "list[ContinuousDepth]":
-        def kind(model: ContinuousDepth) -> tuple[Any, ...]:
+    def _check_alike(self, others: Sequence[Model]) -> "list[ContinuousDepth]":
+        def signature(model: ContinuousDepth) -> tuple[Any, ...]:
             grown = ("drift.shift.", "drift.log_rate.", "law_parameters.")
             sizes = [(name, p.shape[1:]) for name, p in model.named_parameters() if not name.startswith(grown)]
             return (model.dynamics, model.prior, model.options, model.horizon, model.horizons, sizes)
 
         models = [self]
         for other in others:
-            if not isinstance(other, ContinuousDepth) or kind(other) != kind(self):
-                raise DataError(_UNLIKE)
+            if not isinstance(other, ContinuousDepth) or signature(other) != signature(self):
+                raise DataError(_MISMATCH)
             models.append(other)
         return models

@@ -23,9 +23,9 @@ from fathomless.system.rng import fold_in
 
 __all__ = ["ContinuousDiagnostics", "ContinuousNetworks"]
 
-_EXPLODES = 1.5  # prior standard deviation, times √fan-in; twice that with gates, which halve a layer
+_EXPLODES = 1.5  # maximum prior standard deviation times √fan-in; twice that with gates, which halve a layer
 _PRIORS = {"point": 2.0 * math.sqrt(2.0), "gaussian": 1.0}
-_WIDE = 8.0 * math.sqrt(2.0)  # of point estimates whose rate is learned, or 0: a given one would make paths explode
+_WIDE = 8.0 * math.sqrt(2.0)  # for point estimates with a learned rate or 0; at a given rate, paths would explode
 _RATE = 0.0001  # median of the prior of a learned rate
 
 
@@ -36,7 +36,7 @@ class ContinuousDiagnostics(CrossFitDiagnostics):
     Attributes
     ----------
     effective_depth : int
-        Residual layers that the posterior needs; 0 if they were not counted.
+        Number of residual layers that the posterior needs; 0 if it was not measured.
     """
 
     effective_depth: int = 0
@@ -51,8 +51,8 @@ class ContinuousNetworks(ContinuousOptions, Networks):
 
     def _dynamics(self, inputs: int, outputs: int) -> Dynamics:
         if callable(self.architecture):
-            found: Dynamics = checks.check_returned("architecture", self.architecture(inputs, outputs), Dynamics)
-            return found
+            dynamics: Dynamics = checks.returned("architecture", self.architecture(inputs, outputs), Dynamics)
+            return dynamics
         checks.choice("architecture", self.architecture, ("mlp",))
         hidden = (self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden)
         options = (self.encoder, self.augment, self.activation, self.time)
@@ -67,8 +67,8 @@ class ContinuousNetworks(ContinuousOptions, Networks):
         most = _EXPLODES * (2.0 if self.time == "gate" else 1.0)
         if weight_prior > most and path.initial == "gaussian":
             warnings.warn(
-                f"weight_prior={weight_prior:g} was given; beyond {most:g} draws from the prior explode with depth: "
-                "lower it",
+                f"weight_prior={weight_prior:g} was given; above {most:g}, hidden states under the prior grow without "
+                "bound along depth: lower it",
                 DataWarning,
                 stacklevel=7,
             )
@@ -94,13 +94,13 @@ class ContinuousNetworks(ContinuousOptions, Networks):
 
     def _path_inference(self) -> PathInference:
         path: PathOptions = self._value("path")
-        own = {name: value for name, value in vars(path).items() if name not in ("prior", "rate")}
+        options = {name: value for name, value in vars(path).items() if name not in ("prior", "rate")}
         solver = {"solver": self._choice("solver"), **vars(self._value("solver"))}
-        return PathInference(**own, **solver, learned=path.rate == "learned")
+        return PathInference(**options, **solver, learned=path.rate == "learned")
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        for own in blueprint.get("members", [blueprint]):
-            if not {"pieces", "support", "law_parameters"} <= set(own):
-                raise DataError(f"its layout is {sorted(own)}, not that of a network of continuous depth")
-            if self._value("horizon") is None and (len(own["support"]) != 1 or "masses" in own):
-                raise DataError(f"its horizons are {own['support']}, and horizon={self.horizon}")
+        for member in blueprint.get("members", [blueprint]):
+            if not {"pieces", "support", "law_parameters"} <= set(member):
+                raise DataError(f"its layout is {sorted(member)}, not that of a network of continuous depth")
+            if self._value("horizon") is None and (len(member["support"]) != 1 or "masses" in member):
+                raise DataError(f"its horizons are {member['support']}, and horizon={self.horizon}")

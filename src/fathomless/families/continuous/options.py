@@ -1,4 +1,4 @@
-"""The options of networks of continuous depth. Nothing here needs torch."""
+"""Options of networks of continuous depth. This module does not need torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,25 +29,26 @@ class PathOptions(OptionValue):
     Parameters
     ----------
     prior : {"ou", "brownian"}
-        Weights are a stationary Ornstein-Uhlenbeck process of depth, or Brownian motion.
+        Prior process of the weights over depth: a stationary Ornstein-Uhlenbeck process, or Brownian motion.
     rate : float or "learned"
-        How fast weights are forgotten with depth, θ: 0 is one network for all depths. With "brownian", half the
-        variance that they gain per unit of depth, in units of their first one. "learned": a point estimate with a
-        log-normal prior around 0.0001; the less the layers may differ from each other to explain the data, the smaller.
+        Rate θ of the Ornstein-Uhlenbeck process; 0 means equal weights at all depths. With "brownian", half the
+        variance gained per unit of depth, relative to the variance at depth 0. "learned": a point estimate with a
+        log-normal prior around 0.0001; it is small if the data need little difference between layers.
     initial : {"point", "gaussian"}
-        Weights at depth 0 are point estimates with the prior's decay, or have a posterior of their own. With the latter
+        Weights at depth 0: point estimates with weight decay from the prior, or a Gaussian posterior. With "gaussian",
         the objective is a bound on the evidence.
     drift : {"shift", "diagonal", "lowrank", "network", "both"}
-        How the posterior of a path differs from its prior: its mean alone; the mean and the width of every weight; of
-        `rank` directions; or by a network of the weights.
+        Difference of the posterior of a path from its prior. "shift": its mean. "diagonal": mean and width of every
+        weight. "lowrank": mean of every weight, and width in `rank` directions. "network": mean, and a neural network
+        of the weights. "both": the last two.
     rank : int
-        Directions of "lowrank", and hidden units of "network".
+        Number of directions of "lowrank", and of hidden units of "network".
     knots : int
-        Pieces, per unit of depth, on which mean and width are constant.
+        Number of pieces per unit of depth on which mean and width are constant.
     transition : {"exact", "euler"}
-        Steps of the weights.
+        Transitions of the weights.
     estimator : {"closed", "full", "sticking"}
-        Of the divergence of a path in training.
+        Estimator of the divergence of a path in training.
 
     Examples
     --------
@@ -72,21 +73,21 @@ class PathOptions(OptionValue):
 
 @dataclass(kw_only=True, frozen=True, repr=False)
 class Solver(OptionValue):
-    """Steps of the hidden state.
+    """Options of the solver of the hidden state.
 
     Parameters
     ----------
     steps : int
-        Steps on the horizon T in training.
+        Number of steps on the horizon T in training.
     predict_steps : int or None
-        Steps on T in predictions; as many as in training by default. More are more accurate.
+        Number of steps on T in predictions; that of training by default. More steps are more accurate.
     jitter : {"count", "times", "none"}
-        In training the number of steps varies between half and twice as many, or their times do, so that the network
-        does not learn its grid.
+        Randomisation in training, so that the network does not adapt to one grid: the number of steps varies from half
+        to twice `steps`, or their times vary.
     gradient : {"auto", "unrolled", "checkpointed", "reversible"}
-        Keep all states for the gradient, or compute them again, to the same bytes, in less memory. "reversible" trains
-        by another scheme in memory that does not grow with the steps, with Heun's method alone; what it maximises is
-        not a bound.
+        Keep all states for the gradient, or recompute them bit-identically in less memory. "reversible" trains by
+        another scheme in memory independent of the number of steps; it needs Heun's method, and its objective is not a
+        bound.
     """
 
     of_network: ClassVar[bool] = True
@@ -100,7 +101,7 @@ class Solver(OptionValue):
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class Heun(Solver):
-    """Steps of the hidden state by Heun's method, of second order: ``solver=Heun(...)``.
+    """Heun's method for the hidden state, of second order: ``solver=Heun(...)``.
 
     Examples
     --------
@@ -112,9 +113,9 @@ class Heun(Solver):
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class Euler(Solver):
-    """Steps of the hidden state by Euler's method, of first order: ``solver=Euler(...)``.
+    """Euler's method for the hidden state, of first order: ``solver=Euler(...)``.
 
-    A draw is then a residual network, one layer a step.
+    A draw is then a residual network with a layer for each step.
 
     Examples
     --------
@@ -126,14 +127,14 @@ class Euler(Solver):
 @option_value
 @dataclass(kw_only=True, frozen=True, repr=False)
 class RandomHorizon(OptionValue):
-    """Horizon that the posterior decides about: ``horizon=RandomHorizon(...)``.
+    """Random horizon with an inferred posterior: ``horizon=RandomHorizon(...)``.
 
     Parameters
     ----------
     count : int
-        Depths that may be read up to 1; there are more of them beyond.
+        Number of horizons up to depth 1; further ones lie beyond, at the same distance.
     prior : DepthPrior, optional
-        Of the number of the horizon, less 1; Poisson(`count` − 1) by default.
+        Prior of the number of the horizon, less 1; Poisson(`count` − 1) by default.
 
     Examples
     --------
@@ -149,35 +150,35 @@ class RandomHorizon(OptionValue):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ContinuousOptions(CrossFitOptions, DrawnTrainingOptions, DrawnWeightsOptions, VariationalOptions, TableOptions):
-    """A network of continuous depth.
+    """Options of a network of continuous depth.
 
     Parameters
     ----------
     architecture : "mlp" or callable
-        What moves the hidden state; or a function (inputs, outputs) -> Dynamics, such as convolutions.
+        Slope of the hidden state, or a function (inputs, outputs) -> Dynamics, for example with convolutions.
     width : int
-        Units of the hidden state.
+        Number of units of the hidden state.
     hidden : int or sequence of int
-        Units of the hidden layers of its slope.
+        Number of units of the hidden layers of its slope.
     activation : {"relu", "silu", "leaky_relu", "elu", "gelu", "softplus", "tanh", "swish"}
-        Between the linear maps; "swish" has a parameter for each unit.
+        Activation between linear maps; "swish" has a parameter for each unit.
     encoder : {"linear", "pad"}
-        The hidden state begins as a linear map of the columns, or as the columns and zeros.
+        Initial hidden state: a linear map of the columns, or the columns padded with zeros.
     augment : int
-        Zeros beside the columns with encoder="pad". With none, draws of one column and one target are monotone.
+        Number of zeros with encoder="pad". Without zeros, draws for one column and one target are monotone.
     time : {"none", "gate"}
-        "gate" lets every layer of the slope depend on depth by itself too, as in the paper.
+        "gate": every layer of the slope also depends on depth explicitly, as in the paper.
     horizon : float, "random" or RandomHorizon
-        Depth T at which the state is read. "random": the posterior decides between the depths 1/8, 2/8, ... and so on
-        without end, with a mean of 1 before the data; its options are those of :class:`RandomHorizon`.
+        Depth T at which the state is read. "random": a posterior over the depths 1/8, 2/8, ... without upper limit,
+        with a prior mean of 1; :class:`RandomHorizon` has its options.
     path : PathOptions, optional
-        Prior and posterior of the paths of the weights, see :class:`PathOptions`; the defaults if left out.
+        Prior and posterior of the paths of the weights, see :class:`PathOptions`; default options if omitted.
     weight_prior : float or "auto"
-        Standard deviation of the prior of a weight, times √fan-in. "auto" is 1 for Gaussian starts, where draws from
-        the prior then vary about as much as a standardised target does, and 8 √2 for point estimates, of which it is
-        the decay; but √8 for these with a rate that is given, whose paths would explode.
+        Prior standard deviation of a weight, times √fan-in. "auto" is 1 with ``initial="gaussian"``, for which draws
+        from the prior vary about as much as a standardised target. For point estimates, where it sets the weight decay,
+        "auto" is 8 √2, or √8 with a given rate, at which paths would explode otherwise.
     solver : {"heun", "euler"}, Heun or Euler
-        Steps of the hidden state, whose options are those of :class:`Heun` and :class:`Euler`. "euler" makes a draw a
+        Solver of the hidden state; :class:`Heun` and :class:`Euler` have its options. With "euler", a draw is a
         residual network.
     """
 

@@ -1,4 +1,4 @@
-"""Pictures of networks of continuous depth: paths along depth, their price, and how exactly they are followed."""
+"""Plots of networks of continuous depth: paths, their divergence from the prior, and accuracy by number of steps."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,10 +13,10 @@ from fathomless.system.errors import DataError
 __all__ = ["accuracy", "divergence_profile", "hidden_paths", "horizon_path", "horizon_posterior", "weight_paths"]
 
 _COLOURS = (GREEN, BLUE, RUST, PURPLE, OCHRE)
-_NAMED = 5  # paths that one picture holds
+_NAMED = 5  # maximum number of paths in a plot
 _PERCENTILES = (5.0, 50.0, 95.0)
-_MUCH = 5.0  # as wide as paths a prior may be, so that these are still seen
-_TICKS = 8  # numbers of steps that are written below an axis
+_MUCH = 5.0  # ratio of the widths of prior and paths above which the prior is clipped
+_TICKS = 8  # maximum number of tick labels of steps
 
 
 def weight_paths(
@@ -27,21 +27,21 @@ def weight_paths(
     names: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the posterior of a few weights along depth: medians as lines, and bands from the 5th to the 95th percentile.
+    """Draw the posterior of a few weights along depth: medians, and bands from the 5th to the 95th percentile.
 
     Parameters
     ----------
     depth : array_like, shape (T,)
-        Times, rising.
+        Increasing times.
     paths : array_like, shape (S, T, W)
-        Drawn weights, at most five of them, in units of their prior standard deviation.
+        Draws of at most five weights, in units of their prior standard deviations.
     prior : array_like, shape (T,), optional
-        Standard deviation of the prior at each time, in the same units. Its band, which has 90 % too, lies behind; if
-        it is more than five times as wide as what is drawn, the picture ends before it does.
+        Prior standard deviation at each time, in the same units, drawn as a 90 % band. If the band is more than five
+        times as wide as the paths, it is clipped.
     names : sequence of str, optional
-        Of the weights.
+        Names of the weights.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def weight_paths(
     Raises
     ------
     DataError
-        For shapes that do not fit one another, or more than five weights.
+        If shapes do not match, or there are more than five weights.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def weight_paths(
         >>> mean = np.stack([1.2 - t, 0.3 + t**2], 1)
         >>> ax = plots.weight_paths(t, mean + 0.05 * noise, prior=np.ones(21), names=["first", "second"])
     """
-    t, drawn, names = _checked(depth, paths, names, "weight")
+    t, drawn, names = _check_draws(depth, paths, names, "weight")
     ax = start(ax, "Weights along depth", "depth", "weight (prior deviations)")
     if prior is not None:
         wide = 1.6449 * floats("prior", prior, 0.0)
@@ -72,24 +72,24 @@ def weight_paths(
         low, _, high = np.percentile(drawn, _PERCENTILES, axis=0)
         if 2.0 * wide.max() > _MUCH * (high.max() - low.min()) > 0.0:
             ax.set_ylim(limits(low.min(), high.max()))
-    return _bands(ax, t, drawn, names)
+    return _draw_bands(ax, t, drawn, names)
 
 
 def hidden_paths(
     depth: npt.ArrayLike, states: npt.ArrayLike, *, names: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw where units of the hidden state of one row go: medians, and bands from the 5th to the 95th percentile.
+    """Draw units of the hidden state of one row along depth: medians, and bands from the 5th to the 95th percentile.
 
     Parameters
     ----------
     depth : array_like, shape (T,)
-        Times, rising.
+        Increasing times.
     states : array_like, shape (S, T, H)
         Hidden states of drawn networks, at most five units.
     names : sequence of str, optional
-        Of the units.
+        Names of the units.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -98,7 +98,7 @@ def hidden_paths(
     Raises
     ------
     DataError
-        For shapes that do not fit one another, or more than five units.
+        If shapes do not match, or there are more than five units.
 
     Examples
     --------
@@ -109,21 +109,21 @@ def hidden_paths(
         >>> t, slope = np.linspace(0.0, 1.0, 21), np.random.default_rng(0).normal(size=(100, 1, 2))
         >>> ax = plots.hidden_paths(t, np.sin(3 * t)[:, None] * [1.0, -0.5] + 0.2 * slope * t[:, None])
     """
-    t, drawn, names = _checked(depth, states, names, "unit")
-    return _bands(start(ax, "Hidden state along depth", "depth", "hidden state"), t, drawn, names)
+    t, drawn, names = _check_draws(depth, states, names, "unit")
+    return _draw_bands(start(ax, "Hidden state along depth", "depth", "hidden state"), t, drawn, names)
 
 
 def divergence_profile(depth: npt.ArrayLike, rate: npt.ArrayLike, *, ax: Axes | None = None) -> Axes:
-    """Draw how many nats per unit of depth the data have cost: where they changed the paths of the weights.
+    """Draw the divergence of the posterior over paths from the prior along depth, in nats per unit of depth.
 
     Parameters
     ----------
     depth : array_like, shape (n,)
-        Middles of steps that follow one another from 0 on.
+        Midpoints of consecutive steps from 0.
     rate : array_like, shape (n,)
-        Divergence there, in nats per unit of depth.
+        Divergence of each step, in nats per unit of depth.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def divergence_profile(depth: npt.ArrayLike, rate: npt.ArrayLike, *, ax: Axes | 
     Raises
     ------
     DataError
-        For shapes that differ, negative rates, or depths that are no such middles.
+        If shapes differ, rates are negative, or depths are not the midpoints of consecutive steps.
 
     Examples
     --------
@@ -141,13 +141,14 @@ def divergence_profile(depth: npt.ArrayLike, rate: npt.ArrayLike, *, ax: Axes | 
         >>> from fathomless.families.continuous import plots
         >>> ax = plots.divergence_profile([0.1, 0.3, 0.5, 0.7, 0.9], [3.1, 5.2, 4.4, 1.9, 0.6])
     """
-    t, nats = _rising(depth), floats("rate", rate, 0.0)
-    check_shapes(depth=t, rate=nats)
+    t = _check_rising(depth)
+    nats = floats("rate", rate, 0.0)
+    same(depth=t, rate=nats)
     edges = [0.0]
     for middle in t.tolist():
         edges.append(2.0 * middle - edges[-1])
     if (np.diff(edges) <= 0.0).any():
-        raise DataError(f"depth was given with {len(t)} values that are not the middles of steps from 0 on; give those")
+        raise DataError(f"depth was given with {len(t)} values that are not midpoints of consecutive steps from 0")
     ax = start(ax, "Divergence along depth", "depth", "nats per unit of depth")
     ax.stairs(nats, edges, color=PURPLE, fill=True, alpha=0.25)
     ax.stairs(nats, edges, color=PURPLE, linewidth=1.5)
@@ -165,20 +166,20 @@ def accuracy(
     chosen: int | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw how far predictions are from those with the most steps, and, if it is known, how good they are.
+    """Draw the distance of predictions from those with the most steps and, optionally, their score.
 
     Parameters
     ----------
     steps : array_like, shape (n,)
-        Numbers of steps, rising.
+        Increasing numbers of steps.
     distance : array_like, shape (n,)
-        Mean Hellinger distance to the predictions with the most of them.
+        Mean Hellinger distance to the predictions with the most steps.
     score : array_like, shape (n,), optional
-        Mean log density in nats per row, on an axis of its own.
+        Mean log density in nats per row, on a second axis.
     chosen : int, optional
-        Steps that predictions take: a dashed line.
+        Number of steps of predictions, drawn as a dashed line.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -187,7 +188,7 @@ def accuracy(
     Raises
     ------
     DataError
-        For shapes that differ, steps below 1 or that do not rise, or distances that are not from 0 to 1.
+        If shapes differ, steps are below 1 or not increasing, or distances are outside [0, 1].
 
     Examples
     --------
@@ -196,8 +197,9 @@ def accuracy(
         >>> from fathomless.families.continuous import plots
         >>> ax = plots.accuracy([5, 10, 20, 40], [0.031, 0.014, 0.005, 0.0], score=[-1.02, -0.98, -0.97, -0.97])
     """
-    n, far = _rising(steps, "steps", 1.0), floats("distance", distance, 0.0, 1.0)
-    check_shapes(steps=n, distance=far)
+    n = _check_rising(steps, "steps", 1.0)
+    far = floats("distance", distance, 0.0, 1.0)
+    same(steps=n, distance=far)
     ax = start(ax, "Predictions and the number of steps", "steps", "Hellinger distance")
     ax.set_xscale("log", base=2)
     if chosen is not None:
@@ -229,18 +231,18 @@ def horizon_posterior(
     errors: Mapping[float, float] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the posterior over the depth at which the state is read as bars, and the prior as a line.
+    """Draw the posterior over the horizon as bars, and the prior as a line.
 
     Parameters
     ----------
     posterior : mapping of float to float
         Probability of each horizon; they sum to 1.
     prior : mapping of float to float, optional
-        Probability of each horizon; a part of the support will do.
+        Probability of each horizon; it may cover a part of the support.
     errors : mapping of float to float, optional
         Standard error of each probability, drawn as a whisker.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -249,7 +251,7 @@ def horizon_posterior(
     Raises
     ------
     DataError
-        For horizons that are not above 0, or numbers that are no probabilities.
+        If horizons are not positive, or probabilities are invalid.
 
     Examples
     --------
@@ -259,7 +261,7 @@ def horizon_posterior(
         >>> masses = {0.5: 0.1, 0.625: 0.2, 0.75: 0.35, 0.875: 0.25, 1.0: 0.1}
         >>> ax = plots.horizon_posterior(masses, errors=dict.fromkeys(masses, 0.04))
     """
-    depth, mass = _masses("posterior", posterior, least=1.0 - 1e-4)
+    depth, mass = _check_masses("posterior", posterior, least=1.0 - 1e-4)
     width = 0.8 * (float(np.diff(depth).min()) if len(depth) > 1 else 0.25 * float(depth[0]))
     shown = depth
     ax = start(ax, "Posterior over the horizon", "horizon (depth)", "probability")
@@ -271,9 +273,9 @@ def horizon_posterior(
         label = "± 1 standard error"
         ax.errorbar(depth, mass, ends, fmt="none", color=INK, elinewidth=1.0, capsize=cap, label=label)
     if prior is not None:
-        before, law = _masses("prior", prior)
-        ax.plot(before, law, color=OCHRE, marker="o", markersize=3, linewidth=1.2, label="prior")
-        shown = np.append(depth, before)
+        places, law = _check_masses("prior", prior)
+        ax.plot(places, law, color=OCHRE, marker="o", markersize=3, linewidth=1.2, label="prior")
+        shown = np.append(depth, places)
     if not (prior is None and errors is None):
         legend(ax)
     ax.set_ylim(bottom=0.0)
@@ -283,7 +285,7 @@ def horizon_posterior(
 
 
 def horizon_path(history: History, *, unit: float = 1.0, ax: Axes | None = None) -> Axes:
-    """Draw the mean horizon against the epoch.
+    """Draw the mean horizon by epoch.
 
     Parameters
     ----------
@@ -292,7 +294,7 @@ def horizon_path(history: History, *, unit: float = 1.0, ax: Axes | None = None)
     unit : float
         Depth of one step of the horizon, by which "mean_horizon" is multiplied.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -301,7 +303,7 @@ def horizon_path(history: History, *, unit: float = 1.0, ax: Axes | None = None)
     Raises
     ------
     DataError
-        For a history without rows or without these columns.
+        If the history has no rows, or lacks these columns.
 
     Examples
     --------
@@ -319,8 +321,8 @@ def horizon_path(history: History, *, unit: float = 1.0, ax: Axes | None = None)
     return ax
 
 
-def _bands(ax: Axes, t: Floats, drawn: Floats, names: Sequence[str]) -> Axes:
-    """Draw percentiles of draws (S, T, W) along t."""
+def _draw_bands(ax: Axes, t: Floats, drawn: Floats, names: Sequence[str]) -> Axes:
+    """Draw percentile bands of draws (S, T, W) along t."""
     low, middle, high = np.percentile(drawn, _PERCENTILES, axis=0)  # (T, W) each
     for k, name in enumerate(names):
         colour = _COLOURS[k]
@@ -332,11 +334,12 @@ def _bands(ax: Axes, t: Floats, drawn: Floats, names: Sequence[str]) -> Axes:
     return ax
 
 
-def _checked(
+def _check_draws(
     depth: npt.ArrayLike, draws: npt.ArrayLike, names: Sequence[str] | None, what: str
 ) -> tuple[Floats, Floats, Sequence[str]]:
-    """Return times, draws (S, T, W) and W names."""
-    t, drawn = _rising(depth), floats("draws", draws, dims=3)
+    """Check the shapes of times and draws (S, T, W); return them with W names."""
+    t = _check_rising(depth)
+    drawn = floats("draws", draws, dims=3)
     names = [f"{what} {k + 1}" for k in range(drawn.shape[2])] if names is None else names
     if drawn.shape[1:] != (len(t), len(names)) or len(names) > _NAMED:
         raise DataError(
@@ -346,21 +349,21 @@ def _checked(
     return t, drawn, names
 
 
-def _rising(values: npt.ArrayLike, name: str = "depth", least: float = 0.0) -> Floats:
+def _check_rising(values: npt.ArrayLike, name: str = "depth", least: float = 0.0) -> Floats:
     array = floats(name, values, least)
     if (np.diff(array) <= 0.0).any():
-        raise DataError(f"{name} was given with values that do not rise; sort them, each once")
+        raise DataError(f"{name} was given with values that are not strictly increasing; sort them and drop duplicates")
     return array
 
 
-def _masses(name: str, mapping: Mapping[float, float], least: float = 0.0) -> tuple[Floats, Floats]:
-    """Check probabilities of horizons; return both by rising horizon."""
+def _check_masses(name: str, mapping: Mapping[float, float], least: float = 0.0) -> tuple[Floats, Floats]:
+    """Check the probabilities of horizons; return horizons and probabilities in increasing order of horizons."""
     depth = floats(f"horizons of the {name}", list(mapping), 0.0)
     mass = floats(name, list(mapping.values()), 0.0, 1.0 + 1e-4)
     if depth.min() <= 0.0 or not least <= mass.sum() <= 1.0 + 1e-4:
         raise DataError(
             f"{name} was given with horizons from {depth.min():g} and probabilities that sum to {mass.sum():.6g}; "
-            f"allowed are horizons above 0 and a sum of {'1' if least else 'at most 1'}"
+            f"allowed are positive horizons and a sum of {'1' if least else 'at most 1'}"
         )
     order = np.argsort(depth)
     return depth[order], mass[order]

@@ -2,18 +2,18 @@ r"""Gaussian processes of weights over depth, and their divergence: Ornstein-Uhl
 
 A weight moves by :math:`dw = -\theta w\,dt + \sigma\,dB`, or, under a posterior, by
 :math:`dw = [-\lambda w + b]\,dt + \sigma\,dB` with the same diffusion, since laws of paths with other diffusions are
-mutually singular. Both are used on a grid alone. Over a step Δ the laws are Gaussian,
+mutually singular. Both are used only on a grid. Over a step Δ the laws are Gaussian,
 
 .. math:: w \mapsto \mathcal N\big(e^{-\lambda\Delta} w + \varphi(\lambda)\, b,\; \sigma^2 \varphi(2\lambda)\big),
           \qquad \varphi(\lambda) = \frac{1 - e^{-\lambda\Delta}}{\lambda},
 
-for the exact transition, and :math:`\mathcal N(w + (b - \lambda w)\Delta, \sigma^2\Delta)` for that of Euler and
-Maruyama. The divergence of two chains on a grid is the sum over steps of
+for the exact transition, and :math:`\mathcal N(w + (b - \lambda w)\Delta, \sigma^2\Delta)` for the Euler-Maruyama
+transition. The divergence of two chains on a grid is the sum over steps of
 
 .. math:: \tfrac12 \Big[\frac{(m_q - m_p)^2}{v_p} + \rho - 1 - \ln\rho\Big], \qquad \rho = v_q / v_p,
 
-in expectation under q. It is the divergence of these chains, not an approximation of the limit's, so that what it is
-part of is a bound for every number of steps.
+in expectation under q. It is the exact divergence of these chains, not an approximation of the divergence of their
+limits, so that the objective is a bound for every number of steps.
 
 References
 ----------
@@ -33,20 +33,20 @@ from torch import Tensor
 from fathomless.system import checks
 from fathomless.system.errors import DataError
 
-__all__ = ["Brownian", "OrnsteinUhlenbeck", "Process", "Transition", "coarser", "excess", "relaxation", "transition"]
+__all__ = ["Brownian", "OrnsteinUhlenbeck", "Process", "Transition", "coarsen", "excess", "relaxation", "transition"]
 
 
 class Process(ABC):
-    """The law of one weight over depth before any data.
+    """Prior process of one weight over depth.
 
     Attributes
     ----------
     rate : float
-        θ, of its return to 0.
+        Rate θ of mean reversion to 0.
     diffusion : float
-        σ.
+        Diffusion coefficient σ.
     scale : float
-        s, the standard deviation at depth 0.
+        Standard deviation s at depth 0.
     """
 
     rate: float
@@ -55,7 +55,7 @@ class Process(ABC):
 
     @property
     def pace(self) -> float:
-        """θ, or of Brownian motion half the variance gained per unit of depth, in units of s²."""
+        """Rate θ or, for Brownian motion, half the variance gained per unit of depth, in units of s²."""
         return self.rate or 0.5 * self.unit().diffusion ** 2
 
     @abstractmethod
@@ -69,9 +69,9 @@ class Process(ABC):
 
 @dataclass(frozen=True)
 class OrnsteinUhlenbeck(Process):
-    """The stationary process: N(0, s²) at every depth, correlation e^{−θ|t − t'|}, diffusion σ = s √(2θ).
+    """Stationary process: N(0, s²) at every depth, correlation e^{−θ|t − t'|}, diffusion σ = s √(2θ).
 
-    With rate 0 a weight is the same at all depths.
+    With rate 0 a weight is constant over depth.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class OrnsteinUhlenbeck(Process):
 
     @property
     def diffusion(self) -> float:  # type: ignore[override]
-        """Return σ = s √(2θ)."""
+        """Diffusion coefficient σ = s √(2θ)."""
         return self.scale * math.sqrt(2.0 * self.rate)
 
     def variance(self, t: float) -> float:
@@ -127,13 +127,13 @@ def _check(rate: float, scale: float) -> None:
 
 
 def relaxation(x: Tensor) -> Tensor:
-    """Return (1 − e^{−x}) / x, 1 at x = 0, with the precision of the type also in its derivative."""
+    """Return (1 − e^{−x}) / x, 1 at x = 0, with full precision of the value and of its derivative."""
     value: Tensor = _Relaxation.apply(x)
     return value
 
 
 class _Relaxation(torch.autograd.Function):
-    """Its derivative has one formula: autograd's own takes both branches apart, at several times the cost."""
+    """Function (1 − e^{−x}) / x with an explicit derivative; autograd of both branches costs several times more."""
 
     generate_vmap_rule = True
 
@@ -160,6 +160,8 @@ def excess(ratio: Tensor) -> Tensor:
 
 
 class _Excess(torch.autograd.Function):
+    """Function ρ − 1 − ln ρ by a series near 1, with an explicit derivative."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -181,24 +183,24 @@ class _Excess(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Transition:
-    """Gaussian transitions of a rate λ = θ + κ beside those of the prior's rate θ, over steps of given lengths.
+    """Gaussian transitions with the rate λ = θ + κ and with the rate θ of the prior, over steps of given lengths.
 
-    All are tensors that broadcast with each other, a factor for each step and each coordinate.
+    All attributes are tensors that broadcast with each other, with a factor for each step and each coordinate.
 
     Attributes
     ----------
     decay : Tensor
-        What is left of w after the step, under q.
+        Factor of w in the mean under q.
     turn : Tensor
-        The same less what is left under the prior: m_q − m_p is ``turn * w + gain * b``.
+        Difference of this factor from that of the prior: m_q − m_p is ``turn * w + gain * b``.
     gain : Tensor
-        What a drift b that does not depend on w adds to the mean.
+        Factor in the mean of a drift b that does not depend on w.
     noise : Tensor
         Standard deviation under q.
     prior_decay, prior_noise : Tensor
-        Those of the prior.
+        Factor of w and standard deviation under the prior.
     ratio : Tensor
-        ρ, of the variances.
+        Ratio ρ of the variances.
     """
 
     decay: Tensor
@@ -210,9 +212,9 @@ class Transition:
     ratio: Tensor
 
     def unbind(self) -> "list[Transition]":
-        """Take apart along the first axis."""
-        own = (getattr(self, f.name).unbind() for f in fields(self))
-        return [Transition(*parts) for parts in zip(*own, strict=True)]
+        """Split along the first axis."""
+        unbound = (getattr(self, f.name).unbind() for f in fields(self))
+        return [Transition(*parts) for parts in zip(*unbound, strict=True)]
 
 
 def transition(
@@ -223,15 +225,15 @@ def transition(
     Parameters
     ----------
     prior : Process
-        θ and σ.
+        Prior process, with θ and σ.
     feedback : Tensor
-        κ, what is added to the rate.
+        κ, added to the rate.
     dt : Tensor
-        Δ > 0, to be broadcast with `feedback`.
+        Step length Δ > 0, broadcast with `feedback`.
     kind : {"exact", "euler"}
-        Transitions of the process, or of its discretisation by Euler and Maruyama.
+        Transitions of the process, or of its Euler-Maruyama discretisation.
     speed : Tensor, optional
-        Of the prior's clock, to be broadcast with `feedback`: its rate is θ times it, its σ² too.
+        Speed of the prior's clock, broadcast with `feedback`; it multiplies θ and σ².
 
     Examples
     --------
@@ -241,8 +243,9 @@ def transition(
     """
     checks.choice("transition", kind, ("exact", "euler"))
     speed = torch.ones_like(dt) if speed is None else speed
-    theta, diffusion = prior.rate * speed, prior.diffusion * speed.sqrt()
-    behind, ahead = theta * dt, (theta + feedback) * dt  # how much each forgets
+    theta = prior.rate * speed
+    diffusion = prior.diffusion * speed.sqrt()
+    behind, ahead = theta * dt, (theta + feedback) * dt  # decay exponents of prior and posterior
     if kind == "euler":
         noise = diffusion * dt.sqrt()
         return Transition(
@@ -255,13 +258,13 @@ def transition(
             ratio=torch.ones_like(dt),
         )
     decay, prior_decay = (-ahead).exp(), (-behind).exp()
-    kept, before = relaxation(ahead), relaxation(behind)
-    ratio = kept * (1.0 + decay) / (before * (1.0 + prior_decay))  # φ(2λ) = φ(λ) (1 + e^{−λΔ}) / 2
-    prior_noise = diffusion * (before * (0.5 * (1.0 + prior_decay)) * dt).sqrt()
+    relaxed, prior_relaxed = relaxation(ahead), relaxation(behind)
+    ratio = relaxed * (1.0 + decay) / (prior_relaxed * (1.0 + prior_decay))  # φ(2λ) = φ(λ) (1 + e^{−λΔ}) / 2
+    prior_noise = diffusion * (prior_relaxed * (0.5 * (1.0 + prior_decay)) * dt).sqrt()
     return Transition(
         decay=decay,
         turn=prior_decay * torch.expm1(-feedback * dt),
-        gain=kept * dt,
+        gain=relaxed * dt,
         noise=prior_noise * ratio.sqrt(),
         prior_decay=prior_decay,
         prior_noise=prior_noise,
@@ -269,17 +272,19 @@ def transition(
     )
 
 
-def coarser(noise: Sequence[Tensor], decay: Tensor, scale: Tensor) -> Tensor:
-    """Return the standard normal noise of one step that stands for several: what they add to w, scaled.
+def coarsen(noise: Sequence[Tensor], decay: Tensor, scale: Tensor) -> Tensor:
+    """Return the standard normal noise of one step that replaces several fine steps: their scaled total noise.
 
     Parameters
     ----------
     noise : sequence of Tensors
-        ε of each of the fine steps.
+        Standard normal noise ε of each fine step.
     decay, scale : Tensors, shape (steps, ...)
-        Of each of them.
+        Decay and standard deviation of each fine step.
     """
-    total, variance = scale[0] * noise[0], scale[0].square()
-    for eps, left, std in zip(noise[1:], decay[1:], scale[1:], strict=True):
-        total, variance = left * total + std * eps, left.square() * variance + std.square()
+    total = scale[0] * noise[0]
+    variance = scale[0].square()
+    for eps, factor, std in zip(noise[1:], decay[1:], scale[1:], strict=True):
+        total = factor * total + std * eps
+        variance = factor.square() * variance + std.square()
     return total / variance.sqrt()

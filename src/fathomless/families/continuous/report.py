@@ -1,4 +1,4 @@
-"""What a page shows of a path of weights over continuous depth, and what the doctor says of it."""
+"""Page section and findings of networks of continuous depth."""
 
 import itertools
 import math
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.families.continuous import plots
-from fathomless.families.continuous.accuracy import counts, coupled, hellinger
+from fathomless.families.continuous.accuracy import draw_coupled, hellinger, round_steps
 from fathomless.families.continuous.dynamics import Weight
 from fathomless.families.continuous.estimator import ContinuousDepthClassifier, ContinuousDepthRegressor
 from fathomless.families.continuous.model import ContinuousDepth
-from fathomless.families.continuous.solve import follow, parted
+from fathomless.families.continuous.solve import follow, split_weights
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, listed, number, percent, picture
 from fathomless.posterior.ensemble import list_members
 from fathomless.posterior.fit_diagnostics import CrossFitDiagnostics
@@ -26,62 +26,63 @@ from fathomless.system.rng import as_generator
 
 __all__ = ["findings", "page"]
 
-_SHOWN = 3  # weights, and units
-_DRAWN = (16, 200)  # paths behind a picture, at least and at most
-_NUMBERS = 20_000_000  # weights of all of them at all times, about
-_FINE = 20  # steps on T at least, in pictures of paths
-_ROWS = 64  # by which numbers of steps are compared
-_DOUBLED = 3  # times
-_PRIOR = 0.01  # nats along the path, below which it is the prior's
-_STILL = 0.002  # posterior by prior deviation, below which weights are known
-_EXPLODES = 1.5  # prior standard deviation, times √fan-in
-_MOVED = 0.1  # steps of the horizon, back and forth
+_SHOWN = 3  # number of weights, and of units, in a plot
+_DRAWN = (16, 200)  # minimum and maximum number of paths in a plot
+_NUMBERS = 20_000_000  # approximate maximum of the weights of all paths at all times
+_FINE = 20  # minimum number of steps on T in plots of paths
+_ROWS = 64  # number of rows in the comparison of step counts
+_DOUBLED = 3  # doublings of the step count in that comparison
+_PRIOR = 0.01  # nats: divergence of the paths below which the posterior equals the prior
+_STILL = 0.002  # ratio of posterior to prior standard deviation below which weights are certain
+_EXPLODES = 1.5  # prior standard deviation times √fan-in above which hidden states grow with depth
+_MOVED = 0.1  # steps of the horizon: total variation of its mean below which the posterior did not change
 
 _ABOUT = (
-    "A network is one path of weights: they change along depth, and the hidden state flows by them. A prediction is an "
-    "average over drawn paths."
+    "A network is one path of weights along depth; the hidden state follows a differential equation with these "
+    "weights. A prediction is an average over drawn paths."
 )
 _NOTE = (
-    "Where there were no rows, doubt is too small, most of all that of a single network: intervals hold for rows like "
-    "those of the training."
+    "Away from the training rows the predictive uncertainty is too small, especially that of a single network. "
+    "Prediction intervals are valid for rows similar to the training rows."
 )
 _WEIGHTS = (
-    "A weight says how much of the prediction a horizon should have, so that the mixture of all of them predicts best "
-    "the rows that its networks have not seen. It is no probability that the network is so deep, and neighbours trade "
-    "weight by chance."
+    "The weights are stacking weights: the mixture of all horizons with these weights has the best log-likelihood on "
+    "out-of-fold rows. A weight is not the probability of a horizon, and neighbouring horizons share their weight at "
+    "random."
 )
 _GAUSSIAN = (
-    "What is maximised, the ELBO, is a lower bound on the log evidence of the whole data set, in nats, estimated with "
+    "The objective, the ELBO, is a lower bound on the log evidence of the whole data set in nats, estimated with "
     "the paths drawn in training."
 )
 _POINT = (
-    "The weights at depth 0 are point estimates. What is maximised is, in nats, a lower bound on the log evidence of "
-    "the whole data set given them, less their decay: no bound on the evidence, and not to be compared with those of "
-    "other models."
+    "The weights at depth 0 are point estimates. The objective is a lower bound in nats on the log evidence of the "
+    "whole data set given these weights, less their weight decay. It is not a bound on the evidence and cannot be "
+    "compared with the bounds of other models."
 )
-_QUADRATURE = "The divergence of the paths is a quadrature: what is maximised is near a bound, and none."
-_TEMPERED = "The temperature is not 1, so the divergence counts for more or less than the model says: it is no bound."
+_QUADRATURE = "The divergence of the paths is a quadrature, so the objective approximates a bound but is not one."
+_TEMPERED = "The temperature is not 1, so the divergence is rescaled and the objective is not a bound."
 
 Estimator = ContinuousDepthClassifier | ContinuousDepthRegressor
 Floats = npt.NDArray[np.float64]
 
 
 def page(estimator: Estimator) -> StructureSection:
-    """Return where weights and hidden states go, at which price, and how exactly; and the horizon, if it is random."""
-    first, *others = networks = _networks(estimator)
-    where = f", in the first of {len(networks)} networks" if others else ""
+    """Return plots of weights, hidden states, divergence and accuracy along depth, and of a random horizon."""
+    networks = _networks(estimator)
+    first = networks[0]
+    where = f", in the first of {len(networks)} networks" if len(networks) > 1 else ""
     about = [_ABOUT]
     groups, learning, figures = [], [], []
     if first.random_horizon:
-        groups.append(_horizon(estimator, first))
-        learning.append(_horizon_path(estimator, first))
+        groups.append(_horizon_group(estimator, first))
+        learning.append(_horizon_figure(estimator, first))
         if estimator.fit_diagnostics_.structure is not None:
-            about += [f"The summary counts horizons in units of {number(first.unit)} of depth.", _WEIGHTS]
-    seen = _followed(first, estimator.schema_.width)
+            about += [f"The summary gives horizons in units of {number(first.unit)} of depth.", _WEIGHTS]
+    paths = _follow_row(first, estimator.schema_.width)
     if first.moving:
-        figures += [_weight_paths(first, seen, where), _profile(estimator)]
-    figures += [_hidden_paths(seen, where), _accuracy(estimator, first)]
-    groups.append(Group("Paths" if first.random_horizon else "", figures, _numbers(estimator, first)))
+        figures += [_weight_figure(first, paths, where), _profile_figure(estimator)]
+    figures += [_hidden_figure(paths, where), _accuracy_figure(estimator, first)]
+    groups.append(Group("Paths" if first.random_horizon else "", figures, _numbers_table(estimator, first)))
     return StructureSection(groups, learning, " ".join(about), _NOTE, _objective(estimator, first))
 
 
@@ -101,8 +102,8 @@ def _networks(estimator: Estimator) -> list[ContinuousDepth]:
 # ------------------------------------------------------------------------------------------------- the paths
 
 
-class _Seen(NamedTuple):
-    """Times (T,), mean weights (T, M) and drawn ones (S, T, M) in prior deviations, hidden states (S, T, H)."""
+class _Paths(NamedTuple):
+    """Times (T,), mean (T, M) and drawn weights (S, T, M) in prior standard deviations, and hidden states (S, T, H)."""
 
     grid: tuple[float, ...]
     mean: Tensor
@@ -111,56 +112,57 @@ class _Seen(NamedTuple):
 
 
 @torch.no_grad()
-def _followed(model: ContinuousDepth, inputs: int) -> _Seen:
-    """Follow drawn paths for the row whose encoded columns are all 0; pictures have more steps than predictions."""
+def _follow_row(model: ContinuousDepth, inputs: int) -> _Paths:
+    """Return drawn paths for a row whose encoded columns are all 0, with more steps than predictions have."""
     steps = _steps(model)
     grid = model.grid(steps * math.ceil(_FINE / steps))
     paths = min(max(_NUMBERS // (len(grid) * model.scale.numel()), _DRAWN[0]), _DRAWN[1]) if model.stochastic else 1
     start, path = model.path(paths, grid, as_generator(0))
     moving = sum(weight.size for weight in model.dynamics.moving)
-    fixed = parted(start[..., moving:] * model.scale[moving:], model.dynamics.still)
+    fixed = split_weights(start[..., moving:] * model.scale[moving:], model.dynamics.still)
     h = model.dynamics.enter(fixed, model.mean.new_zeros(1, 1, inputs))
     h = h.expand(1, paths, *h.shape[2:])
-    weights = [parted(w * model.scale[:moving], model.dynamics.moving) for w in path]
+    weights = [split_weights(w * model.scale[:moving], model.dynamics.moving) for w in path]
     hidden = follow(model.dynamics, weights, h, grid, range(1, len(grid)), model.options.solver)
     mean = torch.stack(model.path(1, grid, None)[1])[:, 0, 0]
-    return _Seen(grid, mean, torch.stack(path, 2)[0], torch.stack([h, *hidden], 2)[0, :, :, 0].flatten(2))
+    return _Paths(grid, mean, torch.stack(path, 2)[0], torch.stack([h, *hidden], 2)[0, :, :, 0].flatten(2))
 
 
-def _weight_paths(model: ContinuousDepth, seen: _Seen, where: str) -> Figure:
-    chosen = _farthest(seen.mean.diff(dim=0).abs().sum(0))
-    names = [_name(model.dynamics.moving, i) for i in chosen]
-    shown = _array(seen.weights[:, :, chosen])
+def _weight_figure(model: ContinuousDepth, paths: _Paths, where: str) -> Figure:
+    chosen = _find_largest(paths.mean.diff(dim=0).abs().sum(0))
+    names = [_name_weight(model.dynamics.moving, i) for i in chosen]
+    shown = _array(paths.weights[:, :, chosen])
     speed = None if model.drift is None else model.drift.speed(model.prior)
     clock = 1.0 if speed is None else speed.item()
-    prior = [math.sqrt(model.prior.variance(clock * t)) / model.prior.scale for t in seen.grid]
+    prior = [math.sqrt(model.prior.variance(clock * t)) / model.prior.scale for t in paths.grid]
     return picture(
         "weights",
-        partial(plots.weight_paths, seen.grid, shown, prior=prior, names=names),
-        says=f"Medians of weights along depth, in prior standard deviations, with 90 % of {len(shown)} drawn paths: "
-        f"{_ways(names, shown)}.",
-        caption=f"The weights whose mean moves farthest{where}: medians and 90 % of {len(shown)} drawn paths. Grey: "
-        f"90 % before the data, up to ±{1.645 * prior[0]:.3g} at depth 0.",
+        partial(plots.weight_paths, paths.grid, shown, prior=prior, names=names),
+        says=f"Medians of weights along depth, in prior standard deviations, with 90 % bands of {len(shown)} drawn "
+        f"paths: {_describe_changes(names, shown)}.",
+        caption=f"Weights with the largest change of their mean{where}: median and 90 % band of {len(shown)} drawn "
+        f"paths, in prior standard deviations. Grey: 90 % prior band, ±{1.645 * prior[0]:.3g} at depth 0.",
     )
 
 
-def _hidden_paths(seen: _Seen, where: str) -> Figure:
-    middle = seen.hidden.median(0).values
-    chosen = _farthest((middle[-1] - middle[0]).abs())
-    names, shown = [f"unit {i + 1}" for i in chosen], _array(seen.hidden[:, :, chosen])
+def _hidden_figure(paths: _Paths, where: str) -> Figure:
+    middle = paths.hidden.median(0).values
+    chosen = _find_largest((middle[-1] - middle[0]).abs())
+    names = [f"unit {i + 1}" for i in chosen]
+    shown = _array(paths.hidden[:, :, chosen])
     return picture(
         "hidden",
-        partial(plots.hidden_paths, seen.grid, shown, names=names),
-        says=f"Medians of units of the hidden state along depth, with 90 % of {len(shown)} drawn paths: "
-        f"{_ways(names, shown)}.",
-        caption=f"The units that go farthest{where}, for a row whose encoded columns are 0: numbers at their average, "
-        "no category that is known.",
+        partial(plots.hidden_paths, paths.grid, shown, names=names),
+        says=f"Medians of units of the hidden state along depth, with 90 % bands of {len(shown)} drawn paths: "
+        f"{_describe_changes(names, shown)}.",
+        caption=f"Units with the largest change{where}, for a row with all encoded columns at 0 (numbers at their "
+        "mean, unknown categories): median and 90 % band.",
     )
 
 
-def _farthest(way: Tensor) -> list[int]:
-    """Return which of W go farthest, in their order."""
-    return sorted(torch.argsort(way, descending=True, stable=True)[:_SHOWN].tolist())
+def _find_largest(change: Tensor) -> list[int]:
+    """Return the indices of the largest changes, in increasing order."""
+    return sorted(torch.argsort(change, descending=True, stable=True)[:_SHOWN].tolist())
 
 
 def _array(values: Tensor) -> Floats:
@@ -168,17 +170,17 @@ def _array(values: Tensor) -> Floats:
     return array
 
 
-def _ways(names: list[str], shown: Floats) -> str:
-    """Say where each goes."""
+def _describe_changes(names: list[str], shown: Floats) -> str:
+    """Describe the initial median, and the final median and 90 % interval, of each name."""
     ends = np.percentile(shown[:, -1], (50.0, 5.0, 95.0), axis=0).T.tolist()
     return "; ".join(
-        f"{name} from {number(begin)} to {number(end)}, there between {number(low)} and {number(high)}"
+        f"{name} from {number(begin)} to {number(end)} (90 % from {number(low)} to {number(high)})"
         for name, begin, (end, low, high) in zip(names, np.median(shown[:, 0], axis=0).tolist(), ends, strict=True)
     )
 
 
-def _name(weights: tuple[Weight, ...], index: int) -> str:
-    """Name one of all moving weights: its tensor and its place there."""
+def _name_weight(weights: tuple[Weight, ...], index: int) -> str:
+    """Return the name of one of the moving weights: its tensor and its index in it."""
     for weight in weights:
         if index < weight.size:
             place = np.unravel_index(index, weight.shape)
@@ -187,217 +189,218 @@ def _name(weights: tuple[Weight, ...], index: int) -> str:
     raise AssertionError(index)
 
 
-def _profile(estimator: Estimator) -> Figure:
+def _profile_figure(estimator: Estimator) -> Figure:
     depth, rate = estimator.divergence_profile_.T
     most = int(np.argmax(rate))
     return picture(
         "profile",
         partial(plots.divergence_profile, depth, rate),
         says=f"Divergence of the paths from their prior along depth, in nats per unit of depth, in {len(depth)} steps: "
-        f"between {number(rate.min())} and {number(rate.max())}, most at depth {number(depth[most])}.",
-        caption="What the paths cost along depth: where the data changed the network.",
+        f"between {number(rate.min())} and {number(rate.max())}, largest at depth {number(depth[most])}.",
+        caption="Divergence of the posterior over paths from the prior along depth; large where the data changed the "
+        "weights.",
     )
 
 
-# ----------------------------------------------------------------------------------------------- how exactly
+# -------------------------------------------------------------------------------------------------- accuracy
 
 
 def _steps(model: ContinuousDepth) -> int:
-    """Return on how many steps up to T predictions are made."""
-    (steps,) = counts(model, (model.options.predict_steps or model.options.steps,))
+    """Return the number of steps of predictions up to T."""
+    (steps,) = round_steps(model, (model.options.predict_steps or model.options.steps,))
     return steps
 
 
 @torch.no_grad()
-def _accuracy(estimator: Estimator, first: ContinuousDepth) -> Figure:
-    """Compare the predictions that are made with those by more steps, on rows of normal numbers."""
-    steps, model = _steps(first), estimator.model_
+def _accuracy_figure(estimator: Estimator, first: ContinuousDepth) -> Figure:
+    """Return a plot of the distance between predictions with different numbers of steps, on standard normal rows."""
+    steps = _steps(first)
+    model = estimator.model_
     tried = [steps * 2**k for k in range(_DOUBLED + 1)]
     if not first.random_horizon and steps % 2 == 0:
         tried = [steps // 2, *tried]
     like = torch.empty(0, dtype=model.dtype, device=model.device)
     x = normal(like, as_generator(0), (_ROWS, estimator.schema_.width))
     draws = max(1, math.ceil(estimator.weight_draws / len(_networks(estimator))))
-    each = [coupled(model, x, draws, count, tried[-1], 0) for count in tried]
-    far = [hellinger(one, each[-1], estimator.likelihood_).mean().item() for one in each[:-1]] + [0.0]
-    own = far[tried.index(steps)]
+    outputs = [draw_coupled(model, x, draws, count, tried[-1], 0) for count in tried]
+    distances = [hellinger(output, outputs[-1], estimator.likelihood_).mean().item() for output in outputs[:-1]]
+    distances.append(0.0)
+    chosen = distances[tried.index(steps)]
     return picture(
         "steps",
-        partial(plots.accuracy, tried, far, chosen=steps),
-        says=f"Hellinger distance to the predictions by {tried[-1]} steps: "
-        + ", ".join(f"{number(d)} by {count}" for count, d in zip(tried, far, strict=True))
-        + f". Predictions are made by {steps} steps.",
-        caption=f"Predictions take {steps} steps; their distance to those by {tried[-1]}, on the same paths, is "
-        f"{number(own, 2)} (0: the same, 1: apart). For {_ROWS} rows of standard normal numbers in place of columns.",
+        partial(plots.accuracy, tried, distances, chosen=steps),
+        says=f"Hellinger distance to predictions with {tried[-1]} steps: "
+        + ", ".join(f"{number(distance)} with {count}" for count, distance in zip(tried, distances, strict=True))
+        + f". Predictions use {steps} steps.",
+        caption=f"Mean Hellinger distance between predictions with {steps} steps, the number in use, and with "
+        f"{tried[-1]} steps on the same paths: {number(chosen, 2)} (0 equal, 1 disjoint). Measured on {_ROWS} rows of "
+        "standard normal numbers.",
     )
 
 
-def _numbers(estimator: Estimator, first: ContinuousDepth) -> TextTable:
-    told = estimator.structure_.statistics
+def _numbers_table(estimator: Estimator, first: ContinuousDepth) -> TextTable:
+    statistics = estimator.structure_.statistics
+    initial = "Weight decay" if first.options.initial == "point" else "Divergence"
     rows = [
-        ("Residual layers that would do (effective depth)", f"{estimator.effective_depth_:,}"),
+        ("Effective depth, residual layers", f"{estimator.effective_depth_:,}"),
         ("Steps of predictions, up to depth " + number(first.horizon), f"{_steps(first):,}"),
-        ("Divergence of the paths from their prior, nats", number(told["path_divergence"])),
-        (
-            "Decay of the weights at depth 0, nats"
-            if first.options.initial == "point"
-            else "Divergence of the weights at depth 0, nats",
-            number(told["initial_divergence"]),
-        ),
-        ("How far mean weights move, prior standard deviations", number(told["roughness"])),
-        ("Posterior by prior standard deviation, at the end", percent(told["contraction"])),
-        ("Weights that move with depth", f"{first.moving:,}"),
+        ("Divergence of the paths from their prior, nats", number(statistics["path_divergence"])),
+        (f"{initial} of the weights at depth 0, nats", number(statistics["initial_divergence"])),
+        ("Change of mean weights along depth, prior standard deviations", number(statistics["roughness"])),
+        ("Ratio of posterior to prior standard deviation at the end", percent(statistics["contraction"])),
+        ("Number of weights that vary with depth", f"{first.moving:,}"),
     ]
-    each = [network.rate for network in _networks(estimator)]
+    rates = [network.rate for network in _networks(estimator)]
     if first.prior.pace:
-        gained = "Half the variance that weights gain per unit of depth"
-        name = "Rate by which weights are forgotten with depth" if first.prior.rate else gained
-        rows.append((name, number(math.fsum(each) / len(each))))
-    networks = len(each)
-    means = f", means over {networks} networks" if networks > 1 else ""
-    return TextTable(f"The paths in numbers{means}", ("Quantity", "Value"), rows)
+        gain = "Half the prior variance gained by weights per unit of depth"
+        name = "Rate of the Ornstein-Uhlenbeck prior" if first.prior.rate else gain
+        rows.append((name, number(math.fsum(rates) / len(rates))))
+    means = f", means over {len(rates)} networks" if len(rates) > 1 else ""
+    return TextTable(f"Statistics of the paths{means}", ("Quantity", "Value"), rows)
 
 
 # ----------------------------------------------------------------------------------------------- the horizon
 
 
-def _horizon(estimator: Estimator, first: ContinuousDepth) -> Group:
-    """Return the posterior over the horizon with its prior, and its errors if rows have weighed it."""
-    posterior, found = estimator.horizon_posterior_, estimator.fit_diagnostics_.structure
+def _horizon_group(estimator: Estimator, first: ContinuousDepth) -> Group:
+    """Return the posterior over the horizon with its prior, and with standard errors if it was stacked."""
+    posterior = estimator.horizon_posterior_
+    stacked = estimator.fit_diagnostics_.structure
     reached = torch.arange(round(max(posterior) / first.unit), dtype=torch.float64, device="cpu")
     log_prior = first.horizon_prior.log_prob(reached).exp().tolist()
     prior = {(k + 1) * first.unit: p for k, p in enumerate(log_prior)}
-    errors = {k * first.unit: e for k, e in zip(found.numbers, found.errors, strict=True)} if found else {}
+    errors = {k * first.unit: e for k, e in zip(stacked.numbers, stacked.errors, strict=True)} if stacked else {}
     mean = sum(depth * p for depth, p in posterior.items())
-    error = f" ± {number(found.mean_error * first.unit, 2)}" if found else ""
+    error = f" ± {number(stacked.mean_error * first.unit, 2)}" if stacked else ""
     likely = sorted(posterior, key=lambda depth: -posterior[depth])[:3]
-    said = join_words([f"{percent(posterior[depth])} at depth {number(depth)}" for depth in likely])
-    caption = f"{'Weight' if found else 'Probability'} of each horizon. Their mean is {number(mean)}{error}."
-    if found:
+    largest = listed([f"{percent(posterior[depth])} at depth {number(depth)}" for depth in likely])
+    caption = f"{'Weight' if stacked else 'Probability'} of each horizon; mean {number(mean)}{error}."
+    if stacked:
         caption += (
-            f" The Poisson law that fits best has a mean of {number(found.poisson_rate * first.unit)} and "
-            f"predicts these rows worse by {found.poisson_loss:.1f} nats in all."
+            f" The best-fitting Poisson law has a mean of {number(stacked.poisson_rate * first.unit)}; its total "
+            f"log-likelihood on out-of-fold rows is {stacked.poisson_loss:.1f} nats lower."
         )
     figure = picture(
         "horizon",
         partial(plots.horizon_posterior, posterior, prior=prior, errors=errors or None),
-        says=f"Bars: the posterior of the depth at which the state is read, {len(posterior)} depths from "
-        f"{number(min(posterior))} to {number(max(posterior))}, most of it {said}; mean {number(mean)}{error}.",
+        says=f"Posterior over the horizon as bars, {len(posterior)} depths from {number(min(posterior))} to "
+        f"{number(max(posterior))}; largest: {largest}; mean {number(mean)}{error}.",
         caption=caption,
     )
     rows = [_horizon_row(estimator, i, depth, p) for i, (depth, p) in enumerate(posterior.items())]
-    head = ("Horizon", "Weight", "Single", "Log density") if found else ("Horizon", "Posterior", "Prior")
-    if found is None:
+    head = ("Horizon", "Weight", "Single", "Log density") if stacked else ("Horizon", "Posterior", "Prior")
+    if stacked is None:
         rows = [(*row, percent(prior[depth])) for row, depth in zip(rows, posterior, strict=True)]
     return Group("", [figure], TextTable(f"{head[1]} of each horizon", head, rows, text=0))
 
 
 def _horizon_row(estimator: Estimator, i: int, depth: float, p: float) -> tuple[str, ...]:
-    found = estimator.fit_diagnostics_.structure
-    if found is None:
+    stacked = estimator.fit_diagnostics_.structure
+    if stacked is None:
         return (number(depth), percent(p))
-    error, single, density = found.errors[i], found.single[i], found.log_density[i]
+    error, single, density = stacked.errors[i], stacked.single[i], stacked.log_density[i]
     return (number(depth), f"{percent(p)} ± {percent(error)}", percent(single), f"{density:.3f}")
 
 
-def _horizon_path(estimator: Estimator, first: ContinuousDepth) -> Figure:
+def _horizon_figure(estimator: Estimator, first: ContinuousDepth) -> Figure:
     path = [row["mean_horizon"] * first.unit for row in estimator.history_]
     return picture(
         "horizons",
         partial(plots.horizon_path, estimator.history_, unit=first.unit),
-        says=f"Mean horizon against the epoch. It goes from {number(path[0])} to {number(path[-1])}, never below "
-        f"{number(min(path))} or above {number(max(path))}.",
-        caption="If the mean still moves at the end, the horizon has not come to rest.",
+        says=f"Mean horizon by epoch: from {number(path[0])} to {number(path[-1])}, with a minimum of "
+        f"{number(min(path))} and a maximum of {number(max(path))}.",
+        caption="Mean horizon by epoch. A trend at the end means that the posterior has not converged.",
     )
 
 
-# ------------------------------------------------------------------------------------------------ the doctor
+# -------------------------------------------------------------------------------------------------- findings
 
 
 def findings(summary: FitSummary) -> Iterator[Finding]:
-    """Say what a second pair of eyes would of a path of weights."""
+    """Yield the findings about networks of continuous depth."""
     networks = _networks(summary.estimator)
     if not networks:
         return
-    first, told = networks[0], summary.estimator.structure_.statistics
-    yield from list(_certain(summary, first, told["contraction"])) or _as_before(
-        summary, first, told["path_divergence"]
-    )
-    yield from _coarse(summary, first)
-    yield from _explodes(summary)
+    first = networks[0]
+    statistics = summary.estimator.structure_.statistics
+    certain = list(_check_uncertainty(summary, first, statistics["contraction"]))
+    yield from certain or _check_prior_paths(summary, first, statistics["path_divergence"])
+    yield from _check_steps(summary, first)
+    yield from _check_prior_scale(summary)
     if first.random_horizon and cast(CrossFitDiagnostics, summary.estimator.fit_diagnostics_).structure is None:
-        yield from _given_its_start(summary, first)
-        yield from _not_moved(summary, first)
+        yield from _check_bound(summary, first)
+        yield from _check_movement(summary, first)
 
 
-def _as_before(summary: FitSummary, model: ContinuousDepth, nats: float) -> Iterator[Finding]:
+def _check_prior_paths(summary: FitSummary, model: ContinuousDepth, nats: float) -> Iterator[Finding]:
     if model.moving and nats < _PRIOR:
         yield Finding(
             "advice",
-            "The paths of the weights are those of the prior",
-            f"Their divergence from it is {nats:.2g} nats: the data did not change how weights move with depth, and "
-            "predictions have the prior's noise of the paths.",
-            f"Raise {summary.now('epochs')}, or set {summary.now('path__rate')} to a smaller number: the prior of "
-            "paths then has less noise.",
+            "Posterior over weight paths equals the prior",
+            f"Divergence of the paths from the prior: {nats:.2g} nats. The data did not change the weights along "
+            "depth, and predictions include the prior noise of the paths.",
+            f"Raise {summary.now('epochs')}, or set {summary.now('path__rate')} to a smaller number, which reduces the "
+            "prior noise of the paths.",
         )
 
 
-def _certain(summary: FitSummary, model: ContinuousDepth, contraction: float) -> Iterator[Finding]:
+def _check_uncertainty(summary: FitSummary, model: ContinuousDepth, contraction: float) -> Iterator[Finding]:
     if contraction < _STILL and not (model.stochastic and not model.moving):
         gaussian = " or set path__initial='gaussian' (now 'point')" if summary.given["path__initial"] == "point" else ""
         yield Finding(
             "advice",
-            "Hardly anything is uncertain within a network",
-            f"At the end of depth the weights have {contraction:.1%} of the prior's standard deviation: each network "
-            "is an ordinary one, and its part of the uncertainty is no estimate of what it does not know.",
-            f"Set {summary.show('path__rate')} to a larger number{gaussian}, or let several networks disagree: "
-            f"{summary.show('cv')}.",
+            "Almost no posterior uncertainty within a network",
+            f"At the final depth the posterior standard deviation of the weights is {contraction:.1%} of the prior "
+            "one. Each network is almost deterministic, and its epistemic uncertainty is underestimated.",
+            f"Set {summary.now('path__rate')} to a larger number{gaussian}, or use several networks: "
+            f"{summary.now('cv')}.",
         )
 
 
-def _coarse(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
-    needed, steps = summary.estimator.effective_depth_, _steps(model)
+def _check_steps(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
+    needed = summary.estimator.effective_depth_
+    steps = _steps(model)
     if needed > steps:
         yield Finding(
             "advice",
-            "Predictions take fewer steps than they need",
-            f"They are made by {steps} steps, and change by more than 0.01 in Hellinger distance until there are "
-            f"{needed}.",
-            f"Raise {summary.show('solver__predict_steps')} to {needed}; `accuracy` says what that brings.",
+            "Too few solver steps in predictions",
+            f"Predictions use {steps} steps. Doubling the number of steps changes them by more than 0.01 in Hellinger "
+            f"distance up to {needed} steps.",
+            f"Raise {summary.now('solver__predict_steps')} to {needed}; `accuracy` measures the effect.",
         )
 
 
-def _explodes(summary: FitSummary) -> Iterator[Finding]:
+def _check_prior_scale(summary: FitSummary) -> Iterator[Finding]:
     given = summary.given["weight_prior"]
     if isinstance(given, float | int) and given > _EXPLODES and summary.given["path__initial"] == "gaussian":
         yield Finding(
             "advice",
-            "The prior of the weights explodes with depth",
-            f"Its standard deviation is {given:.3g} / √fan-in; beyond {_EXPLODES} draws from the "
-            "prior grow without bounds along depth, and so may paths that the data do not hold.",
-            f"Lower {summary.show('weight_prior')}.",
+            "Weight prior is too wide for the depth",
+            f"Its standard deviation is {given:.3g} / √fan-in. Above {_EXPLODES} / √fan-in, hidden states under the "
+            "prior grow without bound along depth, and so may those of posterior paths away from the data.",
+            f"Lower {summary.now('weight_prior')}.",
         )
 
 
-def _given_its_start(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
+def _check_bound(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
     if model.options.initial == "point":
         yield Finding(
             "advice",
-            "The bound that decided about the horizon is given the initial weights",
-            "They are point estimates: the bound is one on the evidence given them, less their decay, and charges a "
-            "horizon for its path alone.",
-            "Set path__initial='gaussian' (now 'point'), or let rows decide: structure_from='held_out'.",
+            "Horizon was inferred from a conditional bound",
+            "The initial weights are point estimates. The bound is one on the evidence given these weights, less their "
+            "weight decay, and it penalises a horizon only for its path.",
+            "Set path__initial='gaussian' (now 'point'), or structure_from='held_out'.",
         )
 
 
-def _not_moved(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
+def _check_movement(summary: FitSummary, model: ContinuousDepth) -> Iterator[Finding]:
     horizons = [row["mean_horizon"] for row in summary.history]
     path = sum(abs(b - a) for a, b in itertools.pairwise(horizons))
     if path < _MOVED:
         yield Finding(
             "problem",
-            "The horizon has not moved",
-            f"Its mean stayed within {path * model.unit:.2g} of depth {horizons[0] * model.unit:.2g}, where it began; "
-            "the data had no say in it.",
-            f"Raise {summary.show(summary.law_option('rate'))} or {summary.show('epochs')}.",
+            "Horizon posterior did not change in training",
+            f"The mean horizon changed by at most {path * model.unit:.2g} from its initial value, depth "
+            f"{horizons[0] * model.unit:.2g}.",
+            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
         )

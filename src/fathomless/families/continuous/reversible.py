@@ -1,15 +1,16 @@
-r"""Reversible Heun: the gradient of a path in memory that does not grow with the number of steps.
+r"""Reversible Heun method: gradients of paths in memory independent of the number of steps.
 
 Weights and hidden state are one state z with an auxiliary one ẑ. With slopes v at (t, ẑ) and the same noise for both,
 
 .. math:: \hat z' = 2z - \hat z + v\Delta + \sigma\Delta B, \qquad z' = z + \tfrac12 (v + v')\Delta + \sigma\Delta B,
 
-and with z' and ẑ' the same two lines give ẑ and z back. So nothing is kept: backwards, states are rebuilt and noise is
-drawn once more from its seed. The gradient is that of this solution, to rounding, not of a limit.
+and the same two equations recover ẑ and z from z' and ẑ'. No states are stored: the backward pass reconstructs them
+and draws the noise again from its seed. Up to rounding, the gradient is that of the discrete solution, not of a limit.
 
-The price: weights no longer move by Gaussian steps, so that their divergence is a quadrature, the sum over steps of
-:math:`\tfrac12 |u|^2 \Delta` with u = c / σ, c what the posterior adds to the drift, averaged over both ends of a step.
-What it is part of is **not a bound** for a number of steps. And rounding errors grow backwards where weights contract.
+There are two costs. Weights no longer have Gaussian transitions, so that their divergence is a quadrature: the sum over
+steps of :math:`\tfrac12 |u|^2 \Delta`, averaged over both ends of a step, with u = c / σ and the difference c between
+the drifts of posterior and prior. The objective with it is **not a bound** for a finite number of steps. Also, rounding
+errors grow in the backward pass where weights contract.
 
 References
 ----------
@@ -30,32 +31,33 @@ from fathomless.families.continuous.drift import PathLaw, PosteriorDrift
 from fathomless.families.continuous.dynamics import Dynamics
 from fathomless.families.continuous.grids import Grid
 from fathomless.families.continuous.processes import Process
-from fathomless.families.continuous.solve import Noise, Solution, parted
+from fathomless.families.continuous.solve import Noise, Solution, split_weights
 from fathomless.system.draws import normal
 from fathomless.system.errors import DataError
 from fathomless.system.rng import as_seed, fold_in
 
-__all__ = ["Slopes", "points", "repeatable", "solve"]
+__all__ = ["Slopes", "make_cell_law", "make_repeatable_noise", "solve"]
 
-_MOST = {torch.float32: 0.025, torch.float64: 0.05}  # of the rate times a step: errors of 1e-5 and 1e-9 in 200 steps
+_MOST = {torch.float32: 0.025, torch.float64: 0.05}  # maximum of rate times step: errors of 1e-5 and 1e-9 in 200 steps
 
 
-def repeatable(generator: torch.Generator | None, like: Tensor) -> Noise:
-    """Return a source of noise that gives the same numbers whenever a step is asked for; nothing is kept."""
-    seed, own = as_seed(generator or torch.default_generator), torch.Generator((generator or like).device)
+def make_repeatable_noise(generator: torch.Generator | None, like: Tensor) -> Noise:
+    """Return a source of noise that gives the same numbers for a step at every call and stores nothing."""
+    seed = as_seed(generator or torch.default_generator)
+    step_generator = torch.Generator((generator or like).device)
 
     def draw(i: int) -> Tensor:
-        own.manual_seed(fold_in(seed, "step", i))
-        return normal(like, own)
+        step_generator.manual_seed(fold_in(seed, "step", i))
+        return normal(like, step_generator)
 
     return draw
 
 
-def points(drift: PosteriorDrift, prior: Process, grid: Grid, reference: Tensor) -> tuple[PathLaw, list[float]]:
-    """Return what the posterior adds at the times of a grid, as steps over cells around them, and their lengths.
+def make_cell_law(drift: PosteriorDrift, prior: Process, grid: Grid, reference: Tensor) -> tuple[PathLaw, list[float]]:
+    """Return the law of paths on cells around the times of a grid, and the lengths of the cells.
 
-    A cell ends in the middle between two times, and shift and feedback are averages over it: the trapezoidal rule gives
-    their integral exactly.
+    Cells end at the midpoints between times, and shift and feedback are averages over a cell, so that the trapezoidal
+    rule gives their integral exactly.
     """
     edges = (grid[0], *(0.5 * (a + b) for a, b in pairwise(grid)), grid[-1])
     law = drift.law(prior, edges, reference, kind="euler")
@@ -64,18 +66,18 @@ def points(drift: PosteriorDrift, prior: Process, grid: Grid, reference: Tensor)
 
 @dataclass(frozen=True)
 class Slopes:
-    """The slopes of weights and hidden state at the times of a grid.
+    """Slopes of weights and hidden state at the times of a grid.
 
     Attributes
     ----------
     dynamics : Dynamics
-        Of the hidden state.
+        Dynamics of the hidden state.
     scale : Tensor, shape (M,)
         Prior standard deviations of the moving weights.
     law, cells : PathLaw and list of float
-        As :func:`points` returns them.
+        As :func:`make_cell_law` returns them.
     prior : Process
-        θ and σ.
+        Prior process, with θ and σ.
     """
 
     dynamics: Dynamics
@@ -86,9 +88,9 @@ class Slopes:
 
     def __call__(self, i: int, w: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the slope of the weights w (F, S, M), that of h, and ½|u|² (F, S), at time i."""
-        with torch.autocast(w.device.type, enabled=False):  # states that are rebuilt need all digits
+        with torch.autocast(w.device.type, enabled=False):  # reconstruction of states needs full precision
             change = self.law.change(i, w)
-            flow = self.dynamics.slope(parted(w * self.scale, self.dynamics.moving), self.law.grid[i], h)
+            flow = self.dynamics.slope(split_weights(w * self.scale, self.dynamics.moving), self.law.grid[i], h)
             drift = torch.add(change / self.cells[i], w, alpha=-self.prior.rate)
             return drift, flow, (self.law.closed(i, change) / self.cells[i]).expand(w.shape[:2])
 
@@ -97,10 +99,11 @@ class Slopes:
         return eps * (self.prior.diffusion * math.sqrt(self.law.grid[i + 1] - self.law.grid[i]))
 
     def tensors(self, i: int) -> list[Tensor]:
-        """Return what the law is made of at time i, apart from its network."""
-        step, U = self.law.steps[i], self.law.directions
-        fed = None if step.fed is None else step.fed.turn
-        return [one for one in (step.shift, step.pull, fed, U) if one is not None and one.requires_grad]
+        """Return the tensors of the law at time i that require gradients, without those of its network."""
+        step = self.law.steps[i]
+        turn = None if step.feedback is None else step.feedback.turn
+        tensors = (step.shift, step.pull, turn, self.law.directions)
+        return [tensor for tensor in tensors if tensor is not None and tensor.requires_grad]
 
 
 def solve(
@@ -121,81 +124,85 @@ def solve(
     Parameters
     ----------
     dynamics : Dynamics
-        The slope.
+        Slope of the hidden state.
     scale : Tensor, shape (M,)
         Prior standard deviations of the moving weights.
     drift : PosteriorDrift
-        What the posterior adds.
+        Difference between the drifts of posterior and prior.
     prior : Process
-        In units of its scale.
+        Prior process in units of its scale.
     reference : Tensor, shape (F, M)
-        Towards which feedback acts.
+        Point to which feedback pulls.
     grid : Grid
-        Of n steps.
+        Times of n steps.
     start : Tensor, shape (F, S, M)
         Weights at depth 0, in units of their prior standard deviation.
     h : Tensor, shape (F, S or 1, B, ...)
         Hidden states at depth 0.
     noise : torch.Generator or callable
-        A callable is asked for each step twice, and must give the same.
+        Noise of each step. A callable is called twice for each step and must return the same numbers.
     marks : sequence of int
         Numbers of steps after which states are returned.
 
     Raises
     ------
     DataError
-        If weights contract by more than a share of 0.025 (float64: 0.05) in a step.
+        If weights contract by a fraction of more than 0.025 (float64: 0.05) in a step.
     """
-    law, cells = points(drift, prior, grid, reference)
+    law, cells = make_cell_law(drift, prior, grid, reference)
     _check(law, cells, prior, start.dtype)
-    source = noise if callable(noise) else repeatable(noise, start)
-    law, origins, leaves = _cut(law)
+    source = noise if callable(noise) else make_repeatable_noise(noise, start)
+    law, origins, leaves = _detach_law(law)
     slopes = Slopes(dynamics, scale, law, cells, prior)
     network = [] if drift.network is None else list(drift.network.parameters())
     h = h.expand(*start.shape[:2], *h.shape[2:])
-    own = [*network, *leaves]
-    divergence, *kept = _Path.apply(slopes, source, tuple(marks), own, start, h, *network, *origins)
-    return Solution(kept[1::2], divergence, kept[::2])
+    parameters = [*network, *leaves]
+    divergence, *states = _Path.apply(slopes, source, tuple(marks), parameters, start, h, *network, *origins)
+    return Solution(states[1::2], divergence, states[::2])
 
 
-def _cut(law: PathLaw) -> tuple[PathLaw, list[Tensor], list[Tensor]]:
-    """Return a law that is made of leaves, what these stand for, and them."""
+def _detach_law(law: PathLaw) -> tuple[PathLaw, list[Tensor], list[Tensor]]:
+    """Return the law with its tensors replaced by leaves, the original tensors, and the leaves."""
     origins, leaves = list[Tensor](), list[Tensor]()
 
-    def leaf(one: Tensor) -> Tensor:
-        if not one.requires_grad:
-            return one
-        origins.append(one)
-        leaves.append(one.detach().requires_grad_())
+    def leaf(tensor: Tensor) -> Tensor:
+        if not tensor.requires_grad:
+            return tensor
+        origins.append(tensor)
+        leaves.append(tensor.detach().requires_grad_())
         return leaves[-1]
 
     steps = {}
     for step in law.steps:
         if id(step) not in steps:
             pull = None if step.pull is None else leaf(step.pull)
-            fed = None if step.fed is None else replace(step.fed, turn=leaf(step.fed.turn))
-            steps[id(step)] = replace(step, shift=leaf(step.shift), pull=pull, fed=fed)
+            feedback = None if step.feedback is None else replace(step.feedback, turn=leaf(step.feedback.turn))
+            steps[id(step)] = replace(step, shift=leaf(step.shift), pull=pull, feedback=feedback)
     directions = None if law.directions is None else leaf(law.directions)
     return replace(law, steps=tuple(steps[id(step)] for step in law.steps), directions=directions), origins, leaves
 
 
 def _check(law: PathLaw, cells: Sequence[float], prior: Process, dtype: torch.dtype) -> None:
-    """Refuse contraction, under which errors of rounding grow when states are rebuilt."""
-    fed = {id(s): (-s.fed.turn.detach() / c).max() for s, c in zip(law.steps, cells, strict=True) if s.fed is not None}
+    """Raise an error if weights contract too fast, since rounding errors grow when states are reconstructed."""
+    fed = {
+        id(s): (-s.feedback.turn.detach() / c).max()
+        for s, c in zip(law.steps, cells, strict=True)
+        if s.feedback is not None
+    }
     rate = prior.rate + (torch.stack(list(fed.values())).max().item() if fed else 0.0)
-    longest, most = max(b - a for a, b in pairwise(law.grid)), _MOST.get(dtype, 0.025)
+    longest = max(b - a for a, b in pairwise(law.grid))
+    most = _MOST.get(dtype, 0.025)
     if rate * longest > most * (1.0 + 1e-6):
         raise DataError(
-            f"solver__gradient='reversible' was given where weights contract at rate {rate:.3g} in steps of "
+            f"solver__gradient='reversible' was given, but weights contract at rate {rate:.3g} in steps of "
             f"{longest:.3g}, so by {rate * longest:.3g} in a step; at most {most} is allowed in "
-            f"{str(dtype).removeprefix('torch.')}, or what is rebuilt backwards is wrong: set "
-            "solver__gradient='checkpointed', or take "
+            f"{str(dtype).removeprefix('torch.')} for accurate gradients: set solver__gradient='checkpointed', or use "
             f"{math.ceil(rate / most):,} steps per unit of depth"
         )
 
 
 class _Path(torch.autograd.Function):
-    """Forwards without a graph; backwards step by step, each with a graph of its own."""
+    """Forward pass without a graph, and backward pass with a separate graph for each step."""
 
     @staticmethod
     def forward(
@@ -203,85 +210,89 @@ class _Path(torch.autograd.Function):
         slopes: Slopes,
         source: Noise,
         marks: tuple[int, ...],
-        made_of: list[Tensor],
+        parameters: list[Tensor],
         w: Tensor,
         h: Tensor,
         *_: Tensor,
     ) -> tuple[Tensor, ...]:
         grid = slopes.law.grid
-        other_w, other_h, kept = w, h, []
-        a, b, price = slopes(0, w, h)
-        divergence = price.new_empty(len(grid) - 1, *w.shape[:2])
+        other_w, other_h = w, h
+        states: list[Tensor] = []
+        a, b, rate = slopes(0, w, h)
+        divergence = rate.new_empty(len(grid) - 1, *w.shape[:2])
         for i, (t, end) in enumerate(pairwise(grid)):
-            dt, noise = end - t, slopes.noise(i, source(i))
+            dt = end - t
+            noise = slopes.noise(i, source(i))
             other_w = 2.0 * w - other_w + a * dt + noise
             other_h = 2.0 * h - other_h + b * dt
-            a_end, b_end, price_end = slopes(i + 1, other_w, other_h)
+            a_end, b_end, rate_end = slopes(i + 1, other_w, other_h)
             w = w + (a + a_end) * (0.5 * dt) + noise
             h = h + (b + b_end) * (0.5 * dt)
-            divergence[i] = (price + price_end) * (0.5 * dt)
-            a, b, price = a_end, b_end, price_end
-            kept += [w, h] if i + 1 in marks else []
+            divergence[i] = (rate + rate_end) * (0.5 * dt)
+            a, b, rate = a_end, b_end, rate_end
+            states += [w, h] if i + 1 in marks else []
         ctx.save_for_backward(w, h, other_w, other_h)
-        ctx.given = slopes, source, marks, made_of
-        return (divergence, *kept)
+        ctx.arguments = slopes, source, marks, parameters
+        return (divergence, *states)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_divergence: Tensor, *of_kept: Tensor) -> tuple[Tensor | None, ...]:
-        slopes, source, marks, made_of = ctx.given
+    def backward(ctx: Any, of_divergence: Tensor, *of_states: Tensor) -> tuple[Tensor | None, ...]:
+        slopes, source, marks, parameters = ctx.arguments
         w, h, other_w, other_h = ctx.saved_tensors
-        own = _Local(slopes, made_of)
-        at_mark = dict(zip(marks, zip(of_kept[::2], of_kept[1::2], strict=True), strict=True))
-        dw, dh, da, db = (torch.zeros_like(one) for one in (w, h, w, h))  # of z, and of the slopes
-        d_other_w, d_other_h, d_price = dw, dh, torch.zeros_like(of_divergence[0])
-        a, b = own.evaluate(len(slopes.law.grid) - 1, other_w, other_h)
+        graph = _LocalGraph(slopes, parameters)
+        at_mark = dict(zip(marks, zip(of_states[::2], of_states[1::2], strict=True), strict=True))
+        dw, dh, da, db = (torch.zeros_like(value) for value in (w, h, w, h))  # gradients of z, and of the slopes
+        d_other_w, d_other_h = dw, dh
+        d_rate = torch.zeros_like(of_divergence[0])
+        a, b = graph.evaluate(len(slopes.law.grid) - 1, other_w, other_h)
         for i in reversed(range(len(of_divergence))):
             dt = slopes.law.grid[i + 1] - slopes.law.grid[i]
             if i + 1 in at_mark:
                 dw, dh = dw + at_mark[i + 1][0], dh + at_mark[i + 1][1]
             half_w, half_h, half = dw * (0.5 * dt), dh * (0.5 * dt), of_divergence[i] * (0.5 * dt)
-            to_w, to_h = own.pull(da + half_w, db + half_h, d_price + half)
+            to_w, to_h = graph.pull(da + half_w, db + half_h, d_rate + half)
             d_other_w, d_other_h = d_other_w + to_w, d_other_h + to_h
             noise = slopes.noise(i, source(i))
+            # the forward equations, solved for the state before the step
             other_w = 2.0 * w - other_w - a * dt - noise
             other_h = 2.0 * h - other_h - b * dt
-            a_start, b_start = own.evaluate(i, other_w, other_h)
+            a_start, b_start = graph.evaluate(i, other_w, other_h)
             w = w - (a + a_start) * (0.5 * dt) - noise
             h = h - (b + b_start) * (0.5 * dt)
             a, b = a_start, b_start
-            da, db, d_price = d_other_w * dt + half_w, d_other_h * dt + half_h, half
+            da, db, d_rate = d_other_w * dt + half_w, d_other_h * dt + half_h, half
             dw, dh = dw + 2.0 * d_other_w, dh + 2.0 * d_other_h
             d_other_w, d_other_h = -d_other_w, -d_other_h
-        to_w, to_h = own.pull(da, db, d_price)
-        return (None, None, None, None, dw + d_other_w + to_w, dh + d_other_h + to_h, *own.gradients)
+        to_w, to_h = graph.pull(da, db, d_rate)
+        return (None, None, None, None, dw + d_other_w + to_w, dh + d_other_h + to_h, *graph.gradients)
 
 
-class _Local:
-    """The slopes at one time with a graph, and the sum of the gradients of what they are made of."""
+class _LocalGraph:
+    """Graph of the slopes at one time, and accumulated gradients of their parameters."""
 
-    def __init__(self, slopes: Slopes, made_of: Sequence[Tensor]) -> None:
-        self._slopes, self._made_of = slopes, made_of
-        self._place = {id(one): k for k, one in enumerate(made_of)}
-        law = {id(one) for i in range(len(slopes.cells)) for one in slopes.tensors(i)}
-        self._always = [one for one in made_of if id(one) not in law]  # of the network
-        self.gradients: list[Tensor | None] = [None] * len(made_of)
+    def __init__(self, slopes: Slopes, parameters: Sequence[Tensor]) -> None:
+        self._slopes = slopes
+        self._place = {id(parameter): k for k, parameter in enumerate(parameters)}
+        law = {id(tensor) for i in range(len(slopes.cells)) for tensor in slopes.tensors(i)}
+        self._network = [parameter for parameter in parameters if id(parameter) not in law]  # used at every time
+        self.gradients: list[Tensor | None] = [None] * len(parameters)
 
     def evaluate(self, i: int, w: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both slopes."""
+        """Return both slopes at time i, without their graph."""
         with torch.enable_grad():
             self._state = [w.detach().requires_grad_(), h.detach().requires_grad_()]
             self._values = self._slopes(i, *self._state)
-        self._used = [*self._always, *self._slopes.tensors(i)]
+        self._used = [*self._network, *self._slopes.tensors(i)]
         return self._values[0].detach(), self._values[1].detach()
 
     def pull(self, *of_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of the state, given those of the values; add up those of the rest."""
-        to_w, to_h, *found = torch.autograd.grad(
+        """Return the gradients of the state, given those of the values; accumulate those of the parameters."""
+        to_w, to_h, *gradients = torch.autograd.grad(
             self._values, [*self._state, *self._used], of_values, allow_unused=True, materialize_grads=True
         )
-        for one, own in zip(self._used, found, strict=True):
-            k = self._place[id(one)]
-            before = self.gradients[k]
-            self.gradients[k] = own if before is None else before + own
+        for parameter, gradient in zip(self._used, gradients, strict=True):
+            k = self._place[id(parameter)]
+            total = self.gradients[k]
+            self.gradients[k] = gradient if total is None else total + gradient
         return to_w, to_h

@@ -1,4 +1,4 @@
-"""One pass along depth: weights move by their Gaussian transitions, the hidden state by a solver given the weights."""
+"""Solution along depth: Gaussian transitions of the weights, and a solver of the hidden state given the weights."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,57 +19,57 @@ __all__ = [
     "ESTIMATORS",
     "SOLVERS",
     "DivergenceProfile",
-    "Followed",
     "Noise",
     "PathDivergence",
     "PathInference",
+    "PathOutput",
     "Solution",
-    "automatic_segment",
     "follow",
-    "normal",
-    "parted",
+    "make_noise",
+    "segment_length",
     "solve",
+    "split_weights",
 ]
 
-SOLVERS = ("euler", "heun")  #: of the hidden state
-ESTIMATORS = ("closed", "full", "sticking")  #: of the divergence of a step
+SOLVERS = ("euler", "heun")  #: solvers of the hidden state
+ESTIMATORS = ("closed", "full", "sticking")  #: estimators of the divergence of a step
 
 Noise = Callable[[int], Tensor]  #: standard normal numbers (F, S, M) of a step
 
 
 @dataclass(frozen=True)
 class PathInference:
-    """How paths of weights are inferred and followed.
+    """Options of the inference and the solution of paths of weights.
 
     Attributes
     ----------
     initial : {"point", "gaussian"}
-        Weights at depth 0 are point estimates, charged by their prior, or have a Gaussian posterior.
+        Weights at depth 0: point estimates with weight decay, or a Gaussian posterior.
     charged : bool
-        Whether point estimates are charged.
+        True if the objective includes the weight decay of point estimates.
     drift : {"shift", "diagonal", "lowrank", "network", "both"}
-        What the data add to the prior's drift.
+        Difference between the drifts of posterior and prior.
     rank, knots : int
-        Directions of low rank and units of the network; pieces of shift and feedback per unit of depth.
+        Number of low-rank directions and of units of the network; pieces of shift and feedback per unit of depth.
     transition : {"exact", "euler"}
-        Of the weights.
+        Transitions of the weights.
     solver : {"heun", "euler"}
-        Of the hidden state.
+        Solver of the hidden state.
     steps : int
-        n, on the fixed horizon.
+        Number of steps n on the fixed horizon.
     predict_steps : int, optional
-        n in evaluation; the same by default.
+        Number of steps in evaluation; `steps` by default.
     jitter : {"count", "times", "none"}
-        In training the number of steps is drawn between half and twice as many, or their times are drawn, so that the
-        network does not learn its grid.
+        Randomisation in training, so that the network does not adapt to one grid: the number of steps is drawn from
+        half to twice `steps`, or their times are drawn.
     gradient : {"auto", "unrolled", "checkpointed", "reversible"}
-        Keep all states for the gradient, or compute segments of √n steps again. "reversible" trains by another scheme,
-        whose memory does not grow with the steps and whose divergence is a quadrature, not a bound (see
-        :mod:`~fathomless.families.continuous.reversible`); evaluation is as ever.
+        Keep all states for the gradient, or recompute segments of √n steps. "reversible" trains by another scheme, in
+        memory independent of the number of steps. Its divergence is a quadrature, not a bound (see
+        :mod:`~fathomless.families.continuous.reversible`). Evaluation is unchanged.
     estimator : {"closed", "full", "sticking"}
-        Of the divergence, in training; "full" in evaluation.
+        Estimator of the divergence in training; "full" in evaluation.
     learned : bool
-        Whether the speed of the prior's clock is learned, see :mod:`~fathomless.families.continuous.drift`.
+        True if the speed of the prior's clock is learned, see :mod:`~fathomless.families.continuous.drift`.
     """
 
     initial: str = "point"
@@ -93,22 +93,21 @@ class PathInference:
             checks.whole(name, getattr(self, name))
         if self.predict_steps is not None:
             checks.whole("predict_steps", self.predict_steps)
-        given = (self.solver, self.estimator)
-        if self.gradient == "reversible" and given != ("heun", "closed"):
+        if self.gradient == "reversible" and (self.solver, self.estimator) != ("heun", "closed"):
             raise DataError(
-                f"solver__gradient='reversible' was given with solver={given[0]!r} and path__estimator={given[1]!r}; "
-                "its divergence is a quadrature, and allowed are solver='heun' and path__estimator='closed': set "
-                "these, or solver__gradient='checkpointed'"
+                f"solver__gradient='reversible' was given with solver={self.solver!r} and path__estimator="
+                f"{self.estimator!r}; its divergence is a quadrature, for which only solver='heun' and "
+                "path__estimator='closed' are allowed: set these, or solver__gradient='checkpointed'"
             )
         if self.gradient == "reversible" and self.learned:
             raise DataError(
-                "solver__gradient='reversible' was given with a learned rate; a number is allowed: set path__rate, or "
-                "solver__gradient='checkpointed'"
+                "solver__gradient='reversible' was given with a learned rate; only a fixed rate is allowed: set "
+                "path__rate to a number, or solver__gradient='checkpointed'"
             )
 
     @property
     def bound(self) -> str:
-        """What the training maximises: "chain", a bound for the steps taken, or "quadrature", which is none."""
+        """Type of the objective: "chain", a bound for every number of steps, or "quadrature", not a bound."""
         return "quadrature" if self.gradient == "reversible" else "chain"
 
 
@@ -125,16 +124,16 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Solution:
-    """Paths of weights, and the hidden states that they move.
+    """Paths of weights and hidden states.
 
     Attributes
     ----------
     hidden : list of Tensors (F, S, B, ...)
-        At the steps that were asked for.
+        Hidden states at the requested steps.
     divergence : Tensor, shape (n, F, S)
-        Of each step, in nats.
+        Divergence of each step, in nats.
     weights : list of Tensors (F, S, M)
-        At the same steps as `hidden`, in units of their prior standard deviation.
+        Weights at the same steps, in units of their prior standard deviation.
     """
 
     hidden: list[Tensor]
@@ -150,25 +149,25 @@ class PathDivergence(NamedTuple):
 
 
 class DivergenceProfile(NamedTuple):
-    """Times in the middle of steps, and the divergence there in nats per unit of depth, float64 (steps,)."""
+    """Midpoints of steps, and the divergence of each step in nats per unit of depth, float64 (steps,)."""
 
     depth: tuple[float, ...]
     rate: Tensor
 
 
-class Followed(NamedTuple):
-    """What following paths gives.
+class PathOutput(NamedTuple):
+    """Outputs, states and divergences of solved paths.
 
     Attributes
     ----------
     f : Tensor, shape (marks, n, F·B, K)
-        Outputs.
+        Parameters of the likelihood.
     hidden : list of Tensors (F, n, B, ...)
         Hidden states at the marks.
     weights : list of Tensors (F, n, M)
-        Moving weights there, in units of their prior scale.
+        Moving weights at the marks, in units of their prior scale.
     divergence : PathDivergence
-        In nats.
+        Divergences in nats.
     """
 
     f: Tensor
@@ -177,8 +176,8 @@ class Followed(NamedTuple):
     divergence: PathDivergence
 
 
-def normal(generator: torch.Generator | None, like: Tensor, shape: tuple[int, ...]) -> Noise:
-    """Return a source of noise that draws step after step; nothing is kept."""
+def make_noise(generator: torch.Generator | None, like: Tensor, shape: tuple[int, ...]) -> Noise:
+    """Return a source of noise that draws each step in turn and stores nothing."""
 
     def draw(_: int) -> Tensor:
         return draws.normal(like, generator, shape)
@@ -186,7 +185,7 @@ def normal(generator: torch.Generator | None, like: Tensor, shape: tuple[int, ..
     return draw
 
 
-def parted(flat: Tensor, weights: Sequence[Weight]) -> list[Tensor]:
+def split_weights(flat: Tensor, weights: Sequence[Weight]) -> list[Tensor]:
     """Split a vector (..., P) into views of the shapes of some weights."""
     parts = flat.split([weight.size for weight in weights], -1)
     return [part.unflatten(-1, weight.shape) for part, weight in zip(parts, weights, strict=True)]
@@ -211,66 +210,72 @@ def solve(
     Parameters
     ----------
     dynamics : Dynamics
-        The slope.
+        Slope of the hidden state.
     scale : Tensor, shape (M,)
         Prior standard deviations of the moving weights.
     law : PathLaw
-        Of the weights.
+        Law of the paths of the weights.
     start : Tensor, shape (F, S, M)
         Weights at depth 0, in units of their prior standard deviation.
     h : Tensor, shape (F, S or 1, B, ...)
         Hidden states at depth 0.
     noise : callable or torch.Generator
-        Of each step. Drawn step after step and independently of x, so that neither other rows nor their number matter.
+        Noise of each step, drawn in turn and independently of x, so that a result does not depend on other rows.
     marks : sequence of int
-        Numbers of steps after which states are returned, ascending.
+        Numbers of steps after which states are returned, in increasing order.
     solver : {"heun", "euler"}
-        Of the hidden state.
+        Solver of the hidden state.
     estimator : {"closed", "full", "sticking"}
-        Of the divergence of each step.
+        Estimator of the divergence of each step.
     stopped : PathLaw, optional
-        The law with its gradient stopped, for "sticking".
+        Law with stopped gradient, for "sticking".
     segment : int
-        Steps whose states are computed again for the gradient rather than kept; 0 keeps all. `noise` is a generator
-        then, and the result is the same bit for bit.
+        Length of segments whose states are recomputed for the gradient; 0 keeps all states. `noise` must be a generator
+        then, and the result is bit-identical.
     """
     checks.choice("solver", solver, SOLVERS)
     checks.choice("estimator", estimator, ESTIMATORS)
-    n, shape = len(law.grid) - 1, tuple(start.shape)
-    drawn = normal(noise, start, shape) if isinstance(noise, torch.Generator) else noise
+    n = len(law.grid) - 1
+    shape = tuple(start.shape)
+    drawn = make_noise(noise, start, shape) if isinstance(noise, torch.Generator) else noise
     h = h.expand(*start.shape[:2], *h.shape[2:])
     states: dict[int, Tensor] = {}
 
     def run(first: int, last: int, w: Tensor, h: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         source = drawn
-        if segment and isinstance(noise, torch.Generator):  # the second time the same numbers are drawn once more
+        if segment and isinstance(noise, torch.Generator):  # the recomputation draws the same noise again
             if first in states:
-                source = normal(torch.Generator(noise.device).set_state(states[first]), start, shape)
+                source = make_noise(torch.Generator(noise.device).set_state(states[first]), start, shape)
             else:
                 states[first] = noise.get_state()
-        divergence, kept = [], []
+        divergence, at_marks = [], []
         for i in range(first, last):
-            with torch.autocast(w.device.type, enabled=False):  # only the slope may be in a narrower type
+            with torch.autocast(w.device.type, enabled=False):  # only the slope may be in reduced precision
                 after, change = law.step(i, w, source(i))
                 divergence.append(law.closed(i, change) if estimator == "closed" else law.full(i, w, after, stopped))
-            weights_after = tuple(parted(after * scale, dynamics.moving))
+            weights_after = tuple(split_weights(after * scale, dynamics.moving))
             h = _step(dynamics, solver, law.grid[i], law.grid[i + 1], weights, weights_after, h)
             w, weights = after, weights_after
-            kept += [w, h] if i + 1 in marks else []
-        return (w, h, *weights, torch.stack(divergence), *kept)
+            at_marks += [w, h] if i + 1 in marks else []
+        return (w, h, *weights, torch.stack(divergence), *at_marks)
 
     edges = [*range(0, n, segment or n), n]
     divergence, hidden, paths = [], [], []
-    state = (start, h, *parted(start * scale, dynamics.moving))  # weights are scaled once: sums have the same order
+    state = (
+        start,
+        h,
+        *split_weights(start * scale, dynamics.moving),
+    )  # scaled once, for equal rounding in all segments
     for first, last in pairwise(edges):
         if segment and torch.is_grad_enabled():
-            found = checkpoint(run, first, last, *state, use_reentrant=False, preserve_rng_state=False)
+            values = checkpoint(run, first, last, *state, use_reentrant=False, preserve_rng_state=False)
         else:
-            found = run(first, last, *state)
-        state, own, kept = found[: len(state)], found[len(state)], found[len(state) + 1 :]
-        divergence.append(own)
-        paths += kept[::2]
-        hidden += kept[1::2]
+            values = run(first, last, *state)
+        divergence.append(values[len(state)])
+        at_marks = values[len(state) + 1 :]
+        state = values[: len(state)]
+        paths += at_marks[::2]
+        hidden += at_marks[1::2]
     return Solution(hidden, torch.cat(divergence), paths)
 
 
@@ -282,23 +287,23 @@ def follow(
     marks: Sequence[int],
     solver: str,
 ) -> list[Tensor]:
-    """Move hidden states by given weights, those of every time of the grid; return the states at the marks."""
-    kept = []
+    """Move hidden states with given weights at every time of the grid; return the states at the marks."""
+    states = []
     for i, (a, b) in enumerate(pairwise(grid)):
         h = _step(dynamics, solver, a, b, weights[i], weights[i + 1], h)
-        kept += [h] if i + 1 in marks else []
-    return kept
+        states += [h] if i + 1 in marks else []
+    return states
 
 
 def _step(
     dynamics: Dynamics, solver: str, t: float, end: float, before: Sequence[Tensor], after: Sequence[Tensor], h: Tensor
 ) -> Tensor:
-    """One step of the hidden state, with the weights at both of its ends."""
+    """Advance the hidden state by one step, with the weights at both ends of it."""
     slope = dynamics.slope(before, t, h)
     if slope.shape != h.shape:
         raise DataError(
-            f"a slope of shape {tuple(slope.shape)} was given for a hidden state of shape {tuple(h.shape)}; equal "
-            f"shapes are allowed: let {type(dynamics).__name__}.slope return one number for each of its state"
+            f"{type(dynamics).__name__}.slope returned shape {tuple(slope.shape)} for a hidden state of shape "
+            f"{tuple(h.shape)}; it must return the shape of the hidden state"
         )
     if solver == "euler":
         return h + (end - t) * slope
@@ -306,6 +311,6 @@ def _step(
     return h + (0.5 * (end - t)) * (slope + again)
 
 
-def automatic_segment(steps: int) -> int:
-    """Return √n, rounded up: the length of segments for which least is kept."""
+def segment_length(steps: int) -> int:
+    """Return √n, rounded up: the length of segments that needs the least memory."""
     return math.ceil(math.sqrt(steps))

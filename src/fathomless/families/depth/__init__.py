@@ -6,10 +6,10 @@ from fathomless.system.citations import ICML, Reference
 
 __all__ = ["FAMILY"]
 
-#: What the registry knows of it.
+#: Entry of this family in the registry.
 FAMILY = Family(
     name="depth",
-    title="as many layers as the data ask for",
+    title="unbounded depth: the number of layers is inferred",
     options=DepthOptions,
     classifier="fathomless.families.depth.estimator:UnboundedDepthClassifier",
     regressor="fathomless.families.depth.estimator:UnboundedDepthRegressor",

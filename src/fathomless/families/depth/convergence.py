@@ -1,4 +1,4 @@
-"""Whether a posterior over depth has come to rest, and whether it could have left its start, by its history."""
+"""Convergence checks of a posterior over depth: trend of its mean, and reachable distance from its initial value."""
 
 import dataclasses
 import itertools
@@ -15,20 +15,22 @@ from fathomless.posterior.laws import DepthLaw, DepthPrior, QuantilePoisson, Sti
 
 __all__ = ["DepthWarnings", "LawDrift", "depth_drift", "law_drift"]
 
-_DEEPEST = 10_000  # offsets over which the mean of a prior is summed
-_SHALLOWEST = 0.05  # mean offset below which a law is as good as at its lower bound
+_DEEPEST = 10_000  # number of offsets in the sum for the mean of a prior
+_SHALLOWEST = 0.05  # mean offset below which a law counts as at its lower bound
 
 
 def depth_drift(history: Sequence[Mapping[str, float]]) -> float:
-    """Return the layers that the mean depth would still go by, if it has not come to rest; else 0.
+    """Return the extrapolated change of the mean depth in layers if it has not converged; else 0.
 
-    Depth is still on its way if, in the last half of a training, the mean depth went almost always in one direction,
-    at a pace which, without the decay of the learning rate, would carry it more than a layer in another training of
-    the same length. Then the depth that is reported says how fast it was learned, not what the data ask for.
+    Depth has not converged if two conditions hold. In the second half of the training, the mean depth moved almost
+    always in one direction. At that pace, and without decay of the learning rate, it would change by more than one
+    layer in another training of the same length. The reported depth then reflects the rate of the law rather than the
+    data.
     """
     late = [row for row in history if row["epoch"] > history[-1]["epoch"] / 2]
     steps = [b["mean_depth"] - a["mean_depth"] for a, b in itertools.pairwise(late)]
     length = sum(map(abs, steps))
+    # the learning rate decays, so that the second half has less than half of the total step length
     share = sum(row["learning_rate"] for row in late) / max(sum(row["learning_rate"] for row in history), 1e-300)
     if len(steps) < 3 or length == 0.0 or share == 0.0 or abs(sum(steps)) < 0.9 * length:
         return 0.0
@@ -37,27 +39,27 @@ def depth_drift(history: Sequence[Mapping[str, float]]) -> float:
 
 
 class LawDrift(NamedTuple):
-    """How far a law over depth could have moved, in its raw parameter.
+    """Reachable and required change of the raw parameter of a law over depth.
 
     Attributes
     ----------
     travel : float
-        The longest way that its optimiser could have taken it.
+        Largest change that the optimiser could have made.
     distance : float
-        From its start to the law that has the mean of the prior.
+        Distance from the initial value to the law with the mean of the prior.
     prior_mean : float
-        That mean.
+        Mean of the prior.
     """
 
     travel: float
     distance: float
     prior_mean: float
 
-    def short(self, stopped: bool) -> bool:
-        """Whether the start decided: the way back to the prior was longer than the training.
+    def start_dominates(self, stopped: bool) -> bool:
+        """Return True if the training was too short to reach the prior from the initial value.
 
-        Of a training that its validation rows ended, only if it was four times as long: most of these end before the
-        law has gone the whole way, and their scores no longer rose.
+        After early stopping, the distance must be more than four times the reachable change. Most such trainings stop
+        before the law has covered the distance, once the validation score has stopped improving.
         """
         return self.travel < (0.25 if stopped else 1.0) * self.distance
 
@@ -70,26 +72,26 @@ def law_drift(
     learning_rate: float,
     structure_rate: float,
 ) -> LawDrift | None:
-    """Return how far Adam could have moved a law, by about one rate per step; None for laws without a rate.
+    """Return the change that Adam could have made to a law, about one rate per step; None for laws without a rate.
 
-    Data that say nothing about depth should leave the posterior at the prior; if the law could not have got there,
-    where it ended says where it began.
+    With data that carry no information about depth, the posterior should equal the prior. If the law could not have
+    reached the prior, its final value depends on its initial value.
 
     Parameters
     ----------
     law, prior
-        The law at its start, and the prior over the offset.
+        Initial law, and the prior over the offset.
     history : sequence of mappings
         Rows with "step" and "learning_rate".
     learning_rate, structure_rate : float
-        Rate of the weights at the start, and of the law relative to it.
+        Initial learning rate of the weights, and rate of the law relative to it.
 
     Examples
     --------
     >>> from fathomless.posterior.laws import PoissonPrior
     >>> rows = [{"step": 1000.0, "learning_rate": 0.005}]
-    >>> found = law_drift(TruncatedPoisson(8.0), PoissonPrior(0.5), rows, learning_rate=0.005, structure_rate=0.3)
-    >>> round(found.travel, 2), round(found.distance, 1)
+    >>> drift = law_drift(TruncatedPoisson(8.0), PoissonPrior(0.5), rows, learning_rate=0.005, structure_rate=0.3)
+    >>> round(drift.travel, 2), round(drift.distance, 1)
     (1.5, 8.4)
     """
     if not isinstance(law, TruncatedPoisson | QuantilePoisson | StickBreaking):
@@ -97,22 +99,23 @@ def law_drift(
     k = torch.arange(_DEEPEST, dtype=torch.float64, device="cpu")
     mass = prior.log_prob(k).exp()
     mean = float((k * mass).sum() / mass.sum())
-    start, back = (one.start(0) for one in (law, dataclasses.replace(law, rate=max(mean, _SHALLOWEST))))
+    start = law.start(0)
+    target = dataclasses.replace(law, rate=max(mean, _SHALLOWEST)).start(0)
     assert start is not None
-    assert back is not None
-    return LawDrift(structure_rate * adam_travel(history, learning_rate), abs(start - back), mean)
+    assert target is not None
+    return LawDrift(structure_rate * adam_travel(history, learning_rate), abs(start - target), mean)
 
 
 @dataclasses.dataclass(frozen=True)
 class DepthWarnings:
-    """Step that adds warnings of a law over depth that gradients have not brought to rest.
+    """Step after a training that warns if the posterior over depth has not converged.
 
     Attributes
     ----------
     rate : str
-        Name of the option that is the rate of the law.
+        Name of the option for the rate of the law.
     start : str
-        Name of the option that says where the law starts; "" if there is none.
+        Name of the option for the initial depth; "" if there is none.
     """
 
     rate: str = "structure_rate"
@@ -125,25 +128,26 @@ class DepthWarnings:
     def _texts(self, fitted: Fitted) -> Iterator[str]:
         t = fitted.training
         model = next((part for part in fitted.model.modules() if isinstance(part, UnboundedDepth)), None)
-        if t is None or model is None or fitted.log_densities is not None or "mean_depth" not in fitted.history[-1]:
+        # out-of-fold weights and chains have no law that gradients move
+        if t is None or model is None or fitted.found is not None or "mean_depth" not in fitted.history[-1]:
             return
         mean = fitted.history[-1]["mean_depth"]
         remedy = f"Raise epochs (now {t.epochs}) or {self.rate} (now {t.structure_rate:.2g})"
         drift = depth_drift(fitted.history)
         if drift and not fitted.stopped:
             yield (
-                f"the posterior over depth has not come to rest: its mean is {mean:.1f} and at the pace of the last "
-                f"half of the training it would go by {drift:+.1f} layers in another one. {remedy}"
+                f"the posterior over depth has not converged: its mean is {mean:.1f} layers, and at the pace of the "
+                f"second half of the training it would change by {drift:+.1f} layers in another one. {remedy}"
             )
         rates = {"learning_rate": t.learning_rate, "structure_rate": t.structure_rate}
-        how_far = (
-            law_drift(model.law, model.prior, fitted.history, **rates) if t.structure_optimizer == "adam" else None
-        )
-        if how_far is not None and how_far.short(fitted.stopped):
-            mean = fitted.model.structure().statistics["mean_depth"]  # of the epoch that was kept
+        if t.structure_optimizer != "adam":
+            return
+        law_change = law_drift(model.law, model.prior, fitted.history, **rates)
+        if law_change is not None and law_change.start_dominates(fitted.stopped):
+            mean = fitted.model.structure().statistics["mean_depth"]  # at the best epoch, not at the last one
             yield (
-                f"the posterior over depth could not have gone far from its start: its parameter could move by "
-                f"{how_far.travel:.2g}, and {how_far.distance:.2g} lead to the mean of the prior, so that the mean "
-                f"depth of {mean:.1f} says where it began. {remedy}"
-                + (f", or start nearer to the prior ({self.start})" if self.start else "")
+                f"the posterior over depth depends on its initial value: its parameter could change by "
+                f"{law_change.travel:.2g} in this training, and the mean of the prior is {law_change.distance:.2g} "
+                f"away (mean depth {mean:.1f} layers). {remedy}"
+                + (f", or choose an initial depth nearer to the prior ({self.start})" if self.start else "")
             )

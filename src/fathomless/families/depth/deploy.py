@@ -1,4 +1,4 @@
-"""What a fitted network of unbounded depth is deployed as: fewer depths, one depth, the mean of all, or early exit."""
+"""Deployment of a fitted network of unbounded depth: fewer depths, one depth, the mean of all, or early exit."""
 
 import copy
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fathomless.families.depth.model import UnboundedDepth
-from fathomless.families.depth.parts import mean_of
+from fathomless.families.depth.parts import mean_head
 from fathomless.nn.architectures import CombinedHeads
 from fathomless.nn.gaussian_head import GaussianHead
 from fathomless.nn.layers import BayesianLayer
@@ -18,55 +18,55 @@ __all__ = ["classify_early", "compress", "mean_network", "point_depth"]
 def compress(model: UnboundedDepth, eps: float = 0.0) -> UnboundedDepth:
     """Return a copy with the fewest depths that hold 1 − `eps` of the posterior, renormalised.
 
-    What these depths do not use is dropped. The total variation between the old and the new predictive
+    Unused layers and heads are deleted. The total variation distance between the old and the new predictive
     distribution is at most `eps` for every input.
 
     Raises
     ------
     DepthError
-        If the model is not one network: of several members, or of sampled weights.
+        If the model has several members or sampled weights.
     """
     _refuse_several(model, "compress")
     if not 0.0 <= eps < 1.0:
         raise DataError(f"eps={eps} was given; 0 <= eps < 1 is allowed")
-    kept: dict[int, float] = {}
+    largest: dict[int, float] = {}
     for depth, p in sorted(model.depth_posterior().items(), key=lambda item: -item[1]):
-        if p > 0.0 and (sum(kept.values()) < 1.0 - eps or not kept):
-            kept[depth] = p
-    total = sum(kept.values())
-    return model.restricted({depth: kept[depth] / total for depth in sorted(kept)})
+        if p > 0.0 and (sum(largest.values()) < 1.0 - eps or not largest):
+            largest[depth] = p
+    total = sum(largest.values())
+    return model.restrict({depth: largest[depth] / total for depth in sorted(largest)})
 
 
 def point_depth(model: UnboundedDepth, depth: int) -> nn.Module:
-    """Return the ordinary network of one depth, as a plain ``nn.Sequential`` that shares nothing with the model.
+    """Return a copy of the network of one depth as a plain ``nn.Sequential``.
 
-    Of a head with a posterior it has the mean, and says nothing of the doubt.
+    A head with a posterior is replaced by its mean, without its uncertainty.
 
     Raises
     ------
     DepthError
-        If the depth is outside the support, the model is not one network, or weights are not point estimates.
+        If the depth is outside the support, the model has several members, or weights are not point estimates.
     """
     _refuse_drawn(model, "point_depth", heads=True)
     if str(depth) not in model.heads or depth > len(model.layers):
-        raise DepthError(f"depth {depth} was asked for; depths with a head are {sorted(map(int, model.heads))}")
+        raise DepthError(f"depth={depth} was given; depths with a head are {sorted(map(int, model.heads))}")
     return model.network(depth)
 
 
 def mean_network(model: UnboundedDepth) -> nn.Module:
-    """Return a network that computes Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ) by one matrix product on the joined hidden states.
+    """Return a network that computes Σ q(ℓ) (V_ℓ h_ℓ + c_ℓ) by one product with the concatenated hidden states.
 
-    For linear heads and a likelihood whose mean is the head's output this is the predictive mean of all depths. Of
-    heads with a posterior it has the means.
+    If the mean of the likelihood is the output of the head, this is the predictive mean over all depths. Heads with a
+    posterior are replaced by their means.
 
     Raises
     ------
     DepthError
-        If a head is not linear, the model is not one network, or weights are not point estimates.
+        If a head is not linear, the model has several members, or weights are not point estimates.
     """
     _refuse_drawn(model, "mean_network", heads=True)
     posterior = model.depth_posterior()
-    heads = [mean_of(model.heads[str(depth)]) for depth in posterior]
+    heads = [mean_head(model.heads[str(depth)]) for depth in posterior]
     linear = [head for head in heads if isinstance(head, nn.Linear) and head.bias is not None]
     if model.readout is not None or len(linear) < len(heads):
         raise DepthError("mean_network was called on a model whose heads are not all nn.Linear with a bias")
@@ -76,21 +76,21 @@ def mean_network(model: UnboundedDepth) -> nn.Module:
 
 @torch.no_grad()
 def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Classify, stopping at the first depth after which no deeper network can change the answer.
+    """Classify rows with early exit, at the first depth after which deeper networks cannot change the class.
 
     After depth ℓ, with partial mixture Σ_{k ≤ ℓ} q(k) p(y | Ω_k) and remaining mass r = 1 − Σ_{k ≤ ℓ} q(k), a row
-    stops when its two largest classes differ by more than r (and by more than rounding could undo). The class is
-    that of the full mixture.
+    exits when the probabilities of its two most likely classes differ by more than r plus a margin for rounding. The
+    class is that of the full mixture.
 
     Returns
     -------
     label, depth : int64 Tensors, shape (B,)
-        Class of every row, and the depth it stopped at.
+        Class of each row, and the depth of its exit.
 
     Raises
     ------
     DepthError
-        If the model is not one network, or weights are not point estimates.
+        If the model has several members, or weights are not point estimates.
     """
     _refuse_drawn(model, "classify_early", heads=False)
     posterior = model.depth_posterior()
@@ -98,20 +98,24 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
     stopped = torch.full_like(label, model.depth)
     was_training = model.training
     model.eval()
-    rows, h, mixture, left = torch.arange(len(x), device=x.device), x, torch.zeros((), device=x.device), 1.0
+    rows = torch.arange(len(x), device=x.device)  # rows that have not exited
+    h = x
+    mixture = torch.zeros((), device=x.device)
+    remaining = 1.0  # posterior mass of deeper networks
     for depth in range(model.depth + 1):
         h = model.layers[str(depth)](h) if depth else h
         if depth not in posterior:
             continue
-        left -= posterior[depth]
+        remaining -= posterior[depth]
         f = model.heads[str(depth)](h)
         f = f if model.readout is None else model.readout(f)
         mixture = mixture + posterior[depth] * f.double().softmax(-1)  # (rows, K)
         top = mixture.topk(2, -1).values
-        # the margin must beat rounding as well, in the outputs and in the sum
-        margin = max(left, 0.0) + 64.0 * torch.finfo(h.dtype).eps
+        # the margin covers rounding errors of the outputs and of the sum, too
+        margin = max(remaining, 0.0) + 64.0 * torch.finfo(h.dtype).eps
         done = (top[:, 0] - top[:, 1] > margin) | (depth == model.depth)
-        label[rows], stopped[rows] = mixture.argmax(-1), depth
+        label[rows] = mixture.argmax(-1)
+        stopped[rows] = depth
         rows, h, mixture = rows[~done], h[~done], mixture[~done]
         if len(rows) == 0:
             break
@@ -120,16 +124,17 @@ def classify_early(model: UnboundedDepth, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _refuse_several(model: object, what: str) -> None:
-    """Refuse what is not one network: the members of an ensemble, the states of chains."""
+    """Raise an error for an ensemble or sampled networks."""
     if not isinstance(model, UnboundedDepth):
-        kind = type(model).__name__
-        raise DepthError(f"{what} was called on {kind}; it needs one network: cv=1, n_restarts=1, weights='map'")
+        raise DepthError(
+            f"{what} was called on {type(model).__name__}; it needs one network: cv=1, n_restarts=1, weights='map'"
+        )
 
 
 def _refuse_drawn(model: UnboundedDepth, what: str, *, heads: bool) -> None:
-    """Refuse a model whose weights are drawn; with `heads`, those of heads with a posterior may be."""
+    """Raise an error for a model with drawn weights; `heads` allows heads with a posterior."""
     _refuse_several(model, what)
-    own = [head for head in model.heads.values() if not (heads and isinstance(head, GaussianHead))]
-    if any(isinstance(part, BayesianLayer) for part in (*model.layers.values(), *own, model.readout)):
-        needed = "weights='map'" if heads else "weights='map' and last_layer='point'"
+    checked = [head for head in model.heads.values() if not (heads and isinstance(head, GaussianHead))]
+    if any(isinstance(part, BayesianLayer) for part in (*model.layers.values(), *checked, model.readout)):
+        needed = "weights='map'" if heads else "weights='map' and head='point'"
         raise DepthError(f"{what} was called on a model whose weights are drawn; it needs {needed}")

@@ -1,4 +1,4 @@
-"""What each depth pays for the weights it uses: the coefficients of the divergences, and the divergences themselves."""
+"""Divergences of the weights, and their coefficients for each depth: a depth is charged for the weights it uses."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,20 +9,21 @@ from torch import Tensor, nn
 from fathomless.nn.layers import BayesianLayer, WeightPrior, prior_scales, weight_decay, weight_decay_of_many
 from fathomless.nn.stacked import StackedLinear
 
-__all__ = ["Charges", "charges"]
+__all__ = ["Charges", "tabulate_charges"]
 
 
 class Charges(NamedTuple):
-    """What carries a divergence, and what each depth is charged for it.
+    """Parameters with a divergence, and the coefficient of each divergence at each depth.
 
     Attributes
     ----------
     owners : list of (nn.Module, str)
-        Where each of the P point estimates with a prior is found.
+        Module and attribute name of each of the P point estimates with a prior.
     sizes : list of int
-        Their elements.
+        Number of elements of each point estimate.
     table : float64 Tensor, shape (m, P + Bayesian parts)
-        What a depth pays for ½|θ|² of each point estimate (1/s² or 0), and for each Bayesian part's divergence.
+        Coefficient at each depth of ½|θ|² of each point estimate (1/s² or 0), and of the divergence of each Bayesian
+        part (1 or 0).
     """
 
     owners: list[tuple[nn.Module, str]]
@@ -35,11 +36,11 @@ class Charges(NamedTuple):
         Parameters
         ----------
         sizes : Tensor of int64, shape (P,)
-            The sizes, on the device.
+            Number of elements of each, on the device of the parameters.
         shared : bool
-            Whether the parameters are stacked, as those of trainings side by side are.
+            True if ``functional_call`` replaces the parameters by those of several trainings in parallel.
         """
-        present = [getattr(owner, name) for owner, name in self.owners]  # functional_call puts others in
+        present = [getattr(owner, name) for owner, name in self.owners]  # looked up now: they may be replaced
         if shared and present:
             return 0.5 * torch.stack([p.square().sum() for p in present]).double()
         if any(isinstance(owner, StackedLinear) for owner, _ in self.owners[:1]):
@@ -47,36 +48,37 @@ class Charges(NamedTuple):
         return weight_decay(present, sizes)
 
 
-def charges(
+def tabulate_charges(
     parts: Sequence[tuple[str, nn.Module]], depths: Sequence[int], prior: WeightPrior, *, cumulative: bool
 ) -> Charges:
-    """List what the depths of a network pay.
+    """Compute the coefficients of all divergences at each depth of a network.
 
     Parameters
     ----------
     parts : sequence of (str, nn.Module)
         Layers, heads and shared head in use: "layers.3", "heads.2", "readout".
     depths : sequence of m int
-        The support.
+        Depths of the support.
     prior : WeightPrior
-        Of the point estimates.
+        Prior of the point estimates.
     cumulative : bool
-        Whether deeper networks pay for a head too.
+        True if deeper networks are charged for a head, too.
     """
-    owners, sizes, plain, bayesian = [], [], [], []
+    owners, sizes = [], []
+    plain, bayesian = [], []  # coefficients of point estimates and of Bayesian parts
     for name, part in parts:
         kind, _, number = name.partition(".")
-        alone = kind == "heads" and not cumulative
+        one_depth = kind == "heads" and not cumulative
         first = 0 if kind == "readout" else int(number)
-        paid = [float(depth == first if alone else depth >= first) for depth in depths]
+        used = [float(depth == first if one_depth else depth >= first) for depth in depths]
         if isinstance(part, BayesianLayer):
-            bayesian.append(paid)
+            bayesian.append(used)
             continue
-        own = dict(part.named_parameters())
+        parameters = dict(part.named_parameters())
         for parameter, scale in prior_scales(part, prior).items():
             owner, _, leaf = parameter.rpartition(".")
             owners.append((part.get_submodule(owner), leaf))
-            sizes.append(own[parameter].numel())
-            plain.append([share / scale**2 for share in paid])
+            sizes.append(parameters[parameter].numel())
+            plain.append([share / scale**2 for share in used])
     table = torch.tensor([*plain, *bayesian], dtype=torch.float64, device="cpu").reshape(-1, len(depths)).T
     return Charges(owners, sizes, table.contiguous())

@@ -1,4 +1,4 @@
-"""The estimators of networks of unbounded depth, and what they share with other networks of layers and heads."""
+"""Estimators of networks of unbounded depth, and the base class of estimators of networks of layers and heads."""
 
 from abc import ABC
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ from fathomless.estimators.values import HMC
 from fathomless.estimators.variational import CrossFitEstimator, VariationalEstimator
 from fathomless.families.depth import FAMILY
 from fathomless.families.depth.convergence import DepthWarnings
-from fathomless.families.depth.hamiltonian import Hamiltonian, Sampled
-from fathomless.families.depth.law_fit import fitting
-from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, relevance
+from fathomless.families.depth.hamiltonian import Hamiltonian, StructureSamples
+from fathomless.families.depth.law_fit import make_law_fit
+from fathomless.families.depth.networks import DepthNetworks, LayeredNetworks, compute_relevance
 from fathomless.families.depth.sampled import SampledDepth, States
 from fathomless.inference.out_of_fold.search import FIRST, Law
 from fathomless.posterior.ensemble import list_members
@@ -42,20 +42,19 @@ __all__ = ["LayeredNetwork", "UnboundedDepthClassifier", "UnboundedDepthRegresso
 
 
 class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
-    """What families of layers and heads share.
+    """Base class of estimators of networks of layers and heads.
 
     Attributes
     ----------
     depth_posterior_ : dict of int to float
         Posterior weight of each depth.
     depth_posterior_error_ : dict of int to float
-        Standard error of each of these weights, if held-out rows decided; else empty.
+        Standard error of each of these weights, if they were estimated on held-out rows; else empty.
     depth_posterior_single_ : dict of int to float
-        Which single depth predicts the held-out rows best (pseudo-BMA+), where `depth_posterior_` is the mixture that
-        does; empty if the evidence bound decided.
+        Weight of each depth used alone (pseudo-BMA+), on the held-out rows on which `depth_posterior_` is the best
+        mixture; empty if the evidence lower bound set the weights.
     kinds_ : list of dict
-        Options, "weight" and number of "networks" of each candidate architecture (`candidates`); empty without
-        candidates.
+        Candidate architectures (`vary`): "options", "weight" and number of "networks" of each; else empty.
     """
 
     fit_diagnostics_: CrossFitDiagnostics
@@ -69,54 +68,56 @@ class LayeredNetwork(LayeredNetworks, VariationalEstimator, ABC):
     shown = FAMILY.progress
 
     def _describe(self) -> None:
-        told = self.fit_diagnostics_
-        found = told.structure
-        self.kinds_ = [kind.to_json() for kind in told.kinds]
-        self.sampling_ = {int(number): dict(record) for number, record in told.sampling.items()}
-        one_law = found is not None and not self.kinds_
-        first = list_members(self.model_)[0] if one_law else self.model_
+        diagnostics = self.fit_diagnostics_
+        stacked = diagnostics.structure
+        self.kinds_ = [kind.to_json() for kind in diagnostics.kinds]
+        self.sampling_ = {int(number): dict(record) for number, record in diagnostics.sampling.items()}
+        # cross-fitted networks of one architecture have the same weights of depths; the first one stands for all
+        one_law = stacked is not None and not self.kinds_
+        first = members_of(self.model_)[0] if one_law else self.model_
         self.structure_ = cast(ListedPosterior, first.structure())
-        if found is not None:
-            self.structure_ = with_errors(self.structure_, found)
+        if stacked is not None:
+            self.structure_ = with_errors(self.structure_, stacked)
         pairs = zip(self.structure_.names, self.structure_.probabilities, strict=True)
         self.depth_posterior_ = {int(name): p for name, p in pairs}
-        self.depth_posterior_error_ = dict(zip(found.numbers, found.errors, strict=True)) if found else {}
-        self.depth_posterior_single_ = dict(zip(found.numbers, found.single, strict=True)) if found else {}
+        self.depth_posterior_error_ = dict(zip(stacked.numbers, stacked.errors, strict=True)) if stacked else {}
+        self.depth_posterior_single_ = dict(zip(stacked.numbers, stacked.single, strict=True)) if stacked else {}
         if isinstance(self.model_, SampledDepth) and self.model_.reach.shape[1]:
-            self.relevance_ = relevance(self.model_, self.schema_.encoded_names, 0.9)
+            self.relevance_ = compute_relevance(self.model_, self.schema_.encoded_names, 0.9)
 
 
 class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetwork, ABC):
-    """How the options of the family become a model.
+    """Base class of the estimators of unbounded depth.
 
     Attributes
     ----------
     sampling_ : dict of int to dict
-        Of sampled weights, for each depth: a record of every chain, and what the chains say of their convergence:
-        "rhat" (the 95th percentile of R-hat over what networks predict at 100 rows and 100 random points,
-        "rhat_median" beside), "ess" and "mcse" (medians; in standard deviations), "doubtful" (share of rows whose
-        leave-one-out densities are not reliable), "followed" (scales, noise, log-likelihood). Else empty.
+        Records and convergence diagnostics of the chains of each depth, if weights were sampled; else empty.
+        "chains" has a record of each chain. "rhat" and "rhat_median" are the 95th percentile and the median of R-hat
+        over predictions at 100 rows and 100 random points. "ess" and "mcse" are medians of the effective sample size
+        and of the Monte Carlo error in standard deviations. "doubtful" is the share of rows with an unreliable
+        leave-one-out density. "followed" has diagnostics of scales, noise and log-likelihood.
     """
 
     def relevance(self, level: float = 0.9) -> dict[str, dict[str, float]]:
-        """Return the root mean square of the weights that leave each encoded column, where weights were sampled.
+        """Return the root mean square of the first-layer weights of each encoded column, of sampled weights.
 
         Parameters
         ----------
         level : float
-            Of the credible intervals.
+            Level of the credible intervals.
 
         Returns
         -------
         dict of str to dict
             "median", "low" and "high" of the root mean square of these weights, for standardised columns. Under the
-            prior of networks with hidden layers, times the fourth root of the number of columns, the median is 0.85,
-            and 90 % lie between 0.41 and 3.1: a column is found out if it is far below.
+            prior of networks with hidden layers, the median times the fourth root of the number of columns is 0.85,
+            with a 90 % interval from 0.41 to 3.1. A value far below means that a column has little influence.
 
         Raises
         ------
         DataError
-            If weights were not sampled, or the architecture has no first linear map.
+            If weights were not sampled, or the first layer of the architecture is not a linear map.
         """
         require_fitted(self)
         if not 0.0 < level < 1.0:
@@ -124,16 +125,16 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         model = self.model_
         if not isinstance(model, SampledDepth) or not model.reach.shape[1]:
             raise DataError(
-                f"relevance was asked of networks with weights={self.weights!r} and architecture={self.architecture!r}"
-                "; columns have scales where weights='hmc' and a network begins with a linear map"
+                f"relevance was called on networks with weights={self.weights!r} and architecture="
+                f"{self.architecture!r}; it needs weights='hmc' and a linear first layer"
             )
-        return relevance(model, self.schema_.encoded_names, level)
+        return compute_relevance(model, self.schema_.encoded_names, level)
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
         return self._plan_split(self._search(), self._multiplications, count, inputs, grouped=grouped, stream=stream)
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        if not self._sampled():
+        if not self._uses_hmc():
             return Then(
                 self._cross_fit_or_svi(self._search(), prepared),
                 (DepthWarnings("structure_from__rate", "structure_from__initial_depth"),),
@@ -141,15 +142,20 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         checkpoint = self._checkpoint()
         if checkpoint.folder is not None:
             checkpoint = replace(checkpoint, folder=Path(checkpoint.folder) / "networks")
-        start = self._copy_with(
-            {"weights": "map", "activation": self._between(), "width": self._hidden(), "checkpoint": checkpoint}
+        start = self._with(
+            {
+                "weights": "map",
+                "activation": self._choose_activation(),
+                "width": self._choose_width(),
+                "checkpoint": checkpoint,
+            }
         )
         return Hamiltonian(
             start=start._cross_fit_or_svi(start._search(), prepared),
             start_problem=start._problem(),
             start_session=start._session(),
-            assemble=_sampled_model,
-            state_noise=_stated,
+            assemble=_assemble_model,
+            state_noise=_use_stated_noise,
             options=self.weights if isinstance(self.weights, HMC) else HMC(),
             double=self.precision == "float64",
         )
@@ -158,39 +164,39 @@ class _UnboundedDepth(DepthNetworks, Incremental, CrossFitEstimator, LayeredNetw
         free = not isinstance(self.depth_law, FixedDepth | int) or isinstance(self.depth_law, bool)
         return SearchOptions(
             free=free,
-            law=self._named_law() if free and self._choice("structure_from") != "elbo" else None,
+            law=self._make_law_fit() if free and self._choice("structure_from") != "elbo" else None,
             cross_fit=self._choice("weights") in ("map", "hmc"),
             unused=("optimizer__schedule",),
         )
 
     def _multiplications(self, inputs: int) -> float:
-        return float(inputs * self._hidden() + FIRST * self._hidden() ** 2)
+        return float(inputs * self._choose_width() + FIRST * self._choose_width() ** 2)
 
-    def _named_law(self) -> Law | None:
-        """Return the fit of a law of the user's choice; None for categorical weights."""
+    def _make_law_fit(self) -> Law | None:
+        """Return the fit of a parametric law chosen by the user; None for free weights of the depths."""
         if isinstance(self.depth_law, str):
             law = None if self.depth_law in ("auto", "categorical", "stick_breaking") else self._law()
         else:
             law = (
                 None if isinstance(self.depth_law, FreeCategorical | StickBreaking) else cast(DepthLaw, self.depth_law)
             )
-        return fitting(law, self.min_depth) if isinstance(law, DepthLaw) else None
+        return make_law_fit(law, self.min_depth) if isinstance(law, DepthLaw) else None
 
 
-def _sampled_model(
-    problem: Problem, table: Prepared, masses: Mapping[int, float], found: Mapping[int, Sampled]
+def _assemble_model(
+    problem: Problem, table: Prepared, masses: Mapping[int, float], samples: Mapping[int, StructureSamples]
 ) -> SampledDepth:
-    """Return the model of what chains kept."""
+    """Return the model of the retained states of the chains."""
     with building(table.seed):
         likelihood = problem.task.likelihood(table.target)
         model = problem.networks._build_model(table.inputs, likelihood, table.seed, table.dtype)
     assert isinstance(model, SampledDepth)
-    model.fill(masses, {number: _states(one) for number, one in found.items()})
+    model.fill(masses, {number: _collect_states(sample) for number, sample in samples.items()})
     return model.to(table.device)
 
 
-def _stated(likelihood: Likelihood) -> Likelihood:
-    """Return the likelihood of networks that state their noise, in place of one that learned it."""
+def _use_stated_noise(likelihood: Likelihood) -> Likelihood:
+    """Replace a likelihood with a fitted noise scale by one that reads the noise from the outputs of the networks."""
     learned = isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise)
     if not learned:
         return likelihood
@@ -199,27 +205,27 @@ def _stated(likelihood: Likelihood) -> Likelihood:
     return StudentT(targets, df="stated", noise="stated") if heavy else Gaussian(targets, noise="stated")
 
 
-def _states(found: Sampled) -> States:
-    """Put together what the chains of one depth have kept, chain after chain."""
-    kept = [(chain.number, one) for chain in found.run.chains for one in chain.kept]
+def _collect_states(samples: StructureSamples) -> States:
+    """Concatenate the retained states of the chains of one depth."""
+    states = [(chain.number, state) for chain in samples.run.chains for state in chain.kept]
     weights, precision, df = (
-        torch.as_tensor(np.array([one[name] for _, one in kept]), device="cpu")
+        torch.as_tensor(np.array([state[name] for _, state in states]), device="cpu")
         for name in ("weights", "precision", "df")
     )
-    inputs = found.groups.inputs
-    leaving = weights[:, : int((found.groups.of_weight < inputs).sum())]  # unit after unit, input by input
-    reach = leaving.double().square().reshape(len(weights), -1, max(inputs, 1)).mean(1).sqrt()[:, :inputs]
+    inputs = samples.groups.inputs
+    first = weights[:, : int((samples.groups.of_weight < inputs).sum())]  # first layer, one row of inputs per unit
+    reach = first.double().square().reshape(len(weights), -1, max(inputs, 1)).mean(1).sqrt()[:, :inputs]
     df = df if bool(df.isfinite().all()) else df[:, :0]
-    return States(weights, precision.rsqrt(), df, reach, torch.tensor([number for number, _ in kept], device="cpu"))
+    return States(weights, precision.rsqrt(), df, reach, torch.tensor([number for number, _ in states], device="cpu"))
 
 
 @documented
 class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
-    """Classifier whose network has as many layers as the data ask for.
+    """Classifier by a neural network whose number of layers is inferred.
 
     Notes
     -----
-    With ``weights="map"`` the objective is penalised maximum likelihood with depth-weighted decay, not an evidence
+    With ``weights="map"`` the objective is a penalised likelihood with depth-weighted decay, not an evidence lower
     bound. The posterior over depth is an approximation by a parametric family; it need not find the best depth.
 
     References
@@ -238,9 +244,9 @@ class UnboundedDepthClassifier(_UnboundedDepth, Classifier):
 
 @documented
 class UnboundedDepthRegressor(_UnboundedDepth, Regressor):
-    """Regressor, for one target or several, whose network has as many layers as the data ask for.
+    """Regressor for one target or several, by a neural network whose number of layers is inferred.
 
-    Targets are centred and scaled inside; predictions are in the units of y.
+    Targets are standardised internally; predictions are in the units of y.
 
     Examples
     --------

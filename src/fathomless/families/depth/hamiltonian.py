@@ -1,7 +1,7 @@
-"""Sampling of weights: Hamiltonian chains for each structure, from the networks of a fit.
+"""Hamiltonian Monte Carlo of the weights, for each structure, initialised at the networks of a fit.
 
-Structures are weighed by the fit, or by leave-one-out densities of the sampled networks. What the chains say of their
-own convergence is told of functions, of scales and of the noise: weights themselves are not identified.
+The weights of the structures come from the fit, or from leave-one-out densities of the sampled networks. Convergence
+diagnostics are those of functions, scales and noise, because the weights themselves are not identified.
 """
 
 import math
@@ -41,84 +41,85 @@ from fathomless.posterior.structure import ListedPosterior
 from fathomless.system.errors import DataError
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["DOUBTED", "Hamiltonian", "Sampled", "unconverged"]
+__all__ = ["UNRELIABLE_SHARE", "Hamiltonian", "StructureSamples", "describe_nonconvergence"]
 
-DOUBTED = 0.05  #: share of rows with a large k-hat beyond which it is told
+UNRELIABLE_SHARE = 0.05  #: share of rows with a large k-hat beyond which a finding is reported
 _UNKNOWN = 0.25  # share of rows with a large k-hat beyond which leave-one-out densities are not used
-_LEAST, _MOST = 0.02, 4  # weight of a structure that is sampled, and how many are
-_FEWEST = 3  # chains of a structure
-_POINTS = 100  # training rows, and random inputs, where functions are compared
+_LEAST = 0.02  # smallest weight of a structure that is sampled
+_MOST = 4  # largest number of structures that are sampled
+_FEWEST = 3  # smallest number of chains of a structure
+_POINTS = 100  # number of training rows, and of random inputs, at which functions are compared
 
 _RHAT = 1.1
 _HOUR = 3600.0
-_TIMED = 3  # gradients by which time is estimated
-_MARGIN = 2.0  # of the estimate: other work, other loads
+_TIMED = 3  # number of gradients in the estimate of the running time
+_MARGIN = 2.0  # factor on the estimate, for other work and other loads
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """What the chains of one structure have come to.
+class StructureSamples:
+    """Posterior samples of one structure with their leave-one-out densities and diagnostics.
 
     Attributes
     ----------
     run : Chains
-        With the states that were kept.
+        Chains with their retained states.
     loo, shape : Tensors, shape (N,)
-        Log leave-one-out densities, and k̂ of their weights.
+        Log leave-one-out densities, and k̂ of their importance weights.
     groups : Groups
-        Which weights share a scale.
-    told : dict
-        Records and diagnostics, as plain JSON.
+        Groups of weights that share a scale.
+    record : dict
+        Records and diagnostics of the chains, as plain JSON.
     """
 
     run: Chains[WeightState]
     loo: Tensor
     shape: Tensor
     groups: Groups
-    told: dict[str, Any]
+    record: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Hamiltonian:
-    """Hamiltonian chains of the weights, within each structure that a fit has given weight.
+    """Inference by Hamiltonian chains of the weights, within each structure to which a fit gives weight.
 
     Attributes
     ----------
     start : SVI or CrossFit
-        Fit whose networks the chains begin at.
+        Fit whose networks are the initial states of the chains.
     start_problem, start_session
         Problem and session of that fit.
     assemble : callable
-        Returns the model of what the chains kept, for a problem, a table, the masses of structures and their chains.
+        Builds the model of the retained states from a problem, a table, the masses of the structures and their samples.
     state_noise : callable
-        Returns p(y | f) of that model, whose networks state their noise, in place of a fitted one.
+        Replaces a fitted likelihood by one whose noise parameters are part of the outputs f.
     options : HMC
         Options of the chains.
     double : bool
-        True if weights move in double precision.
+        True if weights are sampled in double precision.
     """
 
     start: SVI | CrossFit
     start_problem: Problem
     start_session: Session
-    assemble: Callable[[Problem, Prepared, Mapping[int, float], Mapping[int, Sampled]], Model]
+    assemble: Callable[[Problem, Prepared, Mapping[int, float], Mapping[int, StructureSamples]], Model]
     state_noise: Callable[[Likelihood], Likelihood]
     options: HMC
     double: bool = False
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
-        """Fit networks, then sample."""
-        train, several = table.train, isinstance(self.start, CrossFit) and len(self.start.kinds) > 1
+        """Fit networks, then sample their weights."""
+        train = table.train
+        several = isinstance(self.start, CrossFit) and len(self.start.kinds) > 1
         if not isinstance(train, Rows) or ranks().count > 1 or several:
             raise DataError(
-                "weights='hmc' was given with a stream, several processes, or several candidate architectures "
-                "(candidates); weights are sampled for a table, by one process, for one architecture: leave the other "
-                "option out"
+                "weights='hmc' was given with a stream, several processes, or candidate architectures (vary); it needs "
+                "a table in memory, one process and one architecture: leave out the other option"
             )
         if problem.head != "point":
             raise DataError(
-                f"weights='hmc' was given with last_layer={problem.head!r}; sampled heads have a posterior "
-                "already: leave last_layer out"
+                f"weights='hmc' was given with head={problem.head!r}; sampled heads already have a posterior: leave "
+                "out head"
             )
         self._refuse_long(table)
         fitted = self.start.infer(self.start_problem, table, self.start_session)
@@ -127,47 +128,47 @@ class Hamiltonian:
         if not isinstance(first, HasLogJoint) or not isinstance(first, ListedStructure):
             raise missing_capability(first, HasLogJoint, "weights='hmc'", "use weights='map'")
         posterior = cast(ListedPosterior, first.structure())
-        masses = _heaviest(dict(zip(map(int, posterior.names), posterior.probabilities, strict=True)))
-        found = {}
-        for number, chains in _shared_out(self.options.chains, masses).items():
+        masses = _select_structures(dict(zip(map(int, posterior.names), posterior.probabilities, strict=True)))
+        samples = {}
+        for number, chains in _allocate_chains(self.options.chains, masses).items():
             networks = [cast(HasLogJoint, member).network(number) for member in members]
-            found[number] = self._chains_of(table, session, number, networks, fitted.likelihood, chains)
-        structure = _restricted(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
+            samples[number] = self._run_structure(table, session, number, networks, fitted.likelihood, chains)
+        structure = _restrict_weights(cast(CrossFitDiagnostics, fitted.diagnostics).structure, masses)
         narrowing = cast(CrossFitDiagnostics, fitted.diagnostics).narrowing if structure else ()
-        log_density = torch.stack([found[number].loo for number in masses], 1)
-        known = max(one.told["unknown"] for one in found.values()) <= _UNKNOWN
+        log_density = torch.stack([samples[number].loo for number in masses], 1)
+        known = max(sample.record["unknown"] for sample in samples.values()) <= _UNKNOWN
         if self.options.structure_weights == "stacking" and len(masses) > 1 and known:
             prior = log_prior_of(first, list(masses))
             weight = None if train.weight is None else train.weight.double().cpu()
             q = stacking.refit(log_density, prior, weight)
             rows = torch.arange(len(train), device="cpu")
-            densities, narrowing = LogDensities(tuple(masses), log_density, rows, weight), ()
+            densities = LogDensities(tuple(masses), log_density, rows, weight)
+            narrowing = ()  # of the fitted noise, which the sampled noise replaces
             structure = fit_structure_weights(first, densities, q, None, None, table.seed)
             masses = {number: p for number, p in zip(masses, q.tolist(), strict=True) if p > 0.0}
-        log_q = torch.tensor([masses.get(number, 0.0) for number in found], dtype=torch.float64, device="cpu").log()
-        each = torch.logsumexp(log_density + log_q, 1)
-        count = (
-            torch.ones(len(each), dtype=torch.float64, device="cpu")
-            if train.weight is None
-            else train.weight.double().cpu()
-        )
-        told = {str(number): one.told for number, one in found.items()}
-        prior_mass = log_prior_of(first, list(masses)).softmax(0).tolist()
+        log_q = torch.tensor([masses.get(number, 0.0) for number in samples], dtype=torch.float64, device="cpu").log()
+        row_log_density = torch.logsumexp(log_density + log_q, 1)
+        if train.weight is None:
+            count = torch.ones(len(row_log_density), dtype=torch.float64, device="cpu")
+        else:
+            count = train.weight.double().cpu()
+        records = {str(number): sample.record for number, sample in samples.items()}
+        prior_mass = prior_of(first, list(masses)).softmax(0).tolist()
         diagnostics = CrossFitDiagnostics(
-            structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=told
+            structure=structure, narrowing=narrowing, prior=tuple(prior_mass), sampling=records
         )
         return Fitted(
-            model=self.assemble(problem, table, masses, {number: found[number] for number in masses}),
+            model=self.assemble(problem, table, masses, {number: samples[number] for number in masses}),
             likelihood=self.state_noise(fitted.likelihood),
-            history=[{**row, "structure": number} for number, one in found.items() for row in one.run.history],
+            history=[{**row, "structure": number} for number, sample in samples.items() for row in sample.run.history],
             n_iter=self.options.sweeps,
-            score=float((count @ each) / count.sum()) if known else None,
+            score=float((count @ row_log_density) / count.sum()) if known else None,
             seed=table.seed,
             diagnostics=diagnostics,
-            warnings=tuple(unconverged(diagnostics)),
+            warnings=tuple(describe_nonconvergence(diagnostics)),
         )
 
-    def _chains_of(
+    def _run_structure(
         self,
         table: Prepared,
         session: Session,
@@ -175,10 +176,11 @@ class Hamiltonian:
         networks: Sequence[nn.Module],
         likelihood: Likelihood,
         chains: int,
-    ) -> Sampled:
+    ) -> StructureSamples:
         """Run the chains of one structure."""
         rows = cast(Rows, table.train)
-        x, plan = rows.x.to(self._moving()), Plan.of(chains, self.options.sweeps, 0.5, self.options.states, usual=30)
+        x = rows.x.to(self._weights_dtype())
+        plan = Plan.of(chains, self.options.sweeps, 0.5, self.options.states, usual=30)
         likelihood = likelihood.to(x.dtype).requires_grad_(False)
         y = rows.y.to(x.dtype) if rows.y.is_floating_point() else rows.y
         observed = observation(likelihood, y, rows.weight)
@@ -186,8 +188,8 @@ class Hamiltonian:
         starts = [flatten(network) for network in networks]
 
         def fingerprint() -> str:
-            own = {**session.lasting, "seed": table.seed}
-            return saving.fingerprint(rows, table.valid, starts, plan, own)
+            options = {**session.lasting, "seed": table.seed}
+            return saving.fingerprint(rows, table.valid, starts, plan, options)
 
         callbacks, resume = session.subsession(f"chains-{number}").with_checkpoint(table, fingerprint)
         run = run_chains(
@@ -201,132 +203,141 @@ class Hamiltonian:
         )
         counts = None if rows.weight is None else rows.weight.double().cpu().numpy()
         if counts is not None and table.apart:
-            counts = np.minimum(counts, 1.0)  # one observation of several that are equal
+            counts = np.minimum(counts, 1.0)  # merged duplicate rows are one observation with a larger count
         unit = None if table.group is None else table.group.numpy()
-        return _concluded(sampler, run, fold_in(table.seed, "box", number), counts, unit)
+        return _summarize_chains(sampler, run, fold_in(table.seed, "box", number), counts, unit)
 
-    def _moving(self) -> torch.dtype:
-        """Return the type in which weights move."""
+    def _weights_dtype(self) -> torch.dtype:
+        """Return the floating-point type of the sampled weights."""
         return torch.float64 if self.double else torch.float32
 
     def _refuse_long(self, table: Prepared) -> None:
-        """Refuse what would take longer than an hour, before anything is trained."""
-        rows, own = cast(Rows, table.train), self.options
+        """Refuse a run of more than an hour, by timing a few gradients before any training."""
+        rows = cast(Rows, table.train)
+        options = self.options
         with building(table.seed):
             problem = self.start_problem
             likelihood = problem.task.likelihood(table.target)
-            model = problem.networks._build_model(table.inputs, likelihood, table.seed, self._moving()).to(table.device)
+            model = problem.networks._build_model(table.inputs, likelihood, table.seed, self._weights_dtype()).to(
+                table.device
+            )
         if not isinstance(model, HasLogJoint):
             raise missing_capability(model, HasLogJoint, "weights='hmc'", "use weights='map'")
         largest = max(map(int, cast(ListedPosterior, model.structure()).names))
-        networks = FlatNetworks(model.network(largest), own.chains)
-        x = rows.x.to(self._moving())
+        networks = FlatNetworks(model.network(largest), options.chains)
+        x = rows.x.to(self._weights_dtype())
         begun = time.perf_counter()
         for _ in range(_TIMED):
             networks.gradient(x, lambda f: f)
-        seconds = _MARGIN * (time.perf_counter() - begun) / _TIMED * own.leapfrogs * own.sweeps
+        seconds = _MARGIN * (time.perf_counter() - begun) / _TIMED * options.leapfrogs * options.sweeps
         if seconds > _HOUR:
             raise DataError(
                 f"weights='hmc' was given for {len(rows):,} rows and networks of up to {networks.weights.shape[1]:,} "
-                f"weights, which takes about {seconds / _HOUR:.1f} hours for a structure; up to one is allowed: lower "
-                f"weights__sweeps (now {own.sweeps}), weights__leapfrogs (now {own.leapfrogs}) or weights__chains (now "
-                f"{own.chains}), or use weights='map'"
+                f"weights, which takes about {seconds / _HOUR:.1f} hours for each structure; up to 1 hour is allowed: "
+                f"lower weights__sweeps (now {options.sweeps}), weights__leapfrogs (now {options.leapfrogs}) or "
+                f"weights__chains (now {options.chains}), or use weights='map'"
             )
 
 
-def unconverged(diagnostics: Diagnostics) -> list[str]:
-    """Return the warnings that sampled weights call for, a sentence each."""
-    sampling, found = diagnostics.sampling if isinstance(diagnostics, CrossFitDiagnostics) else {}, []
-    apart = {number: told for number, told in sampling.items() if not told["rhat"] <= _RHAT}
-    if apart:
-        worst = max(apart.values(), key=lambda told: math.inf if math.isnan(told["rhat"]) else told["rhat"])
-        found.append(
-            f"the chains of depth {', '.join(apart)} have not mixed: R-hat of 5 % of what networks predict is above "
+def describe_nonconvergence(diagnostics: Diagnostics) -> list[str]:
+    """Return the warnings about sampled weights, one sentence each."""
+    sampling = diagnostics.sampling if isinstance(diagnostics, CrossFitDiagnostics) else {}
+    texts = []
+    # "not <=", since R-hat is NaN where it is undefined
+    unmixed = {number: record for number, record in sampling.items() if not record["rhat"] <= _RHAT}
+    if unmixed:
+        worst = max(unmixed.values(), key=lambda record: math.inf if math.isnan(record["rhat"]) else record["rhat"])
+        texts.append(
+            f"the chains of depth {', '.join(unmixed)} have not mixed: R-hat of 5 % of the predictions is above "
             f"{worst['rhat']:.2f} (median {worst['rhat_median']:.2f}); raise weights__sweeps or weights__leapfrogs"
         )
-    still = [number for number, told in sampling.items() if told.get("still", False)]
+    still = [number for number, record in sampling.items() if record.get("still", False)]
     if still:
-        found.append(
-            f"the chains of depth {', '.join(still)} never moved: every state is that of the network they began with; "
+        texts.append(
+            f"the chains of depth {', '.join(still)} never moved: every state equals the initial one; "
             "raise weights__sweeps or weights__leapfrogs"
         )
-    unknown = {number: told for number, told in sampling.items() if told.get("unknown", 0.0) > _UNKNOWN}
+    unknown = {number: record for number, record in sampling.items() if record.get("unknown", 0.0) > _UNKNOWN}
     if unknown:
-        worst = max(told["unknown"] for told in unknown.values())
-        found.append(
+        largest = max(record["unknown"] for record in unknown.values())
+        texts.append(
             f"leave-one-out densities of depth {', '.join(unknown)} cannot be estimated: k-hat is above {TRUSTED} for "
-            f"{worst:.0%} of the rows. There is no validation score, and depths keep the weights of the fit before "
-            "sampling. Copies of rows make the posterior too narrow for this: give each row once"
+            f"{largest:.0%} of the rows. There is no validation score, and the depths keep the weights of the fit "
+            "before sampling. Duplicate rows make the posterior too narrow for these estimates: give each row once"
         )
-    return found
+    return texts
 
 
 def _percentile(values: NDArray[np.float64], share: float) -> float:
-    """Return a percentile, which may be infinite: that of values between which nothing can be interpolated."""
+    """Return a percentile; without interpolation if values are infinite."""
     finite = bool(np.isfinite(values).all())
     return float(np.percentile(values, share, method="linear" if finite else "higher"))
 
 
-def _heaviest(posterior: Mapping[int, float]) -> dict[int, float]:
-    """Keep the structures that are sampled, in their order, renormalised."""
-    kept = sorted((number for number, p in posterior.items() if p > _LEAST), key=lambda number: -posterior[number])
-    chosen = sorted(kept[:_MOST])
+def _select_structures(posterior: Mapping[int, float]) -> dict[int, float]:
+    """Return the structures to sample, at most four with a weight above 2 %, with their weights renormalised."""
+    likely = sorted((number for number, p in posterior.items() if p > _LEAST), key=lambda number: -posterior[number])
+    chosen = sorted(likely[:_MOST])
     total = sum(posterior[number] for number in chosen)
     return {number: posterior[number] / total for number in chosen}
 
 
-def _shared_out(chains: int, masses: Mapping[int, float]) -> dict[int, int]:
-    """Return how many chains each structure gets: all of them the heaviest, others in proportion, three at least."""
+def _allocate_chains(chains: int, masses: Mapping[int, float]) -> dict[int, int]:
+    """Return the number of chains of each structure: all for the largest weight, others in proportion, at least 3."""
     most = max(masses.values())
     return {number: max(min(_FEWEST, chains), round(chains * p / most)) for number, p in masses.items()}
 
 
-def _restricted(found: StructureWeights | None, masses: Mapping[int, float]) -> StructureWeights | None:
-    """Keep the structures that are sampled."""
-    if found is None:
+def _restrict_weights(fit: StructureWeights | None, masses: Mapping[int, float]) -> StructureWeights | None:
+    """Restrict the weights of a fit to the sampled structures."""
+    if fit is None:
         return None
-    places = [found.numbers.index(number) for number in masses]
+    places = [fit.numbers.index(number) for number in masses]
     return replace(
-        found,
-        numbers=tuple(found.numbers[place] for place in places),
+        fit,
+        numbers=tuple(fit.numbers[place] for place in places),
         weights=tuple(masses.values()),
-        errors=tuple(found.errors[place] for place in places),
-        single=tuple(found.single[place] for place in places),
-        poisson=tuple(found.poisson[place] for place in places),
-        log_density=tuple(found.log_density[place] for place in places),
+        errors=tuple(fit.errors[place] for place in places),
+        single=tuple(fit.single[place] for place in places),
+        poisson=tuple(fit.poisson[place] for place in places),
+        log_density=tuple(fit.log_density[place] for place in places),
     )
 
 
 @torch.no_grad()
-def _concluded(
+def _summarize_chains(
     sampler: NetworkSampler,
     run: Chains[WeightState],
     seed: int,
     counts: NDArray[np.float64] | None,
     unit: NDArray[np.int64] | None,
-) -> Sampled:
-    """Score the rows, each without what is left out with it, and compare the chains as functions."""
-    x, chains, states = sampler.x, run.chains, len(run.chains[0].kept)
+) -> StructureSamples:
+    """Compute leave-one-out densities of the rows, and compare the chains by the values of their functions."""
+    x = sampler.x
+    chains = run.chains
+    states = len(chains[0].kept)
     noise = np.random.default_rng(seed)
     rows = x[torch.as_tensor(np.sort(noise.permutation(len(x))[:_POINTS]), device="cpu")]
     low, high = x.min(0).values, x.max(0).values
+    # random points show whether chains agree beyond the training rows as well
     box = low + (high - low) * torch.from_numpy(noise.random((_POINTS, x.shape[1]))).to(x)
     networks = FlatNetworks(sampler.network, len(chains))
-    seen, densities = [], []
-    for place in range(states):  # a state of every chain at once
-        kept = [chain.kept[place] for chain in chains]
-        networks.weights.copy_(torch.as_tensor(np.array([one["weights"] for one in kept]), device="cpu"))
-        densities.append(sampler.observed.row_log_prob(networks(x), [sampler.noise_of(one) for one in kept]))
-        seen.append(networks(torch.cat([rows, box])).double())
-    values = torch.stack(seen, 1).flatten(2).cpu().numpy()  # (C, states, points)
+    outputs, densities = [], []
+    for place in range(states):  # one state of every chain at once
+        states_now = [chain.kept[place] for chain in chains]
+        networks.weights.copy_(torch.as_tensor(np.array([state["weights"] for state in states_now]), device="cpu"))
+        densities.append(sampler.observed.row_log_prob(networks(x), [sampler.noise_of(state) for state in states_now]))
+        outputs.append(networks(torch.cat([rows, box])).double())
+    values = torch.stack(outputs, 1).flatten(2).cpu().numpy()  # (C, states, points)
     table = torch.stack(densities, 1).flatten(0, 1).cpu().double().numpy()  # (S, N)
     functions = [diagnose(values[:, :, point]) for point in range(values.shape[2])] if states >= 4 else []
-    rhats = np.array([1.0 if one.rhat is None else one.rhat for one in functions] or [math.inf])
-    rhats = np.where(np.isnan(rhats), math.inf, rhats)  # undefined is as bad
+    rhats = np.array([1.0 if function.rhat is None else function.rhat for function in functions] or [math.inf])
+    rhats = np.where(np.isnan(rhats), math.inf, rhats)  # an undefined R-hat counts as not mixed
+    # relative efficiency of the draws, by which the length of the smoothed tail is set
     share = ess_bulk(table.mean(1).reshape(len(chains), states)) / len(table) if states >= 4 else 1.0
     loo, shape = leave_one_out(table, min(1.0, share), counts=counts, unit=unit)
-    followed = {name: asdict(one) for name, one in run.diagnose().items() if name != "acceptance"}
-    told = {
+    followed = {name: asdict(result) for name, result in run.diagnose().items() if name != "acceptance"}
+    record = {
         "chains": [
             {
                 "chain": chain.number,
@@ -339,13 +350,15 @@ def _concluded(
         ],
         "rhat": _percentile(rhats, 95.0),
         "rhat_median": _percentile(rhats, 50.0),
-        "ess": float(np.median([one.ess_bulk for one in functions])) if functions else 0.0,
-        "mcse": float(np.median([one.mcse / max(one.sd, 1e-300) for one in functions])) if functions else 1.0,
+        "ess": float(np.median([function.ess_bulk for function in functions])) if functions else 0.0,
+        "mcse": float(np.median([f.mcse / max(f.sd, 1e-300) for f in functions])) if functions else 1.0,
         "doubtful": float((shape > TRUSTED).mean()),
-        "unknown": float((np.isfinite(shape) & (shape > TRUSTED)).mean()),  # not for want of draws
+        "unknown": float((np.isfinite(shape) & (shape > TRUSTED)).mean()),  # k̂ is infinite if there are too few draws
         "followed": followed,
         "traces": [chain.traces["log_likelihood"] for chain in chains],
         "every": run.plan.every,
-        **({"still": True} if functions and all(one.constant for one in functions) else {}),
+        **({"still": True} if functions and all(function.constant for function in functions) else {}),
     }
-    return Sampled(run, torch.as_tensor(loo, device="cpu"), torch.as_tensor(shape, device="cpu"), sampler.groups, told)
+    return StructureSamples(
+        run, torch.as_tensor(loo, device="cpu"), torch.as_tensor(shape, device="cpu"), sampler.groups, record
+    )

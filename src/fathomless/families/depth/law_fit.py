@@ -1,4 +1,4 @@
-"""A law over depth with a rate, fitted to rows that the networks were not fitted to."""
+"""Fit of a parametric law over depth to out-of-fold log-likelihoods."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,24 +11,27 @@ from fathomless.inference.out_of_fold.search import Law
 from fathomless.posterior.laws import DepthLaw, QuantilePoisson, TruncatedPoisson
 from fathomless.system.errors import DataError
 
-__all__ = ["fitting"]
+__all__ = ["make_law_fit"]
 
 
-def fitting(law: DepthLaw, min_depth: int) -> Law:
-    """Return how a law with a rate is fitted to densities of rows under the depths of a support.
+def make_law_fit(law: DepthLaw, min_depth: int) -> Law:
+    """Return a function that fits the rate of a law to the log densities of rows at each depth.
 
-    The law over the offset ℓ − `min_depth` is restricted to the depths ℓ there and renormalised; its rate is found on a
-    grid and by golden section, see :func:`fathomless.inference.out_of_fold.stacking.fit_path`.
+    The law over the offset ℓ − `min_depth` is restricted to the given depths ℓ and renormalised. Its rate maximises the
+    penalised log-likelihood of the mixture, on a grid and then by golden-section search, see
+    :func:`fathomless.inference.out_of_fold.stacking.fit_path`.
 
     Raises
     ------
     DataError
-        For a law without a rate.
+        If the law has no rate.
     """
     if not isinstance(law, TruncatedPoisson | QuantilePoisson):
-        raise DataError(f"{law} was given; laws with a rate can be fitted to held-out rows, or use depth_law='auto'")
+        raise DataError(
+            f"{law} was given; only laws with a rate can be fitted to held-out rows: use one, or depth_law='auto'"
+        )
 
-    def fitted(depths: Sequence[int], log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> Tensor:
+    def fit(depths: Sequence[int], log_density: Tensor, log_prior: Tensor, weight: Tensor | None) -> Tensor:
         offsets = [depth - min_depth for depth in depths]
 
         def masses(rate: float) -> Tensor:
@@ -40,4 +43,4 @@ def fitting(law: DepthLaw, min_depth: int) -> Law:
         _, q, _ = stacking.fit_path(log_density, log_prior, weight, masses, 0.02, 2.0 * (max(offsets) + 1))
         return q
 
-    return fitted
+    return fit

@@ -1,4 +1,4 @@
-"""Networks of unbounded depth, built from options; and what other networks of layers and heads share."""
+"""Networks of unbounded depth, built from options, and the base class of all networks of layers and heads."""
 
 import math
 import warnings
@@ -36,9 +36,9 @@ from fathomless.system.checks import positive, real
 from fathomless.system.errors import ConvergenceWarning, DataError
 from fathomless.system.rng import building, fold_in
 
-__all__ = ["DepthNetworks", "LayeredNetworks", "relevance"]
+__all__ = ["DepthNetworks", "LayeredNetworks", "compute_relevance"]
 
-_MOST = 1000  # layers of a network at its start
+_MOST = 1000  # largest initial number of layers
 _LAWS: dict[str, Callable[[float], DepthLaw]] = {
     "auto": lambda rate: TruncatedPoisson(rate),
     "poisson": lambda rate: TruncatedPoisson(rate),
@@ -66,61 +66,63 @@ _VALUES: dict[str, type] = {
 
 
 class LayeredNetworks(NetworkOptions, Networks, ABC):
-    """Networks of layers and heads."""
+    """Base class of networks of layers and heads."""
 
     saved_values: ClassVar[dict[str, type]] = _VALUES
 
-    def _blocks(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
-        width = self._hidden() if width is None else width
+    def _make_architecture(self, inputs: int, outputs: int, width: int | None = None) -> Architecture:
+        width = self._choose_width() if width is None else width
         match self.architecture:
             case "mlp" | "residual":
-                return MLP(inputs, outputs, width, self._between(), residual=self.architecture == "residual")
+                return MLP(inputs, outputs, width, self._choose_activation(), residual=self.architecture == "residual")
             case "transformer":
                 return TabularTransformer(inputs, outputs, width)
         if callable(self.architecture):
-            found = self.architecture(inputs, outputs)
-            layer, head = (getattr(found, name, None) for name in ("layer", "head"))
-            return (
-                found
-                if callable(layer) and callable(head)
-                else checks.check_returned("architecture", found, Architecture)
-            )
+            built = self.architecture(inputs, outputs)
+            layer, head = (getattr(built, name, None) for name in ("layer", "head"))
+            # any object with both methods will do; others are refused with the message for a wrong type
+            return built if callable(layer) and callable(head) else checks.returned("architecture", built, Architecture)
         raise DataError(
             f"architecture={self.architecture!r} was given; allowed are 'mlp', 'residual', 'transformer', or a "
             "callable (inputs, outputs) -> Architecture"
         )
 
-    def _between(self) -> str:
-        """Return the activation."""
-        return self.activation if self.activation != "auto" else "tanh" if self._sampled() else "relu"
+    def _choose_activation(self) -> str:
+        """Return the activation; "auto" depends on the inference of the weights."""
+        if self.activation != "auto":
+            return self.activation
+        return "tanh" if self._uses_hmc() else "relu"
 
-    def _hidden(self) -> int:
-        """Return the units of a layer."""
-        return int(self.width) if self.width != "auto" else 32 if self._sampled() else 64
+    def _choose_width(self) -> int:
+        """Return the number of units of a layer; "auto" depends on the inference of the weights."""
+        if self.width != "auto":
+            return int(self.width)
+        return 32 if self._uses_hmc() else 64
 
-    def _sampled(self) -> bool:
+    def _uses_hmc(self) -> bool:
         return bool(self._choice("weights") == "hmc")
 
-    def _options_of_model(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
+    def _model_options(self, prior: float | WeightPrior, seed: int, dtype: torch.dtype) -> dict[str, Any]:
         prior = prior if isinstance(prior, WeightPrior) else WeightPrior(real("weight_prior", prior))
         return {"weight_prior": prior, "seed": fold_in(seed, "weights"), "dtype": dtype}
 
-    def _room(
+    def _check_memory(
         self, inputs: int, outputs: int, dtype: torch.dtype, *, layers: int, heads: int, copies: float = 1.0
     ) -> None:
-        """Refuse a network that will not fit: its weights (`copies` numbers for each), gradients and two moments."""
+        """Raise an error if the weights (`copies` numbers each), gradients and two moments exceed the memory."""
         if layers > _MOST:
-            raise DataError(f"a network of {layers:,} layers was asked for; up to {_MOST:,} are allowed")
+            raise DataError(f"a network of {layers:,} layers was requested; up to {_MOST:,} are allowed")
         if callable(self.architecture):
             return
 
         def count(width: int) -> int:
-            blocks = self._blocks(inputs, outputs, width)
+            blocks = self._make_architecture(inputs, outputs, width)
             parts = [(blocks.layer(1), min(layers, 1)), (blocks.layer(2), max(layers - 1, 0)), (blocks.head(2), heads)]
             return sum(n * sum(p.numel() for p in part.parameters()) for part, n in parts)
 
-        # the count is a quadratic polynomial, and torch is slow to start to count without building
-        units, small = self._hidden(), (4, 8, 12)
+        # the count is a quadratic polynomial in the width, so that three small networks determine it
+        units = self._choose_width()
+        small = (4, 8, 12)
         with building(0):
             polynomial = np.polyfit(small, [count(width) for width in small], 2)
 
@@ -130,19 +132,20 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
             return float(4.0 * copies * starts * dtype.itemsize * np.polyval(polynomial, width))
 
         def fitting(share: float) -> str:
-            width, most = 4 * int(math.sqrt(share) * units / 4), share * need(units)
-            while width > 4 and need(width) > most:  # the need has a linear part too
+            width = 4 * int(math.sqrt(share) * units / 4)
+            most = share * need(units)
+            while width > 4 and need(width) > most:  # the square root ignores the linear part of the polynomial
                 width = 4 * int(0.98 * width / 4)  # a multiple of the four heads of a transformer
             return f"a width of about {max(width, 4):,} fits"
 
         memory.require(need(units), f"a network of {layers} layers of width {units:,}", fitting)
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        for i, own in enumerate(blueprint.get("members", ())):
+        for i, member in enumerate(blueprint.get("members", ())):
             prefix = f"model/members.{i}."
             of_member = {name.removeprefix(prefix): shape for name, shape in shapes.items() if name.startswith(prefix)}
-            self._check_saved(own, {f"model/{name}": shape for name, shape in of_member.items()})
-        if {"members", "states", "networks"} & set(blueprint):  # what was sampled checks its sizes itself
+            self._check_saved(member, {f"model/{name}": shape for name, shape in of_member.items()})
+        if {"members", "states", "networks"} & set(blueprint):  # sampled networks check their sizes in rebuild
             return
         layers = {name.split(".")[1] for name in shapes if name.startswith("model/layers.")}
         heads = {name.split(".")[1] for name in shapes if name.startswith("model/heads.")}
@@ -154,26 +157,28 @@ class LayeredNetworks(NetworkOptions, Networks, ABC):
             or heads != named
             or len(blueprint["heads"]) > len(layers) + 1
         ):
-            raise DataError(f"its layout names {blueprint['layers']} layers, and it holds {len(layers)}")
-        if layers and not callable(self.architecture) and self._hidden() not in sizes:
-            raise DataError(f"its width is {self._hidden()}, and no weights have this size")
+            raise DataError(f"its layout has {blueprint['layers']} layers, but its weights have {len(layers)}")
+        if layers and not callable(self.architecture) and self._choose_width() not in sizes:
+            raise DataError(f"its width is {self._choose_width()}, and no weights have this size")
 
 
 class DepthNetworks(DepthOptions, LayeredNetworks):
-    """Networks of unbounded depth, or of sampled weights."""
+    """Networks of unbounded depth, with point estimates, variational posteriors or sampled weights."""
 
-    def _network_of(self, inputs: int, depth: int, outputs: int) -> nn.Module:
-        blocks = self._blocks(inputs, outputs)
+    def _make_network(self, inputs: int, depth: int, outputs: int) -> nn.Module:
+        blocks = self._make_architecture(inputs, outputs)
         return nn.Sequential(*map(blocks.layer, range(1, depth + 1)), blocks.head(depth))
 
     def _build_model(
         self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype
     ) -> UnboundedDepth | SampledDepth:
-        blocks, depths, law = self._blocks(inputs, likelihood.outputs), self.depth_prior, self._law()
+        blocks = self._make_architecture(inputs, likelihood.outputs)
+        depths = self.depth_prior
+        law = self._law()
         deepest = self._deepest(law)
-        self._room(inputs, likelihood.outputs, dtype, layers=deepest, heads=deepest + 1)
-        if self._sampled():
-            return SampledDepth(partial(self._network_of, inputs), likelihood.outputs)
+        self._check_memory(inputs, likelihood.outputs, dtype, layers=deepest, heads=deepest + 1)
+        if self._uses_hmc():
+            return SampledDepth(partial(self._make_network, inputs), likelihood.outputs)
         with warnings.catch_warnings():
             if self._choice("structure_from") != "elbo" and self._choice("weights") in (
                 "map",
@@ -188,19 +193,19 @@ class DepthNetworks(DepthOptions, LayeredNetworks):
                 min_depth=self.min_depth,
                 weights=self._choice("weights"),
                 max_depth=self.max_depth,
-                **self._options_of_model(self.weight_prior, seed, dtype),
+                **self._model_options(self.weight_prior, seed, dtype),
             )
 
     def _deepest(self, law: DepthLaw) -> int:
-        """Return the greatest depth at the start."""
+        """Return the initial maximum depth."""
         start = [raw for raw in (law.start(0),) if raw is not None]
         deepest = law.support(torch.tensor(start, dtype=torch.float64, device="cpu"))[-1]
         depth = self.min_depth + (deepest if self.max_depth is None else min(deepest, self.max_depth))
         if depth > _MOST:
             raise DataError(
                 f"depth_law={self.depth_law!r}, structure_from__initial_depth={self._elbo().initial_depth} and "
-                f"min_depth={self.min_depth} ask for {depth:,} layers; a start with up to {_MOST:,} is allowed, and it "
-                "grows if the data ask for more"
+                f"min_depth={self.min_depth} give {depth:,} initial layers; up to {_MOST:,} are allowed, and more are "
+                "created in training where the posterior needs them"
             )
         return depth
 
@@ -213,17 +218,17 @@ class DepthNetworks(DepthOptions, LayeredNetworks):
             case str() if self.depth_law in _LAWS:
                 return _LAWS[self.depth_law](positive("structure_from__initial_depth", self._elbo().initial_depth))
         raise DataError(
-            f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or the "
-            f"depth of an ordinary network, at least min_depth={self.min_depth}"
+            f"depth_law={self.depth_law!r} was given; allowed are {', '.join(map(repr, _LAWS))}, a DepthLaw, or a "
+            f"fixed depth of at least min_depth={self.min_depth}"
         )
 
 
-def relevance(model: SampledDepth, names: Sequence[str], level: float) -> dict[str, dict[str, float]]:
-    """Return weighted quantiles, over all states, of the reach of each column."""
+def compute_relevance(model: SampledDepth, names: Sequence[str], level: float) -> dict[str, dict[str, float]]:
+    """Return weighted posterior quantiles of the root mean square of the first-layer weights of each column."""
     tails = (0.5 - 0.5 * level, 0.5, 0.5 + 0.5 * level)
     order = model.reach.sort(0)
     shares = model.log_weight.exp()[order.indices].cumsum(0)  # (S, D)
     places = [(shares < tail * shares[-1]).sum(0).clamp(max=len(shares) - 1) for tail in tails]
     low, median, high = (order.values.gather(0, place[None])[0].tolist() for place in places)
-    every = zip(names, median, low, high, strict=True)
-    return {name: {"median": m, "low": a, "high": b} for name, m, a, b in every}
+    columns = zip(names, median, low, high, strict=True)
+    return {name: {"median": m, "low": a, "high": b} for name, m, a, b in columns}

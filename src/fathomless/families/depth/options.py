@@ -1,4 +1,4 @@
-"""The options of networks of unbounded depth, and of layered networks in general. Nothing here needs torch."""
+"""Options of networks of unbounded depth and of other networks of layers and heads. This module does not need torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ __all__ = ["DepthOptions", "NetworkOptions"]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NetworkOptions(VariationalOptions, TableOptions):
-    """A network of layers and heads.
+    """Options of a network of layers and heads.
 
     Parameters
     ----------
     architecture : {"mlp", "residual", "transformer"} or callable
-        What a layer is; or a function (inputs, outputs) -> Architecture.
+        Type of the layers, or a function (inputs, outputs) -> Architecture.
     width : int or "auto"
-        Units per layer. "auto" is 64, and 32 where weights are sampled.
+        Units per layer. "auto" is 64, or 32 with ``weights="hmc"``.
     activation : {"auto", "relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
-        Between layers. "auto" is "relu", and "tanh" where weights are sampled: trajectories need smooth functions.
+        Activation between layers. "auto" is "relu", or "tanh" with ``weights="hmc"``, which needs smooth functions.
     """
 
     architecture: "str | Callable[[int, int], Architecture]" = option(
@@ -39,33 +39,34 @@ class NetworkOptions(VariationalOptions, TableOptions):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DepthOptions(CrossFitOptions, DrawnWeightsOptions, NetworkOptions):
-    """A network of unbounded depth.
+    """Options of a network of unbounded depth.
 
     Parameters
     ----------
     depth_law : str, int or DepthLaw
-        Family of the posterior over depth: "poisson", "two_sided", "taper", "quantile" (the
-        paper's), "stick_breaking", "categorical"; an integer is an ordinary network of that depth. "auto" is a weight
-        for every depth where held-out rows decide, and "poisson" where the evidence bound does.
+        Family of the posterior over depth: "poisson", "two_sided", "taper", "quantile" (the paper's),
+        "stick_breaking", "categorical". An integer is a fixed depth. "auto" estimates a weight for each depth with
+        ``structure_from="held_out"``, and is "poisson" with ``structure_from="elbo"``.
     depth_prior : float or DepthPrior
-        Depth − min_depth ~ Poisson(depth_prior), or any prior.
+        Prior over depth: a number is the mean of a Poisson prior of depth − min_depth.
     min_depth : int
-        Least depth; with 0 a linear model is one of the networks.
+        Minimum depth; 0 includes a linear model.
     max_depth : int or None
-        Greatest depth, if there must be one.
+        Maximum depth; None for no limit.
     weights : {"map", "meanfield", "sparse", "hmc"} or HMC
-        Point estimates with the prior's decay, an independent Gaussian per weight, weights that may be absent, or
-        weights that are sampled by Hamiltonian Monte Carlo with hierarchical scales, from the networks of a fit: the
-        best predictions there are for tables of a few hundred rows, at the price of a minute or more. Options of the
-        chains are those of :class:`~fathomless.estimators.values.HMC`.
-    last_layer : {"auto", "point", "laplace", "conjugate"}
-        Of point estimates, what the last linear map of every depth is: a point estimate; its posterior given the
-        features that the network computes, around the trained head ("laplace"); or that posterior with its own mean
-        ("conjugate", for numbers alone). Such heads are drawn `weight_draws` times in predictions, and doubt about them
-        grows away from the data. "auto" is "point".
+        Inference of the weights. "map": point estimates with weight decay from the prior. "meanfield": an independent
+        Gaussian for each weight. "sparse": a Gaussian and an inclusion variable for each weight. "hmc": Hamiltonian
+        Monte Carlo with hierarchical scales, initialised at fitted networks. "hmc" gives the best predictions for
+        tables of a few hundred rows and takes a minute or more; :class:`~fathomless.estimators.values.HMC` has its
+        options.
+    head : {"auto", "point", "laplace", "bayes"}
+        Inference of the last linear map of each depth, for point estimates of the other weights. "point": a point
+        estimate. "laplace": the posterior given the features of the network, centred at the trained head. "bayes":
+        the same posterior with its own mean, for regression only. Predictions draw such heads `weight_draws` times;
+        their uncertainty grows away from the data. "auto" is "point".
     weight_prior : float or WeightPrior
-        Standard deviation of the prior of every weight; or a prior that follows the shape of the layers. Sampled
-        weights have scales of their own, which are inferred.
+        Standard deviation of the prior of each weight, or a prior that depends on the shapes of the layers. With
+        ``weights="hmc"`` the scales are inferred.
     """
 
     depth_law: "str | int | DepthLaw" = option(

@@ -1,4 +1,4 @@
-"""The parts of a network of unbounded depth: how one is applied, which of its heads are drawn, which options exist."""
+"""Parts of a network of unbounded depth: application of layers and heads, freezing, checks of user-built modules."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,28 +13,28 @@ from fathomless.system import checks
 from fathomless.system.errors import DataError, FathomlessError
 
 __all__ = [
-    "applied",
-    "chained",
-    "check",
-    "checked",
-    "draw_heads",
-    "drawn_heads",
+    "apply_heads",
+    "apply_part",
+    "check_options",
+    "check_part",
+    "count_head_bases",
     "freeze",
-    "mean_of",
-    "outputs",
+    "mean_head",
+    "restore_gaussian_heads",
+    "run_layers",
     "unfreeze",
 ]
 
-# what torch raises where shapes and types do not fit
+# exceptions that torch raises if shapes or types do not match
 _MISFITS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError)
 
 Named = tuple[str, nn.Module]
 
 
-def applied(
+def apply_part(
     name: str, part: nn.Module, x: Tensor, generator: torch.Generator | None, divergences: dict[str, Tensor]
 ) -> Tensor:
-    """Apply a part; a Bayesian one also reports its divergence (once, if several depths share it)."""
+    """Apply a part and record the divergence of a Bayesian one (once, even if several depths share it)."""
     output: Tensor
     if isinstance(part, BayesianLayer):
         output, divergences[name] = part(x, generator)
@@ -43,7 +43,7 @@ def applied(
     return output
 
 
-def chained(
+def run_layers(
     layers: Sequence[Named],
     x: Tensor,
     generator: torch.Generator | None,
@@ -51,77 +51,82 @@ def chained(
     *,
     plain: bool,
 ) -> list[Tensor]:
-    """Run the layers one after the other; return the input and what each returns.
+    """Run the layers in sequence; return the input and all hidden states.
 
     Parameters
     ----------
     layers : sequence of (str, nn.Module)
-        With their names.
+        Layers with their names.
     x : Tensor, shape (B, ...)
         Inputs.
     generator, divergences
-        As :func:`applied` takes them.
+        As of :func:`apply_part`.
     plain : bool
-        Whether none is Bayesian, so that none need be asked.
+        True if no layer is Bayesian, which skips a check for each.
 
     Raises
     ------
     DataError
-        If a layer does not accept what the one before it returns; says which.
+        If a layer does not accept the output of the layer before it; the message names both.
     """
-    hidden, name, layer = [x], "", None
+    hidden = [x]
+    name = ""
+    layer = None  # the error names the last one applied
     try:
         for name, layer in layers:
-            hidden.append(layer(hidden[-1]) if plain else applied(name, layer, hidden[-1], generator, divergences))
+            hidden.append(layer(hidden[-1]) if plain else apply_part(name, layer, hidden[-1], generator, divergences))
     except _MISFITS as error:
-        raise _misfit(name, layer, hidden, error) from error
+        raise _explain_misfit(name, layer, hidden, error) from error
     return hidden
 
 
-def outputs(
+def apply_heads(
     heads: Sequence[Named],
     linear: Sequence[nn.Linear],
     hidden: Sequence[Tensor],
     generator: torch.Generator | None,
     divergences: dict[str, Tensor],
 ) -> Tensor:
-    """Apply each head to its hidden state, at once if they are `linear`; (m, B, K).
+    """Return the outputs (m, B, K) of the heads; linear heads are applied in one batched product.
 
     Raises
     ------
     DataError
-        If a head does not accept what its layer returns, or heads return different shapes; says which.
+        If a head does not accept the output of its layer, or heads return different shapes; the message names them.
     """
     try:
         if linear:
             return stacked_linear(linear, hidden)
-        each = [applied(name, head, h, generator, divergences) for (name, head), h in zip(heads, hidden, strict=True)]
-        return torch.stack(each)
+        values = [
+            apply_part(name, head, h, generator, divergences) for (name, head), h in zip(heads, hidden, strict=True)
+        ]
+        return torch.stack(values)
     except _MISFITS as error:
         if isinstance(error, FathomlessError | torch.OutOfMemoryError):
             raise
-        found: dict[str, Tensor] = {}
+        # apply the heads one at a time, to find the one that fails, or else the shapes that differ
+        by_name: dict[str, Tensor] = {}
         for (name, head), h in zip(heads, hidden, strict=True):
             try:
-                found[name] = applied(name, head, h, generator, {})
-            except _MISFITS as own:
-                raise _misfit(name, head, [h], own) from error
-        told = ", ".join(f"{_words(name)} {_shown(f)}" for name, f in found.items())
+                by_name[name] = apply_part(name, head, h, generator, {})
+            except _MISFITS as cause:
+                raise _explain_misfit(name, head, [h], cause) from error
+        shapes = ", ".join(f"{_describe_part(name)} {_describe_value(f)}" for name, f in by_name.items())
         raise DataError(
-            f"the heads do not fit together: {told}; each must return (B, K), K for all the same"
+            f"the heads return different shapes: {shapes}; each must return (B, K) with the same K"
         ) from error
 
 
-def checked(kind: str, depth: int, part: object, others: Iterable[Named]) -> nn.Module:
-    """Return what a user's function built, if it is a module of its own whose parameters torch can find.
+def check_part(kind: str, depth: int, part: object, others: Iterable[Named]) -> nn.Module:
+    """Check a module that a user's function returned, and return it.
 
     Raises
     ------
     DataError
-        If it is none, keeps parameters where torch does not look for them, or shares some with `others`, the parts that
-        were built before.
+        If it is not a module, has parameters that are not registered, or shares parameters with `others`, the parts
+        built before.
     """
-    name = _words("readout" if kind == "readout" else f"{kind}s.{depth}")
+    name = _describe_part("readout" if kind == "readout" else f"{kind}s.{depth}")
     if not isinstance(part, nn.Module):
         raise DataError(
             f"{name} is a {type(part).__name__}; {kind}(depth) must return a torch.nn.Module for each depth"
@@ -131,94 +136,103 @@ def checked(kind: str, depth: int, part: object, others: Iterable[Named]) -> nn.
         for attribute, value in vars(inside).items():
             if any(id(p) not in known for p in _parameters(value)):
                 raise DataError(
-                    f"{name} has a {type(inside).__name__} that keeps parameters in the {type(value).__name__} "
-                    f"{attribute!r}, where torch does not find them: they would not be trained. Use nn.ModuleList, "
+                    f"{name} has a {type(inside).__name__} with parameters in the {type(value).__name__} "
+                    f"{attribute!r}, where torch does not find them; they would not be trained: use nn.ModuleList, "
                     "nn.ModuleDict, nn.Parameter or nn.ParameterList"
                 )
     for other, built in others:
         if any(id(p) in known for p in built.parameters()):
-            advice = "; for one head at all depths give shared_head" if kind == "head" else ""
+            advice = "; for one head at all depths, give shared_head" if kind == "head" else ""
             raise DataError(
-                f"{name} has parameters of {_words(other)}: {kind}(depth) returned the same module for several depths, "
-                "or parts of it, whose weights would be charged once for each. It must return a new module at every "
-                f"call{advice}"
+                f"{name} shares parameters with {_describe_part(other)}: {kind}(depth) returned the same module, or "
+                "parts of it, for several depths, and these weights would be charged several times. It must return a "
+                f"new module at every call{advice}"
             )
     return part
 
 
 def _parameters(value: object) -> list[Tensor]:
-    """Return the parameters in an attribute of a module: those of modules, and tensors that gradients end in."""
+    """Return the parameters in an attribute of a module: those of modules, and leaf tensors that require gradients."""
     if isinstance(value, list | tuple | dict):
-        each = value.values() if isinstance(value, dict) else value
-        return [p for one in each if not isinstance(one, list | tuple | dict) for p in _parameters(one)]
+        items = value.values() if isinstance(value, dict) else value
+        return [p for item in items if not isinstance(item, list | tuple | dict) for p in _parameters(item)]
     if isinstance(value, nn.Module):
         return list(value.parameters())
     return [value] if isinstance(value, Tensor) and value.is_leaf and value.requires_grad else []
 
 
-def _misfit(name: str, part: nn.Module | None, hidden: Sequence[object], error: Exception) -> Exception:
-    """Say which part failed, on what, and which one returned that; an error of ours is returned as it is."""
+def _explain_misfit(name: str, part: nn.Module | None, hidden: Sequence[object], error: Exception) -> Exception:
+    """Return an error that names the part that failed, its input and the source of that; library errors unchanged."""
     if isinstance(error, FathomlessError | torch.OutOfMemoryError):
         return error
     kind, _, number = name.partition(".")
     before = int(number) - (kind == "layers") if number else 0
-    source = "which the heads give it" if not number else f"which layer {before} returns" if before else "the input"
+    if not number:
+        source = "the output of the heads"
+    elif before:
+        source = f"the output of layer {before}"
+    else:
+        source = "the input"
     return DataError(
-        f"{_words(name)}, a {type(part).__name__}, cannot be applied to {_shown(hidden[-1])}, {source}: {error}. What "
-        "layer(k) returns must be one tensor, in the model's type, that layer(k + 1) and head(k) accept"
+        f"{_describe_part(name)}, a {type(part).__name__}, cannot be applied to {_describe_value(hidden[-1])}, "
+        f"{source}: {error}. layer(k) must return one tensor in the type of the model, accepted by layer(k + 1) and "
+        "head(k)"
     )
 
 
-def _words(name: str) -> str:
-    """Return how people name a part."""
+def _describe_part(name: str) -> str:
+    """Return the name of a part in messages, such as "layer 3"."""
     kind, _, number = name.partition(".")
     return f"{kind.removesuffix('s')} {number}" if number else "the shared head"
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of shape {tuple(value.shape)}"
     return f"a {type(value).__name__}"
 
 
 def freeze(parts: Iterable[Named], in_use: Iterable[nn.Module]) -> set[str]:
-    """Let parameters of parts that are not in use have no gradient; return the names of those that could be trained."""
-    kept, names = {id(p) for part in in_use for p in part.parameters()}, set()
+    """Disable gradients of the parameters of parts that are not in use; return the names of these parameters."""
+    used = {id(p) for part in in_use for p in part.parameters()}
+    names = set()
     for prefix, part in parts:
         for name, p in part.named_parameters(prefix):
-            if id(p) not in kept and p.requires_grad:
-                p.requires_grad_(False).grad = None
+            if id(p) not in used and p.requires_grad:
+                p.requires_grad_(False).grad = None  # None rather than zero: optimisers skip the parameter
                 names.add(name)
     return names
 
 
 def unfreeze(module: nn.Module, names: set[str]) -> None:
-    """Let parameters be trained again that were put to rest, as far as they still exist, and forget their names."""
+    """Enable gradients of frozen parameters that still exist, and clear the set of their names."""
     for name, p in module.named_parameters():
         if name in names:
             p.requires_grad_()
     names.clear()
 
 
-def drawn_heads(each: Iterable[nn.ModuleDict]) -> dict[str, int]:
-    """Return the depth of every normal head, with its number of bases: what a blueprint tells of heads of networks."""
-    return {depth: len(head.basis) for heads in each for depth, head in heads.items() if isinstance(head, GaussianHead)}
+def count_head_bases(groups: Iterable[nn.ModuleDict]) -> dict[str, int]:
+    """Return the number of bases of each Gaussian head by depth, as blueprints store it."""
+    return {
+        depth: len(head.basis) for heads in groups for depth, head in heads.items() if isinstance(head, GaussianHead)
+    }
 
 
-def draw_heads(heads: nn.ModuleDict, drawn: Mapping[str, int]) -> None:
-    """Make linear heads normal ones, where :func:`drawn_heads` says so; their values come from a ``state_dict``."""
+def restore_gaussian_heads(heads: nn.ModuleDict, drawn: Mapping[str, int]) -> None:
+    """Replace linear heads by Gaussian ones of the given numbers of bases; a ``state_dict`` then sets their values."""
     for depth, head in list(heads.items()):
         if depth in drawn and isinstance(head, nn.Linear):
             heads[depth] = GaussianHead(head, drawn[depth])
 
 
-def mean_of(head: nn.Module) -> nn.Module:
-    """Return the mean of a head with a posterior, and any other head as it is."""
+def mean_head(head: nn.Module) -> nn.Module:
+    """Return the mean of a head with a posterior; other heads are returned unchanged."""
     return head.mean_map() if isinstance(head, GaussianHead) else head
 
 
-def check(min_depth: int, max_depth: int | None, weights: str, head_divergence: str, growth: str) -> None:
-    """Refuse options of a network of unbounded depth that are not allowed, with a DataError."""
+def check_options(min_depth: int, max_depth: int | None, weights: str, head_divergence: str, growth: str) -> None:
+    """Check the options of a network of unbounded depth; raise a DataError if one is not allowed."""
     if min_depth < 0:
         raise DataError(f"min_depth={min_depth} was given; 0 (a linear model) or more is allowed")
     if max_depth is not None and max_depth < max(min_depth, 1):

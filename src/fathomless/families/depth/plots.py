@@ -1,4 +1,4 @@
-"""Pictures of a posterior over depth, and of how it was found."""
+"""Plots of a posterior over depth and of its path during training."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from fathomless.plots.validation import History, column, floats, probabilities
 
 __all__ = ["MOST_COLUMNS", "depth_path", "depth_posterior", "relevance"]
 
-#: Columns that a picture of their relevance can hold and still be read.
+#: Largest number of columns in a plot of their relevance.
 MOST_COLUMNS = 20
 
 
@@ -30,13 +30,13 @@ def depth_posterior(
     posterior : mapping of int to float
         Probability of each depth; they sum to 1.
     prior : mapping of int to float, optional
-        Probability of each depth; a part of the support will do.
+        Probability of each depth; it may cover a part of the support.
     errors : mapping of int to float, optional
         Standard error of each probability, drawn as a whisker.
     poisson : mapping of int to float, optional
-        Masses of a law of few parameters that was fitted beside it, drawn as a dotted line.
+        Probabilities of a fitted parametric law, drawn as a dotted line.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def depth_posterior(
     Raises
     ------
     DataError
-        For depths that are no whole numbers, or probabilities that are none.
+        If depths are not whole numbers, or probabilities are invalid.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def depth_posterior(
         >>> ax = plots.depth_posterior({2: 0.04, 3: 0.31, 4: 0.42, 5: 0.19, 6: 0.04}, prior=prior)
     """
     depth, mass = probabilities("posterior", posterior, whole=True)
-    before = None if prior is None else probabilities("prior", prior, whole=False)
+    prior_points = None if prior is None else probabilities("prior", prior, whole=False)
     shown = depth
     ax = start(ax, "Posterior over depth", "depth (layers)", "probability")
     ax.bar(depth, mass, 0.8, color=GREEN, label="posterior")
@@ -67,10 +67,10 @@ def depth_posterior(
     if poisson is not None:
         places, law = probabilities("poisson", poisson, whole=False)
         ax.plot(places, law, color=INK, linestyle=":", linewidth=1.2, label="Poisson law")
-    if before is not None:
-        ax.plot(*before, color=OCHRE, marker="o", markersize=3.5, linewidth=1.2, label="prior")
-        shown = np.append(depth, before[0])
-    if not (before is None and errors is None and poisson is None):
+    if prior_points is not None:
+        ax.plot(*prior_points, color=OCHRE, marker="o", markersize=3.5, linewidth=1.2, label="prior")
+        shown = np.append(depth, prior_points[0])
+    if not (prior_points is None and errors is None and poisson is None):
         legend(ax)
     ax.set_ylim(bottom=0.0)
     ax.set_xlim(limits(shown.min(), shown.max(), 0.6 if np.ptp(shown) else 1.5))
@@ -79,15 +79,15 @@ def depth_posterior(
 
 
 def depth_path(history: History, *, ax: Axes | None = None) -> Axes:
-    """Draw the mean depth against the epoch, with the deepest network that was kept.
+    """Draw the mean depth by epoch, and the depth of the deepest network.
 
     Parameters
     ----------
     history : sequence of mappings
-        Rows with "epoch" and "mean_depth"; where they have them, "deepest" becomes a second line and "std_depth" a band
-        of one standard deviation to each side.
+        Rows with "epoch" and "mean_depth". An optional "deepest" is drawn as a second line, and an optional "std_depth"
+        as a band of one standard deviation on each side.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def depth_path(history: History, *, ax: Axes | None = None) -> Axes:
     Raises
     ------
     DataError
-        For a history without rows or without these columns.
+        If the history has no rows, or lacks these columns.
 
     Examples
     --------
@@ -110,9 +110,12 @@ def depth_path(history: History, *, ax: Axes | None = None) -> Axes:
     deepest, spread = (column(history, name, gaps=True) for name in ("deepest", "std_depth"))
     ax = start(ax, "Depth during training", "epoch", "depth (layers)")
     ax.plot(epoch, mean, color=GREEN, marker=epoch_marker(epoch), markersize=3, label="mean")
-    low = high = mean
+    low = mean
+    high = mean
     if np.isfinite(spread).any():
-        low, high = mean - np.nan_to_num(spread), mean + np.nan_to_num(spread)
+        width = np.nan_to_num(spread)
+        low = mean - width
+        high = mean + width
         ax.fill_between(epoch, low, high, color=GREEN, alpha=0.3, linewidth=0.0, label="± 1 sd")
     if np.isfinite(deepest).any():
         high = np.fmax(high, deepest)
@@ -134,14 +137,14 @@ def depth_path(history: History, *, ax: Axes | None = None) -> Axes:
 
 
 def relevance(found: Mapping[str, Mapping[str, float]], *, ax: Axes | None = None) -> Axes:
-    """Draw how far the weights that leave each column reach, with intervals, the most relevant column on top.
+    """Draw the root mean square of the first-layer weights of each column, with intervals, in decreasing order.
 
     Parameters
     ----------
     found : mapping of str to mapping
-        "median", "low" and "high" of every column; at most :data:`MOST_COLUMNS` of the greatest medians are drawn.
+        "median", "low" and "high" of each column; the :data:`MOST_COLUMNS` columns with the largest medians are drawn.
     ax : Axes, optional
-        Where to draw.
+        Axes to draw on; new ones by default.
 
     Returns
     -------
@@ -150,19 +153,20 @@ def relevance(found: Mapping[str, Mapping[str, float]], *, ax: Axes | None = Non
     Raises
     ------
     DataError
-        For no columns, or numbers that are negative or not finite.
+        If there are no columns, or values are negative or not finite.
 
     Examples
     --------
     .. plot::
 
         >>> from fathomless.families.depth import plots
-        >>> one, other = {"median": 2.1, "low": 1.4, "high": 3.3}, {"median": 0.2, "low": 0.1, "high": 0.6}
-        >>> ax = plots.relevance({"rooms": one, "crime": other})
+        >>> rooms = {"median": 2.1, "low": 1.4, "high": 3.3}
+        >>> crime = {"median": 0.2, "low": 0.1, "high": 0.6}
+        >>> ax = plots.relevance({"rooms": rooms, "crime": crime})
     """
     names = sorted(found, key=lambda name: found[name]["median"])[-MOST_COLUMNS:]
     median, low, high = (floats(key, [found[name][key] for name in names], 0.0) for key in ("median", "low", "high"))
-    ax = start(ax, "Relevance of columns", "root mean square of their weights", "column")
+    ax = start(ax, "Relevance of columns", "root mean square of first-layer weights", "column")
     ax.errorbar(median, range(len(names)), xerr=[median - low, high - median], fmt="o", color=GREEN, markersize=3.5)
     ax.set_yticks(range(len(names)), [shorten(name, 24) for name in names], parse_math=False)
     ax.set_xlim(left=0.0)

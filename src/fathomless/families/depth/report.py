@@ -1,4 +1,4 @@
-"""What a page shows of a posterior over depth, and what the doctor says of it."""
+"""Page section and findings of a posterior over depth."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from fathomless.estimators.findings import Finding, FitSummary
 from fathomless.families.depth import plots
 from fathomless.families.depth.convergence import depth_drift, law_drift
 from fathomless.families.depth.estimator import LayeredNetwork
-from fathomless.families.depth.hamiltonian import DOUBTED, unconverged
+from fathomless.families.depth.hamiltonian import UNRELIABLE_SHARE, describe_nonconvergence
 from fathomless.families.depth.model import UnboundedDepth
 from fathomless.families.depth.sampled import SampledDepth
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, number, percent, picture
@@ -22,119 +22,127 @@ from fathomless.posterior.laws import FixedDepth, FreeCategorical
 __all__ = ["findings", "page"]
 
 
-_STILL = 0.1  # layers that the mean depth goes, back and forth, in any training that moves it at all
+_STILL = 0.1  # layers: total variation of the mean depth below which the posterior did not change
 _ABOUT = "Depth is the number of layers; 0 is a linear model."
 _WEIGHTS = (
-    "A weight says how much of the prediction a depth should have, so that the mixture of all depths predicts best the "
-    "rows that its networks have not seen; where rows are few, the prior stands against it. It is no probability that "
-    "the network has so many layers: depths that predict alike share their weight by chance, so read the bars with "
-    "their errors, and the Poisson law beside. Single: which one depth predicts best. Log density: nats per unseen row."
+    "The weights are stacking weights: the mixture of all depths with these weights has the best log-likelihood on "
+    "out-of-fold rows, penalised by the prior. A weight is not the probability of a number of layers. Depths with "
+    "similar predictions share their weight at random, so compare the weights with their standard errors and with the "
+    "Poisson law. Single: pseudo-BMA+ weight of each depth used alone. Log density: nats per out-of-fold row."
 )
 _NOTE = (
     "This posterior is an approximation by a parametric family. It follows the complexity of the data, but it need not "
-    "find the best single depth, and it depends on how long and at what rate it is learned."
+    "find the best single depth. It also depends on the length of the training and on the learning rate of the law."
 )
-_OF_CHAINS = (
-    "Weights of a network are not identified, so chains are compared by what their networks predict, at 100 of the "
-    "rows and 100 random points among them. Chains near different modes need not meet: R-hat above 1.1 says that they "
-    "did not, and that doubt may be told too small or too large. R-hat: 19 in 20 predictions lie below. Draws: how "
-    "many independent draws they are worth. In doubt: rows whose leave-one-out density is not reliable."
+_CHAINS = (
+    "The weights of a network are not identified, so chains are compared by their predictions at 100 of the rows and "
+    "at 100 random points in their range. R-hat above 1.1 means that chains have not mixed, for instance as they are "
+    "near different modes; the predictive uncertainty may then be too small or too large. R-hat: 95th percentile over "
+    "predictions; Median: their median. ESS: median effective sample size. k-hat > 0.7: share of rows with an "
+    "unreliable leave-one-out density."
 )
 
 
 def page(estimator: LayeredNetwork) -> StructureSection:
-    """Return the posterior over depth as a picture and a table, and how it was found, if it has several."""
+    """Return the posterior over depth as a picture and a table, and the path of the mean depth in training."""
     structure = estimator.structure_
     if isinstance(estimator.model_, SampledDepth):
-        return _sampled(estimator)
-    if (found := estimator.fit_diagnostics_.structure) is not None:
-        return _weighed(estimator, found)
+        return _sampling_section(estimator)
+    stacked = estimator.fit_diagnostics_.structure
+    if stacked is not None:
+        return _weights_section(estimator, stacked)
     if len(structure.names) < 2:
         return StructureSection(about=_ABOUT)
-    posterior, prior = estimator.depth_posterior_, _prior(estimator)
+    posterior = estimator.depth_posterior_
+    prior = _prior(estimator)
     bars = ", ".join(f"{depth}: {percent(p)}" for depth, p in posterior.items() if p >= 5e-3)
     figure = picture(
         "depth",
         partial(plots.depth_posterior, posterior, prior=prior),
-        says=f"Bars: the posterior probability of each number of layers. {bars}. In short: {structure.summary}.",
-        caption="Probability of each number of layers, before and after the data.",
+        says=f"Posterior probability of each number of layers as bars. {bars}. Summary: {structure.summary}.",
+        caption="Prior and posterior probability of each number of layers.",
     )
     rows = [(str(depth), percent(p), percent(prior[depth])) for depth, p in posterior.items()]
     table = TextTable("Probability of each depth", ("Layers", "Posterior", "Prior"), rows, text=0)
-    about = f"{_ABOUT} Predictions average over all depths, weighted as below."
-    return StructureSection([Group("", [figure], table)], [_path(estimator)], about, _NOTE)
+    about = f"{_ABOUT} Predictions are averages over all depths with the weights below."
+    return StructureSection([Group("", [figure], table)], [_path_figure(estimator)], about, _NOTE)
 
 
-def _sampled(estimator: LayeredNetwork) -> StructureSection:
-    """Return the weights of the depths, the relevance of columns, and what the chains of each depth say."""
-    found = estimator.fit_diagnostics_.structure
-    weighed = found is not None and len(estimator.structure_.names) > 1
-    groups = [_weights_of_depths(estimator, found)] if found is not None and weighed else []
+def _sampling_section(estimator: LayeredNetwork) -> StructureSection:
+    """Return the weights of the depths, the relevance of the columns and the diagnostics of the chains."""
+    stacked = estimator.fit_diagnostics_.structure
+    several = stacked is not None and len(estimator.structure_.names) > 1
+    groups = [_weights_group(estimator, stacked)] if stacked is not None and several else []
     if estimator.relevance_:
-        groups.append(_relevance(estimator.relevance_))
-    of, score = estimator.sampling_, estimator.validation_score_
-    unseen = "cannot be estimated" if score is None else f"give a new row a log-likelihood of {number(score)} nats"
+        groups.append(_relevance_group(estimator.relevance_))
+    score = estimator.validation_score_
+    if score is None:
+        loo = "The leave-one-out log-likelihood cannot be estimated"
+    else:
+        loo = f"Leave-one-out log-likelihood: {number(score)} nats per row"
     rows = [
         (
             str(depth),
-            f"{len(told['chains'])}",
-            f"{told['rhat']:.2f}",
-            f"{told['rhat_median']:.2f}",
-            f"{told['ess']:,.0f}",
-            percent(told["doubtful"]),
+            f"{len(record['chains'])}",
+            f"{record['rhat']:.2f}",
+            f"{record['rhat_median']:.2f}",
+            f"{record['ess']:,.0f}",
+            percent(record["doubtful"]),
         )
-        for depth, told in of.items()
+        for depth, record in estimator.sampling_.items()
     ]
-    head = ("Layers", "Chains", "R-hat", "Median", "Draws", "In doubt")
+    head = ("Layers", "Chains", "R-hat", "Median", "ESS", "k-hat > 0.7")
     caption = "Chains of each depth"
-    drawn = [_trace(depth, told, estimator.n_iter_) for depth, told in of.items()]
+    figures = [_trace_figure(depth, record, estimator.n_iter_) for depth, record in estimator.sampling_.items()]
     return StructureSection(
         [*groups, Group("Chains", [], TextTable(caption, head, rows, text=0))],
-        drawn,
-        f"{_ABOUT} Within each depth, weights, their scales and the noise are draws from their posterior. All rows "
-        f"were used; leave-one-out densities {unseen}." + (f" {_WEIGHTS}" if weighed else ""),
-        _OF_CHAINS,
-        objective="Networks were fitted first, for the weights of the depths and for the points at which chains begin. "
-        "Nothing was maximised after that: Hamiltonian chains sampled weights, scales and noise together.",
+        figures,
+        f"{_ABOUT} Within each depth, the weights, their scales and the noise are draws from their joint posterior "
+        f"given all rows. {loo}." + (f" {_WEIGHTS}" if several else ""),
+        _CHAINS,
+        objective="Networks were fitted first; they give the weights of the depths and the initial states of the "
+        "chains. Hamiltonian chains then sampled weights, scales and noise jointly, without further optimisation.",
     )
 
 
-def _relevance(found: dict[str, dict[str, float]]) -> Group:
-    ordered = sorted(found.items(), key=lambda item: -item[1]["median"])
-    told = ", ".join(f"{name} {number(one['median'])}" for name, one in ordered[:5])
+def _relevance_group(relevance: dict[str, dict[str, float]]) -> Group:
+    ordered = sorted(relevance.items(), key=lambda item: -item[1]["median"])
+    largest = ", ".join(f"{name} {number(interval['median'])}" for name, interval in ordered[:5])
     figure = picture(
         "relevance",
-        partial(plots.relevance, found),
-        says=f"Posterior medians and 90 % intervals of how far the weights of each column reach; the largest: {told}.",
-        caption="How far the weights that leave a column reach, for columns on one scale, with 90 % intervals. Before "
-        "the data it is 0.85 (0.41 to 3.12): smaller says that a column does not matter.",
-        height=max(2.0, 0.6 + 0.22 * min(len(found), plots.MOST_COLUMNS)),
+        partial(plots.relevance, relevance),
+        says="Root mean square of the first-layer weights of each column, posterior medians and 90 % intervals; the "
+        f"largest medians: {largest}.",
+        caption="Root mean square of the first-layer weights of each standardised column, with 90 % credible "
+        "intervals. The prior median is 0.85 (0.41 to 3.12); a column far below it has little influence.",
+        height=max(2.0, 0.6 + 0.22 * min(len(relevance), plots.MOST_COLUMNS)),
     )
-    rows = [(name, *(number(one[key]) for key in ("median", "low", "high"))) for name, one in ordered]
+    rows = [(name, *(number(interval[key]) for key in ("median", "low", "high"))) for name, interval in ordered]
     head = ("Column", "Median", "5 %", "95 %")
-    return Group("Columns", [figure], TextTable("Columns, by how far their weights reach", head, rows))
+    return Group("Relevance of columns", [figure], TextTable("First-layer weights of each column, RMS", head, rows))
 
 
-def _trace(depth: int, told: dict[str, Any], sweeps: int) -> Figure:
-    each, ends = told["traces"], [values[-1] for values in told["traces"] if len(values)]
+def _trace_figure(depth: int, record: dict[str, Any], sweeps: int) -> Figure:
+    values = record["traces"]
+    ends = [trace[-1] for trace in values if len(trace)]
     return picture(
         f"chains-{depth}",
-        partial(traces, each, sweeps, sweeps // 2, [True] * len(each), "log-likelihood per row"),
-        says=f"Log-likelihood of {len(each)} chains of depth {depth} over {sweeps:,} sweeps; at the end between "
+        partial(traces, values, sweeps, sweeps // 2, [True] * len(values), "log-likelihood per row"),
+        says=f"Log-likelihood of {len(values)} chains of depth {depth} over {sweeps:,} sweeps; at the end between "
         f"{number(min(ends))} and {number(max(ends))} nats per row.",
-        caption=f"Chains of depth {depth}: log-likelihood per row. States are kept to the right of the line.",
+        caption=f"Chains of depth {depth}: log-likelihood per row. Left of the line: warm-up; right: retained states.",
     )
 
 
-def _weights_of_depths(estimator: LayeredNetwork, found: StructureWeights) -> Group:
-    """Return the weights of depths by out-of-fold rows, with their errors and the laws beside them."""
+def _weights_group(estimator: LayeredNetwork, stacked: StructureWeights) -> Group:
+    """Return the stacking weights of the depths with their standard errors, the prior and the Poisson law."""
     prior = _prior(estimator)
-    columns = (found.numbers, found.weights, found.errors, found.single, found.log_density)
+    columns = (stacked.numbers, stacked.weights, stacked.errors, stacked.single, stacked.log_density)
     rows = [
-        (str(depth), f"{percent(w)} ± {percent(e)}", percent(one), f"{density:.3f}")
-        for depth, w, e, one, density in zip(*columns, strict=True)
+        (str(depth), f"{percent(weight)} ± {percent(error)}", percent(single), f"{density:.3f}")
+        for depth, weight, error, single, density in zip(*columns, strict=True)
     ]
-    weights = dict(zip(found.numbers, found.weights, strict=True))
+    weights = dict(zip(stacked.numbers, stacked.weights, strict=True))
     bars = ", ".join(f"{row[0]}: {row[1]}" for row in rows)
     figure = picture(
         "depth",
@@ -143,31 +151,32 @@ def _weights_of_depths(estimator: LayeredNetwork, found: StructureWeights) -> Gr
             weights,
             prior=prior,
             errors=estimator.depth_posterior_error_,
-            poisson=dict(zip(found.numbers, found.poisson, strict=True)),
+            poisson=dict(zip(stacked.numbers, stacked.poisson, strict=True)),
         ),
-        says=f"Bars: the weight of each number of layers, with its standard error. {bars}. In short: "
+        says=f"Weight of each number of layers as bars, with standard errors. {bars}. Summary: "
         f"{estimator.structure_.summary}.",
-        caption=f"The Poisson law that fits best has the mean {found.poisson_rate:.2f} and predicts these rows "
-        f"worse by {found.poisson_loss:.1f} nats in all.",
+        caption=f"The best-fitting Poisson law has a mean of {stacked.poisson_rate:.2f} layers; its total "
+        f"log-likelihood on out-of-fold rows is {stacked.poisson_loss:.1f} nats lower.",
     )
     head = ("Layers", "Weight", "Single", "Log density")
     return Group("", [figure], TextTable("Weight of each depth", head, rows, text=0))
 
 
-def _weighed(estimator: LayeredNetwork, found: StructureWeights) -> StructureSection:
-    """Return the weights of depths, and of kinds of network."""
-    groups = [_weights_of_depths(estimator, found)]
+def _weights_section(estimator: LayeredNetwork, stacked: StructureWeights) -> StructureSection:
+    """Return the weights of the depths and of the candidate architectures."""
+    groups = [_weights_group(estimator, stacked)]
     if estimator.kinds_:
-        kinds = [
+        rows = [
             (", ".join(f"{name} {value}" for name, value in kind["options"].items()), percent(kind["weight"]))
             for kind in estimator.kinds_
         ]
-        groups.append(Group("Kinds of network", [], TextTable("Weight of each kind", ("Kind", "Weight"), kinds)))
-    return StructureSection(groups, [_path(estimator)], f"{_ABOUT} {_WEIGHTS}")
+        table = TextTable("Weight of each candidate", ("Candidate", "Weight"), rows)
+        groups.append(Group("Candidate architectures", [], table))
+    return StructureSection(groups, [_path_figure(estimator)], f"{_ABOUT} {_WEIGHTS}")
 
 
 def _prior(estimator: LayeredNetwork) -> dict[int, float]:
-    """Return the prior probability of each depth of the posterior; of sampled depths, among these."""
+    """Return the prior probability of each depth in the support; renormalised to the sampled depths under HMC."""
     if estimator.fit_diagnostics_.sampling:
         return dict(zip(estimator.depth_posterior_, estimator.fit_diagnostics_.prior, strict=True))
     model = next(part for part in estimator.model_.modules() if isinstance(part, UnboundedDepth))
@@ -176,37 +185,40 @@ def _prior(estimator: LayeredNetwork) -> dict[int, float]:
     return dict(zip(depths, model.prior.log_prob(offsets).exp().tolist(), strict=True))
 
 
-def _path(estimator: LayeredNetwork) -> Figure:
-    """Draw the path of the mean depth in training."""
+def _path_figure(estimator: LayeredNetwork) -> Figure:
+    """Return a picture of the mean depth during training."""
     history = estimator.history_
     path = [row["mean_depth"] for row in history]
+    if estimator.fit_diagnostics_.structure is not None:
+        caption = "Mean depth under the out-of-fold weights at each evaluation."
+    else:
+        caption = "Mean depth by epoch. A trend at the end means that the posterior over depth has not converged."
     return picture(
         "path",
         partial(plots.depth_path, history),
-        says=f"Mean depth against the epoch. It goes from {number(path[0])} to {number(path[-1])} layers, never below "
-        f"{number(min(path))} or above {number(max(path))}.",
-        caption="The mean under the weights that unseen rows gave the depths, as the networks learned."
-        if estimator.fit_diagnostics_.structure is not None
-        else "If the mean still moves at the end, depth has not come to rest.",
+        says=f"Mean depth by epoch: from {number(path[0])} to {number(path[-1])} layers, with a minimum of "
+        f"{number(min(path))} and a maximum of {number(max(path))}.",
+        caption=caption,
     )
 
 
 def findings(summary: FitSummary) -> Iterator[Finding]:
-    """Say what a second pair of eyes would of a depth that was learned."""
+    """Yield the findings about a posterior over depth."""
     model = summary.estimator.model_
     if isinstance(model, SampledDepth):
-        yield from _not_mixed(summary)
+        yield from _check_mixing(summary)
         return
     if cast(CrossFitDiagnostics, summary.estimator.fit_diagnostics_).structure is not None:
-        yield from _at_its_bound(summary, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
+        yield from _check_bounds(summary, next(part for part in model.modules() if isinstance(part, UnboundedDepth)))
     if isinstance(model, UnboundedDepth) and not isinstance(model.law, FixedDepth):
-        yield from _on_its_way(summary)
-        yield from list(_not_moved(summary)) or _near_its_start(summary, model)
-        yield from _at_its_bound(summary, model)
+        yield from _check_drift(summary)
+        yield from list(_check_movement(summary)) or _check_start(summary, model)
+        yield from _check_bounds(summary, model)
 
 
-def _not_mixed(summary: FitSummary) -> Iterator[Finding]:
-    for text in unconverged(summary.estimator.fit_diagnostics_):
+def _check_mixing(summary: FitSummary) -> Iterator[Finding]:
+    # the remedy after "; raise" is given with the present values of the options instead
+    for text in describe_nonconvergence(summary.estimator.fit_diagnostics_):
         yield Finding(
             "problem",
             "Chains have not mixed",
@@ -214,24 +226,24 @@ def _not_mixed(summary: FitSummary) -> Iterator[Finding]:
             f"Raise {summary.show('weights__sweeps')} or {summary.show('weights__leapfrogs')}.",
         )
     sampling = cast(CrossFitDiagnostics, summary.estimator.fit_diagnostics_).sampling.values()
-    doubtful = max(told["doubtful"] for told in sampling)
-    if doubtful > DOUBTED and len(sampling) > 1 and summary.given["weights__structure_weights"] == "stacking":
+    doubtful = max(record["doubtful"] for record in sampling)
+    if doubtful > UNRELIABLE_SHARE and len(sampling) > 1 and summary.given["weights__structure_weights"] == "stacking":
         yield Finding(
             "advice",
             "Leave-one-out densities are not reliable",
-            f"They weigh the depths, and k-hat is above 0.7 on up to {doubtful:.0%} of the rows, which single draws "
-            "decide.",
-            "Compare weights__structure_weights='fit' on unseen rows, or raise weights__sweeps and weights__states.",
+            f"Pareto k-hat is above 0.7 on up to {doubtful:.0%} of the rows, so that single draws dominate their "
+            "estimates. The weights of the depths depend on these estimates.",
+            "Compare with weights__structure_weights='fit' on test rows, or raise weights__sweeps and weights__states.",
         )
 
 
-def _on_its_way(summary: FitSummary) -> Iterator[Finding]:
+def _check_drift(summary: FitSummary) -> Iterator[Finding]:
     drift = depth_drift(summary.history)
     if not drift:
         return
-    pace = (
-        f"Its last mean was {summary.history[-1]['mean_depth']:.1f}, and it changed almost always in one direction. At "
-        f"the rate of the last half, another training would change it by {drift:+.1f} layers."
+    trend = (
+        f"The final mean depth is {summary.history[-1]['mean_depth']:.1f} layers, after an almost monotone second half "
+        f"of the training. At that pace it would change by {drift:+.1f} layers in another training."
     )
     if summary.stopped:
         natural = (
@@ -241,62 +253,64 @@ def _on_its_way(summary: FitSummary) -> Iterator[Finding]:
         )
         yield Finding(
             "advice",
-            "Depth was still on its way when the training stopped",
-            f"{pace} The scores of the held-out rows no longer rose.",
-            f"If the depth itself matters, raise {summary.show(summary.law_option('rate'))}{natural}.",
+            "Depth posterior had not converged at early stopping",
+            f"{trend} The validation score had stopped improving.",
+            f"If the depth itself matters, raise {summary.now(summary.of_law('rate'))}{natural}.",
         )
     else:
         yield Finding(
             "problem",
-            "Depth has not come to rest",
-            f"{pace} What is reported says how fast it was learned, not what the data ask for.",
-            f"Raise {summary.show('epochs')} or {summary.show(summary.law_option('rate'))}.",
+            "Depth posterior has not converged",
+            f"{trend} The reported depth reflects the learning rate of the law rather than the data.",
+            f"Raise {summary.now('epochs')} or {summary.now(summary.of_law('rate'))}.",
         )
 
 
-def _near_its_start(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding]:
+def _check_start(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding]:
     if summary.law["optimizer"] != "adam":
         return
     rates = {"learning_rate": summary.given["learning_rate"], "structure_rate": summary.structure_rate}
-    how_far = law_drift(model.law, model.prior, summary.history, **rates)
-    if how_far is not None and how_far.travel < how_far.distance:
-        start, rate = summary.show(summary.law_option("initial_depth")), summary.show(summary.law_option("rate"))
+    law_change = law_drift(model.law, model.prior, summary.history, **rates)
+    if law_change is not None and law_change.travel < law_change.distance:
+        start = summary.now(summary.of_law("initial_depth"))
+        rate = summary.now(summary.of_law("rate"))
+        mean = summary.estimator.structure_.statistics["mean_depth"]
         yield Finding(
-            "problem" if how_far.short(summary.stopped) else "advice",
-            "Depth stayed near its start",
-            f"The parameter of its law could move by {how_far.travel:.2g} in this training, and {how_far.distance:.2g} "
-            f"lead from its start to the mean of the prior, {how_far.prior_mean:.2g}: the mean depth of "
-            f"{summary.estimator.structure_.statistics['mean_depth']:.1f} depends more on its start than on the data.",
-            f"If the depth itself matters, compare with another start, {start}, or raise {rate}.",
+            "problem" if law_change.start_dominates(summary.stopped) else "advice",
+            "Depth posterior stayed near its initial value",
+            f"The parameter of the law could change by {law_change.travel:.2g} in this training; the mean of the "
+            f"prior, {law_change.prior_mean:.2g}, is {law_change.distance:.2g} away from the initial value. The mean "
+            f"depth of {mean:.1f} layers depends on the initial value more than on the data.",
+            f"If the depth itself matters, compare with another initial value, {start}, or raise {rate}.",
         )
 
 
-def _not_moved(summary: FitSummary) -> Iterator[Finding]:
+def _check_movement(summary: FitSummary) -> Iterator[Finding]:
     depths = [row["mean_depth"] for row in summary.history]
     path = sum(abs(b - a) for a, b in itertools.pairwise(depths))
     if path < _STILL:
         yield Finding(
             "problem",
-            "Depth has not moved",
-            f"Its mean stayed within {path:.2g} layers of {depths[0]:.2g}, where it began; the data had no say in it.",
-            f"Raise {summary.show(summary.law_option('rate'))} or {summary.show('epochs')}.",
+            "Depth posterior did not change in training",
+            f"The mean depth changed by at most {path:.2g} layers from its initial value of {depths[0]:.2g}.",
+            f"Raise {summary.now(summary.of_law('rate'))} or {summary.now('epochs')}.",
         )
 
 
-def _at_its_bound(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding]:
+def _check_bounds(summary: FitSummary, model: UnboundedDepth) -> Iterator[Finding]:
     posterior = model.depth_posterior()
     likely = max(posterior, key=lambda depth: posterior[depth])
     ends = [] if model.max_depth is None else [(model.max_depth, f"Raise {summary.show('max_depth')}.")]
     if isinstance(model.law, FreeCategorical):
         end = model.min_depth + model.law.size - 1
-        ends.append((end, f"Choose another depth_law (now one that ends at {end}), such as 'poisson'."))
+        ends.append((end, f"Choose another depth_law, such as 'poisson' (now one that ends at {end})."))
     end, remedy = min(ends, default=(-1, ""))
     if likely == end and posterior[end] > 0.3:
         yield Finding(
             "problem",
             "Depth is at its upper bound",
-            f"{posterior[end]:.0%} of its posterior lie on {end}, the greatest depth that is allowed; the data may ask "
-            "for more.",
+            f"{posterior[end]:.0%} of the posterior mass is on {end} layers, the largest depth allowed. Deeper "
+            "networks may predict better.",
             remedy,
         )
     least = posterior.get(model.min_depth, 0.0)
@@ -304,6 +318,6 @@ def _at_its_bound(summary: FitSummary, model: UnboundedDepth) -> Iterator[Findin
         yield Finding(
             "advice",
             "Depth is at its lower bound",
-            f"{least:.0%} of its posterior lie on {model.min_depth}, the least depth that is allowed.",
-            f"Lower {summary.show('min_depth')}.",
+            f"{least:.0%} of the posterior mass is on {model.min_depth}, the smallest depth allowed.",
+            f"Lower {summary.now('min_depth')}.",
         )

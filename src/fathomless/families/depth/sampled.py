@@ -1,4 +1,4 @@
-"""Networks of several depths whose weights were sampled: the states that chains have kept, each with its own noise."""
+"""Networks of several depths with sampled weights: the retained states of the chains, each with its own noise."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,24 +16,25 @@ from fathomless.system.rng import building
 
 __all__ = ["SampledDepth", "States"]
 
-_AT_ONCE = 2**21  # rows times networks
-_NOISE = ("noise_scale", "noise_df")  # in the order in which f states them
+_AT_ONCE = 2**21  # rows times networks in one evaluation
+_NOISE = ("noise_scale", "noise_df")  # in the order of the columns of f
 
 
 @dataclass(frozen=True)
 class States:
-    """What the chains of one depth have kept.
+    """Retained states of the chains of one depth.
 
     Attributes
     ----------
     weights : Tensor, shape (S, P)
-        Networks.
+        Weights of the networks.
     scale, df : Tensors, shape (S, T) or (S, 0)
-        Scale of the noise of each, and degrees of freedom; without columns where a likelihood has them.
+        Scale and degrees of freedom of the noise of each state; without columns if the likelihood has no such
+        parameter, or a fixed one.
     reach : Tensor, shape (S, D)
-        Root mean square of the weights that leave each input; without columns where inputs have no scales.
+        Root mean square of the first-layer weights of each input; without columns if inputs have no scales.
     chain : Tensor of int64, shape (S,)
-        Which chain each is of.
+        Number of the chain of each state.
     """
 
     weights: Tensor
@@ -49,19 +50,20 @@ class SampledDepth(Resizable):
     Parameters
     ----------
     network : callable
-        Builds a network from its depth and its number of outputs; its own weights do not matter.
+        Builds a network from its depth and its number of outputs; its initial weights are not used.
     outputs : int
-        Of the networks; what was inferred of the noise comes beside them.
+        Number of outputs of the networks; sampled noise parameters are appended to them.
 
     Attributes
     ----------
     weights_0, weights_1, … : Tensors, shape (states of the depth, weights of a network)
     depth, chain : Tensors of int64, shape (S,)
-        Of all states, depth after depth.
+        Depth and chain of all states, ordered by depth.
     log_weight : Tensor of float64, shape (S,)
-        States of a depth have equal weights.
+        Log weights; states of one depth have equal weights.
     noise_scale, noise_df, reach : Tensors, shape (S, …)
-        See :class:`States`; ``noise_df`` is missing where noise is Gaussian, both where a likelihood has them.
+        See :class:`States`; a noise parameter that was not sampled is missing, for example ``noise_df`` of Gaussian
+        noise.
     """
 
     depth: Tensor
@@ -71,18 +73,19 @@ class SampledDepth(Resizable):
 
     def __init__(self, network: Callable[[int, int], nn.Module], outputs: int) -> None:
         super().__init__()
-        self._network, self.outputs = network, outputs
+        self._network = network
+        self.outputs = outputs
 
     def fill(self, masses: Mapping[int, float], kept: Mapping[int, States]) -> None:
-        """Take these states, and these weights of their depths."""
+        """Set the states, and the weights of their depths."""
         for depth, states in kept.items():
             self.register_buffer(f"weights_{depth}", states.weights)
         counts = {depth: len(states.weights) for depth, states in kept.items()}
-        every = [masses[depth] / counts[depth] for depth in kept for _ in range(counts[depth])]
-        numbers = [depth for depth in kept for _ in range(counts[depth])]
-        where = next(iter(kept.values())).weights.device
-        self.register_buffer("log_weight", torch.tensor(every, dtype=torch.float64, device=where).log())
-        self.register_buffer("depth", torch.tensor(numbers, device=where))
+        weights = [masses[depth] / counts[depth] for depth in kept for _ in range(counts[depth])]
+        depths = [depth for depth in kept for _ in range(counts[depth])]
+        device = next(iter(kept.values())).weights.device
+        self.register_buffer("log_weight", torch.tensor(weights, dtype=torch.float64, device=device).log())
+        self.register_buffer("depth", torch.tensor(depths, device=device))
         self.register_buffer("chain", torch.cat([states.chain for states in kept.values()]))
         self.register_buffer("reach", torch.cat([states.reach for states in kept.values()]))
         for name, part in (("noise_scale", "scale"), ("noise_df", "df")):
@@ -92,16 +95,16 @@ class SampledDepth(Resizable):
 
     @property
     def stochastic(self) -> bool:
-        """False: all states that were kept are used."""
+        """False: predictions use all retained states."""
         return False
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Evaluate every network on a batch; what was inferred of its noise stands beside its outputs."""
-        f = torch.cat([self._of_depth(depth, x) for depth in self.depth_posterior()])
+        """Evaluate every network on a batch; sampled noise parameters are appended to its outputs."""
+        f = torch.cat([self._evaluate_depth(depth, x) for depth in self.depth_posterior()])
         states = dict(self.named_buffers())
-        told = [states[name].to(f)[:, None].expand(-1, x.shape[0], -1) for name in _NOISE if name in states]
-        if told:
-            f = torch.cat([f, told[0].log(), *told[1:]], -1)
+        noise = [states[name].to(f)[:, None].expand(-1, x.shape[0], -1) for name in _NOISE if name in states]
+        if noise:
+            f = torch.cat([f, noise[0].log(), *noise[1:]], -1)
         network = self.depth * (int(self.chain.max()) + 1) + self.chain  # chains of different depths are independent
         none = {"weights": f.new_zeros(())}
         return Draws(f, self.log_weight.to(f.dtype), self.depth, none, network=network)
@@ -118,40 +121,40 @@ class SampledDepth(Resizable):
 
     def blueprint(self) -> dict[str, Any]:
         """Return the outputs of the networks, and the types and shapes of the states."""
-        kinds = {
+        layout = {
             name: {"dtype": str(buffer.dtype).removeprefix("torch."), "shape": list(buffer.shape)}
             for name, buffer in self.named_buffers()
         }
-        return {"outputs": self.outputs, "states": kinds}
+        return {"outputs": self.outputs, "states": layout}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
-        """Have states of the types and shapes that :meth:`blueprint` returned, on the processor."""
+        """Allocate states of the types and shapes of a blueprint, on the CPU."""
         self.outputs = int(blueprint["outputs"])
-        for name, kind in blueprint["states"].items():
-            shape = kind["shape"]
-            self.register_buffer(name, torch.zeros(shape, dtype=getattr(torch, kind["dtype"]), device="cpu"))
+        for name, layout in blueprint["states"].items():
+            shape = layout["shape"]
+            self.register_buffer(name, torch.zeros(shape, dtype=getattr(torch, layout["dtype"]), device="cpu"))
             if name.startswith("weights_"):
-                network = self._built(int(name.rpartition("_")[2]))
+                network = self._build_network(int(name.rpartition("_")[2]))
                 size = sum(parameter.numel() for parameter in network.parameters())
                 if size != shape[1]:
                     raise DataError(
-                        f"its networks of {name} have {shape[1]:,} weights, and its options ask for {size:,}"
+                        f"its networks of {name} have {shape[1]:,} weights, but its options define {size:,}"
                     )
 
-    def _built(self, depth: int) -> nn.Module:
-        """Build a network, whose own weights do not matter."""
+    def _build_network(self, depth: int) -> nn.Module:
+        """Build a network whose initial weights are not used."""
         with building(depth):
             return self._network(depth, self.outputs)
 
-    def _of_depth(self, depth: int, x: Tensor) -> Tensor:
-        """Return outputs (S, B, K) of the states of one depth."""
+    def _evaluate_depth(self, depth: int, x: Tensor) -> Tensor:
+        """Return the outputs (S, B, K) of the states of one depth."""
         weights: Tensor = getattr(self, f"weights_{depth}")
-        network = self._built(depth).to(weights.device, weights.dtype)
+        network = self._build_network(depth).to(weights.device, weights.dtype)
         parts = weights.split(max(1, _AT_ONCE // max(x.shape[0], 1)))
-        return torch.cat([_evaluated(network, part, x) for part in parts])
+        return torch.cat([_evaluate(network, part, x) for part in parts])
 
 
-def _evaluated(network: nn.Module, weights: Tensor, x: Tensor) -> Tensor:
+def _evaluate(network: nn.Module, weights: Tensor, x: Tensor) -> Tensor:
     networks = FlatNetworks(network, len(weights))
     networks.weights.copy_(weights)
     return networks(x)

@@ -69,7 +69,7 @@ class SparseNetworks(SparseOptions, Networks):
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> SparseNetwork:
         checks.choice("posterior", self.posterior, _POSTERIORS)
-        self._room(inputs, likelihood.outputs, dtype)
+        self._check_memory(inputs, likelihood.outputs, dtype)
         first, rest = self._priors(inputs)
         options: dict[str, Any] = {
             "inclusion": self.posterior not in ("slab", "mnf"),
@@ -121,7 +121,7 @@ class SparseNetworks(SparseOptions, Networks):
         one = SlabPrior(given if isinstance(given, str) else real("prior_inclusion", given), scale)
         return one, one
 
-    def _room(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    def _check_memory(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
         """Refuse a network that will not fit: three numbers for each weight, their gradients and two moments."""
         if callable(self.architecture):
             return

@@ -20,7 +20,7 @@ import numpy as np
 
 from fathomless.families.graph.engine import Engine, engine
 from fathomless.families.graph.priors import GraphPrior
-from fathomless.families.graph.sampler import cells_for
+from fathomless.families.graph.sampler import count_cells
 from fathomless.families.graph.state import FREE, State, empty, logistic, residuals
 
 SIZES = ((4, 8, 100, 19), (2, 6, 500, 8), (12, 12, 1000, 82), (12, 25, 2000, 232))  # D, H, N, edges
@@ -34,7 +34,7 @@ def network(observed: int, hidden: int, rows: int, links: int) -> State:
     units = observed + hidden
     prior = GraphPrior()
     roles = np.full(observed, FREE, dtype=np.int8)
-    state = empty(np.zeros((observed, rows)), np.zeros(observed), roles, prior, room=units + 8)
+    state = empty(np.zeros((observed, rows)), np.zeros(observed), roles, prior, capacity=units + 8)
     state.size[0] = units
     state.theta[observed:units] = np.sort(generator.random(hidden))
     for unit in range(observed, units):
@@ -55,20 +55,20 @@ def network(observed: int, hidden: int, rows: int, links: int) -> State:
 
 def moves(of: Engine, rows: int) -> dict[str, tuple[int, Callable[[State, np.random.Generator], object]]]:
     """Every move, and how often a sweep does it."""
-    cells = cells_for(rows)
+    cells = count_cells(rows)
 
     def edges(state: State, generator: np.random.Generator) -> object:
-        return of.edges(state, *of.products(state), generator)
+        return of.draw_edges(state, *of.compute_products(state), generator)
 
     return {
         "edges": (1, edges),
-        "precisions": (1, of.precisions),
-        "orphans": (2, lambda s, g: of.birth_or_death(s, False, cells, -1, g)),
-        "parents": (2, lambda s, g: of.birth_or_death(s, True, cells, -1, g)),
+        "precisions": (1, of.draw_precisions),
+        "orphans": (2, lambda s, g: of.try_birth_or_death(s, False, cells, -1, g)),
+        "parents": (2, lambda s, g: of.try_birth_or_death(s, True, cells, -1, g)),
         "slice": (1, of.slice_pass),
         "elliptical": (1, of.elliptical_pass),
-        "orders": (1, of.orders),
-        "hyper": (1, lambda s, g: of.hyperparameters(s, HYPER, False, g)),
+        "orders": (1, of.draw_orders),
+        "hyper": (1, lambda s, g: of.draw_hyperparameters(s, HYPER, False, g)),
     }
 
 
@@ -76,7 +76,7 @@ def milliseconds(move: Callable[[State, np.random.Generator], object], state: St
     generator = np.random.default_rng(1)
     found = []
     for _ in range(repeats + 1):
-        own = state.copied()
+        own = state.copy()
         start = time.perf_counter()
         move(own, generator)
         found.append(time.perf_counter() - start)
@@ -108,7 +108,7 @@ def compiling() -> None:
         "import time; t = time.perf_counter(); from fathomless.families.graph.engine import engine; "
         "import sys; sys.path.insert(0, 'benchmarks'); import graph, numpy as np; of = engine('compiled'); "
         "s = graph.network(2, 3, 20, 5); g = np.random.default_rng(0); "
-        "[move(s.copied(), g) for _, move in graph.moves(of, 20).values()]; "
+        "[move(s.copy(), g) for _, move in graph.moves(of, 20).values()]; "
         "print(round(time.perf_counter() - t, 1))"
     )
     with tempfile.TemporaryDirectory() as folder:

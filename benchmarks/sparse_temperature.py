@@ -29,7 +29,7 @@ from fathomless.data.datasets import Dataset, load
 from fathomless.data.rows import Rows
 from fathomless.families.sparse import temperature
 from fathomless.families.sparse.options import TEMPERATURES
-from fathomless.families.sparse.temperature import compared
+from fathomless.families.sparse.temperature import compare_candidates
 from fathomless.inference.out_of_fold.crossfit import predict_held_out
 from fathomless.inference.out_of_fold.noise import mixture_log_density
 from fathomless.system.errors import ConvergenceWarning
@@ -101,17 +101,17 @@ def choose(name: str, split: int) -> dict[str, tuple[float, float]]:
     table = temperature._cast(prepared.train, torch.float32)
     x, z = own._encode(prepared.schema, X_test), torch.as_tensor(prepared.target.encode(y_test))
     test = Rows(torch.as_tensor(x, dtype=torch.float32), z.float() if z.is_floating_point() else z)
-    noise, seed, unit = own._noise(), prepared.seed, prepared.target.log_unit
-    whole = own._trained(prepared, table, table, TEMPERATURES)
+    noise, seed, unit = own._noise_fitter(), prepared.seed, prepared.target.log_unit
+    whole = own._train(prepared, table, table, TEMPERATURES)
     found: dict[str, tuple[float, float]] = {}
     for share in SHARES:
-        rows, judges, _ = temperature._divided(table, seed, share)
-        fits = own._trained(prepared, rows, judges, TEMPERATURES)
+        rows, judges, _ = temperature._split(table, seed, share)
+        fits = own._train(prepared, rows, judges, TEMPERATURES)
         seen = [predict_held_out(one.model, judges, seed, own.weight_draws) for one in fits]
         each = torch.stack(
-            [temperature._left_out(s, one.likelihood, noise, None) for s, one in zip(seen, fits, strict=True)]
+            [temperature._cross_fit_density(s, one.likelihood, noise, None) for s, one in zip(seen, fits, strict=True)]
         )
-        result = compared(each, judges.weight)
+        result = compare_candidates(each, judges.weight)
         chosen = {"at 0.1": TEMPERATURES.index(0.1)}
         for errors in ERRORS:
             near = (result.behind <= errors * result.behind_error).nonzero()

@@ -89,7 +89,7 @@ def test_codes_that_stand_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     with pytest.warns(ConvergenceWarning, match=f"R-hat of the log-likelihood .* is {rhat}"):
         fitted = ProjectedBayesRegressor(**{**STAGES, "components": components}, random_state=0).fit(X, Y)
     assert repr(fitted.sampling_["rhat"]) == rhat
-    kept(fitted, tmp_path / "m", "Chains say nothing of their convergence")
+    kept(fitted, tmp_path / "m", "Convergence of the chains is unknown")
 
 
 def test_a_history_that_is_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,7 +194,7 @@ class Bowl(Stage):
     def loss(self, share: float, generator: torch.Generator) -> Tensor:
         return (self.at - self.centre - torch.randn(2, generator=generator)).square().sum()
 
-    def told(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return {"distance": float((self.at.detach() - self.centre).norm())}
 
     def finish(self) -> dict[str, Tensor]:

@@ -26,7 +26,7 @@ class Bowl(Stage):
         shift = self.noise * torch.randn(self.centre.shape, generator=generator)
         return 0.5 * (self.at - self.centre - shift).square().sum()
 
-    def told(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return {"distance": float((self.at.detach() - self.centre).norm())}
 
     def finish(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""What the tests of graphs share: settings, published values, and averages of graphs."""
+"""Settings, published values and averages of graphs for the tests of priors over graphs."""
 
 from collections.abc import Iterable
 

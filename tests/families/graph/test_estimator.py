@@ -27,7 +27,7 @@ from fathomless.data import datasets
 from fathomless.data.targets import TargetScale
 from fathomless.estimators.markov_chains import chain_weights, convergence_warnings, mode_gap
 from fathomless.estimators.values import CheckpointOptions
-from fathomless.families.graph.model import IndianChefs, largest
+from fathomless.families.graph.model import IndianChefs, log_prob_largest
 from fathomless.posterior.fit_diagnostics import ChainDiagnostics
 from fathomless.system.errors import ConvergenceWarning, DataError, DataWarning, PausedError
 from quick_fits import checked
@@ -35,7 +35,7 @@ from quick_fits import checked
 # fits are short on purpose
 pytestmark = [
     pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning"),
-    pytest.mark.filterwarnings("ignore:.*reached by fewer than 50 components:fathomless.system.errors.DataWarning"),
+    pytest.mark.filterwarnings("ignore:.*fewer than 50 effective components:fathomless.system.errors.DataWarning"),
 ]
 
 SHORT: dict[str, Any] = {"chains": 2, "sweeps": 60, "states": 20, "engine": "numpy", "random_state": 0}
@@ -119,7 +119,7 @@ def test_the_largest_of_normal_variables_has_the_probability_of_a_simulation() -
     means = torch.tensor([[0.3, -0.2, 1.0], [4.0, 0.0, 0.0], [-1.0, -1.0, -1.0]], dtype=torch.float64)
     drawn = means + torch.randn(400_000, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     share = torch.nn.functional.one_hot(drawn.argmax(-1), 3).double().mean(0)
-    p = largest(means).exp()
+    p = log_prob_largest(means).exp()
     torch.testing.assert_close(p.sum(-1), torch.ones(3, dtype=torch.float64))
     assert float((p - share).abs().max()) < 5 * 0.5 / math.sqrt(400_000)
 
@@ -222,14 +222,14 @@ def test_a_column_has_a_law_of_its_own(density: IndianChefsDensity) -> None:
     np.testing.assert_allclose(law.cdf(law.icdf(q)), q, atol=1e-9)
     drawn = density.sample(20_000, random_state=0)[:, 0]
     assert np.abs(np.array([(drawn < x).mean() for x in law.icdf(q)]) - q).max() < 4 * 0.5 / math.sqrt(20_000)
-    with pytest.raises(DataError, match="column 'petal' was asked for"):
+    with pytest.raises(DataError, match="column 'petal' was given"):
         density.marginal("petal")
 
 
 def test_rows_outside_the_support_are_counted(density: IndianChefsDensity, iris: tuple[np.ndarray, np.ndarray]) -> None:
     X = iris[0][:4, [0, 2]].copy()
     X[0] = 99.0
-    with pytest.warns(DataWarning, match="1 of 4 rows are outside of the support"):
+    with pytest.warns(DataWarning, match="1 of 4 rows are outside the support"):
         log_density, error = density.score_samples(X, return_error=True)
     assert np.isneginf(log_density).tolist() == [True, False, False, False]
     assert error[0] == 0.0
@@ -277,7 +277,7 @@ def test_held_out_rows_outside_the_support_are_told_and_left_out(by: str, tmp_pa
     X = np.random.default_rng(0).standard_t(1.5, size=(100, 2))
     with pytest.warns(ConvergenceWarning, match="held-out rows are outside of the support"):
         fitted = IndianChefsDensity(**SHORT, chains_by=by, validation_fraction=0.3).fit(X)
-    with pytest.warns(DataWarning, match="outside of the support"):
+    with pytest.warns(DataWarning, match="outside the support"):
         log_density = fitted.score_samples(X[fitted.held_out_])
     inside = np.isfinite(log_density)
     assert 0 < fitted.fit_diagnostics_.outside == (~inside).sum()
@@ -440,7 +440,7 @@ def test_tables_without_a_density_are_refused(iris: tuple[np.ndarray, np.ndarray
     fit = IndianChefsDensity(**SHORT).fit
     with (
         pytest.warns(DataWarning, match="fewer than 12"),
-        pytest.raises(DataError, match="5 samples of 4 columns were given; a density needs 10 rows"),
+        pytest.raises(DataError, match="5 samples of 4 columns were given; a density needs at least 10 rows"),
     ):
         fit(X[:5])
     with pytest.raises(DataError, match="column 'x1' is constant; drop it"):
@@ -451,13 +451,13 @@ def test_tables_without_a_density_are_refused(iris: tuple[np.ndarray, np.ndarray
         fit(pd.DataFrame({"length": [math.nan, math.inf, *X[2:, 0]]}))
     with pytest.raises(ValueError, match="NaN"):
         fit(np.where(X > 7.5, math.nan, X))
-    with pytest.raises(DataError, match="200 columns at most"):
+    with pytest.raises(DataError, match="at most 200 columns"):
         fit(np.random.default_rng(0).normal(size=(20, 201)))
 
 
 def test_what_chains_cannot_use_is_refused(iris: tuple[np.ndarray, np.ndarray]) -> None:
     X, y = iris
-    with pytest.raises(DataError, match="prior='cibp' was given, which has no place for columns that predict"):
+    with pytest.raises(DataError, match="prior='cibp' was given for a regression or classification"):
         IndianChefsClassifier(**SHORT, prior="cibp").fit(X, y)
     with pytest.raises(DataError, match="groups were given"):
         IndianChefsClassifier(**SHORT).fit(X, y, groups=y)

@@ -28,7 +28,7 @@ def drawn(prior: GraphPrior, places: list[float | None], role: int, generator: n
     roles = np.where((at == 1) & (prior.kind == "icp"), COVARIATE, role).astype(np.int8)
     movable = np.array([place is None for place in places])
     values = generator.normal(size=(observed, ROWS))
-    state = empty(values, at, roles, prior, movable=movable, precision=PRECISION, room=units + 8)
+    state = empty(values, at, roles, prior, movable=movable, precision=PRECISION, capacity=units + 8)
     state.size[0] = units
     state.theta[:units], state.edge[:units, :units] = graph.orders, graph.edges
     state.weight[:units, :units] = np.where(graph.edges, generator.normal(size=(units, units)), 0.0)
@@ -51,7 +51,7 @@ def pass_down(state: State, generator: np.random.Generator, hidden: bool) -> Non
 
 
 def classes(state: State) -> np.ndarray:
-    """What the latent outputs say, which a right move leaves as it is."""
+    """Return the classes given by the latent outputs; correct moves do not change them."""
     outputs = state.a[: state.size[1]][state.role[: state.size[1]] == FIXED]
     return outputs.argmax(0) if len(outputs) > 1 else (outputs[0] > 0).astype(np.int64)
 
@@ -110,18 +110,18 @@ def joint(
     def transition(state: State, generator: np.random.Generator) -> State:
         for _ in range(sweeps):
             state = enlarge(state, len(births))
-            gram, cross = moves.products(state)
-            moves.edges(state, gram, cross, generator)
-            moves.precisions(state, generator)
+            gram, cross = moves.compute_products(state)
+            moves.draw_edges(state, gram, cross, generator)
+            moves.draw_precisions(state, generator)
             for with_parents in births:
-                moves.birth_or_death(state, with_parents, 20, -1, generator)
+                moves.try_birth_or_death(state, with_parents, 20, -1, generator)
             moves.slice_pass(state, generator)
             moves.elliptical_pass(state, generator)
-            moves.orders(state, generator)
+            moves.draw_orders(state, generator)
             if probit:
                 latent_pass(state, classes(state), generator)
             if free:
-                moves.hyperparameters(state, HYPER, places != "two", generator)
+                moves.draw_hyperparameters(state, HYPER, places != "two", generator)
         return state
 
     def redraw(state: State, generator: np.random.Generator) -> State:
@@ -167,7 +167,7 @@ def test_missing_removability_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
         alone = [k for k in range(state.size[1], units) if state.edge[k, child] and state.edge[k].sum() == 1]
         return np.array([k for k in alone if with_parents or not state.edge[:units, k].any()], dtype=np.int64)
 
-    monkeypatch.setattr("fathomless.families.graph.births.removable", careless)
+    monkeypatch.setattr("fathomless.families.graph.births.find_removable", careless)
     with pytest.raises(Exception, match="without a child"):
         joint((True, True), moves=engine("numpy"), chains=10, draws=60)
 
@@ -177,12 +177,12 @@ def test_one_sided_guard_is_caught() -> None:
     moves = engine("compiled")
 
     def one_sided(state: State, *rest: object) -> int:
-        before = state.copied()
-        done = int(moves.birth_or_death(state, *rest))
+        before = state.copy()
+        done = int(moves.try_birth_or_death(state, *rest))
         if done == 1 and state.rho[state.size[0] - 1] < 1.2:
             for part, old in zip(state, before, strict=True):
                 part[:] = old
             return 0
         return done
 
-    assert joint((False, False), moves=replace(moves, birth_or_death=one_sided)).p < 0.001
+    assert joint((False, False), moves=replace(moves, try_birth_or_death=one_sided)).p < 0.001

@@ -51,7 +51,7 @@ def state_of(graph: Graph, prior: GraphPrior, rows: int, seed: int, role: int = 
         prior,
         movable=np.full(observed, movable),
         precision=(3.0, 2.0),
-        room=len(graph.orders) + 8,
+        capacity=len(graph.orders) + 8,
     )
     units = len(graph.orders)
     state.size[0] = units
@@ -80,14 +80,14 @@ def sweep(
     moves: Engine, state: State, generator: np.random.Generator, births: tuple[bool, ...] = (False, True)
 ) -> State:
     state = enlarge(state, len(births))
-    gram, cross = moves.products(state)
-    moves.edges(state, gram, cross, generator)
-    moves.precisions(state, generator)
+    gram, cross = moves.compute_products(state)
+    moves.draw_edges(state, gram, cross, generator)
+    moves.draw_precisions(state, generator)
     for with_parents in births:
-        moves.birth_or_death(state, with_parents and state.size[2] == 0, 40, -1, generator)
+        moves.try_birth_or_death(state, with_parents and state.size[2] == 0, 40, -1, generator)
     moves.slice_pass(state, generator)
     moves.elliptical_pass(state, generator)
-    moves.orders(state, generator)
+    moves.draw_orders(state, generator)
     return state
 
 
@@ -102,7 +102,7 @@ def test_local_ratio_equals_full_difference() -> None:
         if prior.kind == "icp" and graph.orders[child] == 1:
             continue
         order = generator.uniform(graph.orders[child], 1) if prior.kind == "icp" else graph.orders[child] + 1
-        children, below = edges.counts(state, -1)
+        children, below = edges.count_links(state, -1)
         above = np.flatnonzero(graph.orders > order)
         parents = above[generator.random(len(above)) < 0.5] if prior.kind == "icp" else above[:0]
         extra = np.where(np.arange(units) < graph.observed, prior.popularity if prior.kind == "icp" else 0.0, 0.0)
@@ -128,7 +128,7 @@ def test_local_ratio_equals_full_difference() -> None:
 def test_birth_into_a_known_graph_has_its_published_ratio() -> None:
     for setting, orphan, structural in (("A", -1.9067594692, -2.1299030206), ("B", -0.9110269007, -1.1341704520)):
         state = state_of(GRAPHS["G2"], SETTINGS[setting], 0, 0)
-        children, below = edges.counts(state, -1)
+        children, below = edges.count_links(state, -1)
         assert births.log_insertion(state, 0.5, children, below, -1, True) == pytest.approx(orphan, abs=1e-9)
         larger = Graph.of([0, 0, 0.3, 0.8, 0.5], [(2, 0), (2, 1), (3, 2), (3, 1), (4, 0)], 2)
         state = state_of(larger, SETTINGS[setting], 0, 0)
@@ -144,17 +144,17 @@ def test_birth_then_death_restores_the_state(role: int) -> None:
         icp = state.size[2] == 0
         with_parents = bool(icp and done % 2)
         child = int(generator.integers(state.size[1] if state.size[2] == 3 else state.size[0]))
-        before = state.copied()
+        before = state.copy()
         if icp and state.theta[child] >= 1:
             continue
-        newborn = births.introduce(state, child, with_parents, generator)
-        there = births.weigh(state, newborn, child, with_parents, 40, True, generator)
+        newborn = births.add_unit(state, child, with_parents, generator)
+        there = births.evaluate_change(state, newborn, child, with_parents, 40, True, generator)
         if math.isnan(there.log_ratio):
             continue
         births.apply_birth(state, newborn, child, there)
         assert np.abs(residuals(state) - state.e[: state.size[0]]).max() < 1e-9
-        assert newborn in births.removable(state, child, with_parents)
-        back = births.weigh(state, newborn, child, with_parents, 40, False, generator)
+        assert newborn in births.find_removable(state, child, with_parents)
+        back = births.evaluate_change(state, newborn, child, with_parents, 40, False, generator)
         assert back.log_ratio == pytest.approx(there.log_ratio, abs=1e-9, rel=1e-9)
         births.apply_death(state, newborn, child, back)
         units = state.size[0]
@@ -173,10 +173,10 @@ def test_guards_hold_both_ways() -> None:
     state.rho[3] = 1e-9
     state.edge[3, 1] = False  # a singleton orphan
     state.e[:4] = residuals(state)
-    change = births.weigh(state, 3, 2, False, 40, False, np.random.default_rng(0))
+    change = births.evaluate_change(state, 3, 2, False, 40, False, np.random.default_rng(0))
     assert math.isnan(change.log_ratio)
     state.rho[3] = 1e-7
-    assert math.isfinite(births.weigh(state, 3, 2, False, 40, False, np.random.default_rng(0)).log_ratio)
+    assert math.isfinite(births.evaluate_change(state, 3, 2, False, 40, False, np.random.default_rng(0)).log_ratio)
 
 
 def test_moment_match_jacobian() -> None:
@@ -208,7 +208,7 @@ def test_grid_proposal_is_a_density(weight: float) -> None:
         gap = both - weight * logistic(np.array(centre + z / math.sqrt(rho)))
         log_target = -0.5 * z**2 - 0.5 * math.log(2 * math.pi) - 0.5 * rho_child * gap**2
         one = np.array([z])
-        log_weight = grid.weigh_newborn(np.array([both]), weight, np.array([centre]), rho, rho_child, table, one)
+        log_weight = grid.weigh_activations(np.array([both]), weight, np.array([centre]), rho, rho_child, table, one)
         return float(np.exp(log_target - log_weight))
 
     total = 0.0
@@ -221,7 +221,7 @@ def test_grid_proposal_is_a_density(weight: float) -> None:
 def test_grid_proposal_is_drawn_from(moves: Engine) -> None:
     """Means of the inverse weights are one: E_q[target / q] is the integral of the target, by quadrature."""
     rows = 20_000
-    draw = grid.draw_newborn if moves.name == "numpy" else numba.njit(grid.draw_newborn_loop)
+    draw = grid.draw_activations if moves.name == "numpy" else numba.njit(grid.draw_activations_loop)
     for weight, both in ((3.0, 1.5), (-8.0, -2.0)):
         centre, rho, rho_child = 0.3, 0.8, 5.0
         _, _, table = grid.grid_moments(np.array([centre]), centre, rho, 60, True)
@@ -259,10 +259,10 @@ def test_collapsed_edge_matches_brute_force() -> None:
     state = state_of(graph, GraphPrior(1, 1, 1), 5, 0)
     state.a[0], state.u[3:5] = a, u
     state.a[3:5] = np.log(u / (1 - u))
-    gram, cross = passes.products(state)
+    gram, cross = passes.compute_products(state)
     generator = np.random.default_rng(0)
     children, below = np.array([0, 0, 0, 2, 2]), np.array([0, 0, 0, 3, 4])
-    moved = engine("compiled").edges  # the whole phase: only unit 0's parents are looked at
+    moved = engine("compiled").draw_edges  # the whole phase: only unit 0's parents are looked at
     log_odds = {}
     for parents in itertools.chain.from_iterable(itertools.combinations((0, 1), r) for r in range(3)):
         prior = 0.0
@@ -276,10 +276,10 @@ def test_collapsed_edge_matches_brute_force() -> None:
     del children, moved, taken
     counts = dict.fromkeys(log_odds, 0)
     for _ in range(many):
-        m, d = edges.counts(state, -1)
+        m, d = edges.count_links(state, -1)
         m[3:5] = 1 + state.edge[3:5, 0]
         state.rho[0] = 2.0
-        edges._parents(state, 0, gram, cross, m, d, generator)
+        edges._draw_parents(state, 0, gram, cross, m, d, generator)
         counts[tuple(k for k in (0, 1) if state.edge[3 + k, 0])] += 1
     for parents, count in counts.items():
         p = math.exp(log_odds[parents] - total)
@@ -304,7 +304,7 @@ def test_order_gibbs_matches_quadrature(moves: Engine) -> None:
         generator = np.random.default_rng(0)
         found = np.empty(8000)
         for n in range(len(found)):
-            moves.orders(state, generator)
+            moves.draw_orders(state, generator)
             found[n] = state.theta[2]
         assert abs((found < 0.5).mean() - expected) < 4 * math.sqrt(expected * (1 - expected) / len(found))
         assert found.min() > 0
@@ -388,7 +388,7 @@ def test_hyperparameters_follow_their_conditionals(moves: Engine) -> None:
     state = state_of(graph, GraphPrior(), 0, 0)
     kept = np.empty((6000, 3))
     for n in range(len(kept)):
-        moves.hyperparameters(state, priors, True, generator)
+        moves.draw_hyperparameters(state, priors, True, generator)
         kept[n] = state.law[:3]
     logs = np.linspace(-5, 5, 41)
     alpha, gamma, phi = np.exp(np.stack(np.meshgrid(logs, logs, logs, indexing="ij"))).reshape(3, -1)
@@ -405,9 +405,9 @@ def test_hyperparameters_follow_their_conditionals(moves: Engine) -> None:
 
 
 def test_loops_and_rows_agree() -> None:
-    """What is written twice and draws nothing gives the same numbers."""
+    """The two versions of functions without random draws return the same numbers."""
     for state in random_states(20, 37):
-        for one, other in zip(passes.products(state), passes.products_loop(state), strict=True):
+        for one, other in zip(passes.compute_products(state), passes.compute_products_loop(state), strict=True):
             assert one == pytest.approx(other, rel=1e-12, abs=1e-12)
         units = state.size[0]
         unit = int(units - 1)
@@ -419,7 +419,7 @@ def test_loops_and_rows_agree() -> None:
             assert one[2] == pytest.approx(other[2], rel=1e-10)
             noise = state.e[unit]
             args = (state.e[0], 1.7, centre, 0.7, 3.0, one[2], noise)
-            assert grid.weigh_newborn(*args) == pytest.approx(grid.weigh_newborn_loop(*args), rel=1e-9)
+            assert grid.weigh_activations(*args) == pytest.approx(grid.weigh_activations_loop(*args), rel=1e-9)
 
 
 def test_fast_exponential_is_exact_to_rounding() -> None:
@@ -451,13 +451,13 @@ def test_moves_of_hidden_activations_keep_their_target(moves: Engine) -> None:
     state = state_of(graph, SETTINGS["A"], 1, 3)
     state.weight[2, :2], state.rho[:3] = [2.0, -3.0], [3.0, 1.5, 0.4]
     state.e[:3] = residuals(state)
-    start = state.copied()
+    start = state.copy()
     a = np.linspace(-20, 20, 20_001)
     gaps = state.a[:2] - state.b[:2, None] - state.weight[2, :2][:, None] * logistic(a)
     target = np.exp(-0.2 * (a - state.b[2]) ** 2 - 0.5 * state.rho[:2] @ gaps**2)
     target /= target.sum()
     for passes_of in (("slice_pass",), ("elliptical_pass",), ("slice_pass", "elliptical_pass")):
-        state = start.copied()
+        state = start.copy()
         generator, found = np.random.default_rng(0), np.empty(8000)
         for n in range(len(found)):
             for name in passes_of:

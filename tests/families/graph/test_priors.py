@@ -201,39 +201,41 @@ def test_introduction_order_does_not_matter() -> None:
 
 def test_a_binomial_of_observed_pairs_has_another_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """C4: edges among three observed units are Beta-binomial; with independent ones only the mean agrees."""
-    kitchen = simulate._Kitchen
-    takes = kitchen.takes
+    kitchen = simulate._GrowingGraph
+    draw_is_parent = kitchen.draw_is_parent
 
-    def independent(self: simulate._Kitchen, upper: int, seen: int) -> bool:
-        if self.named[upper]:
+    def independent(self: simulate._GrowingGraph, upper: int, seen: int) -> bool:
+        if self.observed[upper]:
             return bool(self.generator.random() < 0.5)
-        return takes(self, upper, seen)
+        return draw_is_parent(self, upper, seen)
 
     def spread(seed: int) -> float:
         graphs = draws(SETTINGS["A"], [None] * 3, 12_000, seed)
         return float(np.std([g.edges[:3, :3].sum() for g in graphs]))
 
     assert spread(0) == pytest.approx(0.959, abs=0.02)
-    monkeypatch.setattr(kitchen, "takes", independent)
+    monkeypatch.setattr(kitchen, "draw_is_parent", independent)
     assert spread(1) < 0.94
 
 
 def test_each_correction_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting units that wait (C5), or one too few of those served (C6), is another law."""
-    kitchen = simulate._Kitchen
-    up_to = kitchen.served_up_to
+    kitchen = simulate._GrowingGraph
+    up_to = kitchen.count_served_up_to
 
     def mean(places: str, column: int) -> tuple[float, float]:
         found = np.array([statistics(g)[column] for g in draws(SETTINGS["A"], PLACES[places], 12_000)])
         return float(found.mean()), float(found.std() / math.sqrt(len(found)))
 
     with monkeypatch.context() as patched:
-        patched.setattr(kitchen, "served_below", lambda self, order: sum(where < order for where in self.where) - 1)
+        patched.setattr(
+            kitchen, "count_served_below", lambda self, order: sum(where < order for where in self.heights) - 1
+        )
         links, error = mean("F", 1)
         assert abs(links - 3.55) < 4 * error  # as measured by another program
         assert links < REFERENCE["A", "F"][1][0] - 5 * error
     with monkeypatch.context() as patched:
-        patched.setattr(kitchen, "served_up_to", lambda self, order: max(up_to(self, order) - 1, 0))
+        patched.setattr(kitchen, "count_served_up_to", lambda self, order: max(up_to(self, order) - 1, 0))
         hidden, error = mean("Z3", 0)
         assert hidden > REFERENCE["A", "Z3"][0][0] + 20 * error
 

@@ -27,7 +27,7 @@ from fathomless.system.errors import DataError, DataWarning
 # fits are short on purpose
 pytestmark = [
     pytest.mark.filterwarnings("ignore::fathomless.system.errors.ConvergenceWarning"),
-    pytest.mark.filterwarnings("ignore:.*reached by fewer than 50 components:fathomless.system.errors.DataWarning"),
+    pytest.mark.filterwarnings("ignore:.*fewer than 50 effective components:fathomless.system.errors.DataWarning"),
 ]
 
 SHORT: dict[str, Any] = {"chains": 2, "sweeps": 80, "states": 20, "engine": "numpy", "random_state": 0}
@@ -50,8 +50,8 @@ def test_the_page_shows_sizes_columns_a_network_and_the_chains(
     for estimator in (density, classifier):
         section = report.page(estimator)
         groups = {group.heading: group for group in section.groups}
-        assert {"Size", "Columns", "One network", "Chains"} <= set(groups)
-        assert len(groups["Size"].figures) == 2
+        assert {"Graph size", "Columns", "Sampled network", "Chains"} <= set(groups)
+        assert len(groups["Graph size"].figures) == 2
         table = groups["Chains"].table
         assert table is not None
         assert len(table.rows) == 2
@@ -72,7 +72,7 @@ def test_a_diagnosis_of_what_never_changed_says_constant(density: IndianChefsDen
 def test_findings_tell_of_modes_and_bounds(density: IndianChefsDensity) -> None:
     bounded = IndianChefsDensity(**SHORT, max_hidden=1).fit(X)
     titles = {finding.title for finding in diagnose(bounded, [])}
-    assert "The graph is at its bound" in titles
+    assert "The number of hidden units is at its limit" in titles
     apart = density.weighed_by("all")
     chains = tuple({**chain, "log_likelihood": -2.0 * place} for place, chain in enumerate(apart.chains_))
     apart.fit_diagnostics_ = replace(apart.fit_diagnostics_, chains=chains)
@@ -116,7 +116,7 @@ def test_no_share_of_structure_is_shown_where_none_can_be_told(
 
 
 def test_pictures_refuse_what_cannot_be_drawn() -> None:
-    with pytest.raises(DataError, match="no numbers"):
+    with pytest.raises(DataError, match="no counts"):
         plots.counts({})
     with pytest.raises(DataError, match="square"):
         plots.dependence(np.ones((2, 3)), ["a", "b"])

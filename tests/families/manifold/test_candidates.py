@@ -11,10 +11,10 @@ from fathomless.data.rows import Rows
 from fathomless.families.manifold.candidates import (
     BATCH,
     CandidateStage,
-    kept_from,
-    out_of_fold,
+    gather_out_of_fold,
+    mask_unseen,
+    select_candidates,
     squared_errors,
-    worth_keeping,
 )
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.stages import run_stages
@@ -55,19 +55,19 @@ FOLDS = torch.stack([torch.arange(30) % 3, (torch.arange(30) // 2) % 3])
 
 
 def test_every_row_is_unseen_by_one_network_of_each_partition() -> None:
-    unseen = kept_from(FOLDS, 6)
+    unseen = mask_unseen(FOLDS, 6)
     assert unseen.shape == (6, 30)
     assert (unseen.sum(0) == 2).all()
     assert torch.equal(unseen[4], FOLDS[1] == 1)
-    assert torch.equal(kept_from(FOLDS, 9)[6:], unseen[:3])  # partitions come in turn
+    assert torch.equal(mask_unseen(FOLDS, 9)[6:], unseen[:3])  # partitions come in turn
     some = FOLDS.clone()
     some[:, 3] = -1  # a row that all networks see
-    assert not kept_from(some, 6)[:, 3].any()
+    assert not mask_unseen(some, 6)[:, 3].any()
 
 
 def test_the_objective_is_that_of_the_formula() -> None:
     """Densities of another library; the Gamma density of the precision times the precision is that of its logarithm."""
-    rows, unseen, anchor = table(), kept_from(FOLDS, 3), drawn(3, 5)
+    rows, unseen, anchor = table(), mask_unseen(FOLDS, 3), drawn(3, 5)
     one = stage(rows, unseen, drawn(3, 4), anchor)
     scale = torch.linspace(0.5, 2.0, NET.size, dtype=torch.float64)
     tau = torch.tensor(math.exp(2.0), dtype=torch.float64)
@@ -86,7 +86,7 @@ def test_the_objective_is_that_of_the_formula() -> None:
 
 def test_stacked_networks_equal_networks_trained_alone() -> None:
     """After 50 steps from the same weights, to 1e-5."""
-    rows, unseen, start = table(), kept_from(FOLDS, 6), drawn(6, 2)
+    rows, unseen, start = table(), mask_unseen(FOLDS, 6), drawn(6, 2)
     together = trained(stage(rows, unseen, start))
     for r in range(6):
         alone = trained(stage(rows, unseen[r : r + 1], start[r : r + 1]))
@@ -96,7 +96,7 @@ def test_stacked_networks_equal_networks_trained_alone() -> None:
 
 
 def test_a_network_that_is_not_finite_does_not_touch_the_others() -> None:
-    rows, unseen, start = table(), kept_from(FOLDS, 3), drawn(3, 2)
+    rows, unseen, start = table(), mask_unseen(FOLDS, 3), drawn(3, 2)
     broken = start.clone()
     broken[1, 3] = math.nan
     found, whole = trained(stage(rows, unseen, broken)), trained(stage(rows, unseen, start))
@@ -109,7 +109,7 @@ def test_a_network_that_is_not_finite_does_not_touch_the_others() -> None:
 
 
 def test_rows_of_a_network_do_not_depend_on_those_it_does_not_see() -> None:
-    rows, unseen, start = table(), kept_from(FOLDS, 3), drawn(3, 2)
+    rows, unseen, start = table(), mask_unseen(FOLDS, 3), drawn(3, 2)
     other = Rows(rows.x, torch.where(unseen[1][:, None], rows.y + 9.0, rows.y))
     one, two = trained(stage(rows, unseen, start)), trained(stage(other, unseen, start))
     assert torch.equal(one["weights"][1], two["weights"][1])
@@ -121,16 +121,16 @@ def test_weights_of_rows_are_repetitions() -> None:
     times = torch.tensor([1, 2, 3] * 4)
     twice = Rows(rows.x.repeat_interleave(times, 0), rows.y.repeat_interleave(times, 0))
     folds = torch.arange(12)[None] % 2
-    heavy = stage(Rows(rows.x, rows.y, times.double()), kept_from(folds, 2), start)
+    heavy = stage(Rows(rows.x, rows.y, times.double()), mask_unseen(folds, 2), start)
     torch.testing.assert_close(
-        heavy.log_joint(), stage(twice, kept_from(folds.repeat_interleave(times, 1), 2), start).log_joint()
+        heavy.log_joint(), stage(twice, mask_unseen(folds.repeat_interleave(times, 1), 2), start).log_joint()
     )
 
 
 def test_batches_are_unbiased() -> None:
     """The mean of 400 losses of drawn batches is the loss of all rows, within 5 standard errors."""
     rows = table(1100)
-    one = stage(rows, kept_from(torch.arange(1100)[None] % 3, 3), drawn(3, 2))
+    one = stage(rows, mask_unseen(torch.arange(1100)[None] % 3, 3), drawn(3, 2))
     g = noise(3)
     with torch.no_grad():
         losses = torch.stack([one.loss(0.0, g) for _ in range(400)])
@@ -146,14 +146,14 @@ def test_classes_and_known_noise_have_no_scales() -> None:
     rows = Rows(table().x, torch.arange(30) % 3)
     start = drawn(3, 0, net)
     one = CandidateStage(
-        net, Categorical(3), rows, kept_from(FOLDS, 3), start, 0.0 * start, torch.ones(net.size).double(), steps=20
+        net, Categorical(3), rows, mask_unseen(FOLDS, 3), start, 0.0 * start, torch.ones(net.size).double(), steps=20
     )
     found = trained(one)
     assert set(found) == {"weights", "log_joint"}
     assert (
         found["log_joint"]
         > CandidateStage(
-            net, Categorical(3), rows, kept_from(FOLDS, 3), start, 0.0 * start, torch.ones(net.size).double()
+            net, Categorical(3), rows, mask_unseen(FOLDS, 3), start, 0.0 * start, torch.ones(net.size).double()
         ).log_joint()
     ).all()
 
@@ -173,22 +173,22 @@ def test_errors_are_those_of_unseen_rows() -> None:
 def test_bad_optima_are_left_out_and_the_best_comes_first() -> None:
     joint = torch.tensor([0.0, 1.0, -9.0, -9.0, math.nan, 0.5])
     errors = torch.tensor([1.0, 1.0, 1.2, 4.0, 1.0, 9.0])
-    assert worth_keeping(joint, errors, 100, least=2).tolist() == [1, 5, 0, 2]  # bad by both measures alone
-    assert worth_keeping(joint, errors, 100, least=5).tolist() == [1, 5, 0, 2, 3]
-    assert worth_keeping(joint, errors, 100, least=2, strict=True).tolist() == [1, 5, 0]
-    assert worth_keeping(joint, errors, 1000, least=2).tolist() == [1, 5, 0, 2, 3]  # N/50 nats
+    assert select_candidates(joint, errors, 100, least=2).tolist() == [1, 5, 0, 2]  # bad by both measures alone
+    assert select_candidates(joint, errors, 100, least=5).tolist() == [1, 5, 0, 2, 3]
+    assert select_candidates(joint, errors, 100, least=2, strict=True).tolist() == [1, 5, 0]
+    assert select_candidates(joint, errors, 1000, least=2).tolist() == [1, 5, 0, 2, 3]  # N/50 nats
 
 
 def test_unseen_rows_come_under_networks_that_have_not_seen_them() -> None:
     folds = torch.stack([torch.arange(6) % 2, torch.tensor([0, 0, 0, 1, 1, 1])])
     folds[:, 5] = -1
-    unseen = kept_from(folds, 4)
+    unseen = mask_unseen(folds, 4)
     f = torch.arange(4.0)[:, None, None].expand(4, 6, 1)  # each network says its number
-    held = out_of_fold(f, unseen, Rows(torch.zeros(6, 1), torch.zeros(6, 1)))
+    held = gather_out_of_fold(f, unseen, Rows(torch.zeros(6, 1), torch.zeros(6, 1)))
     assert held.rows.tolist() == [0, 1, 2, 3, 4]
     assert held.f[..., 0].T.tolist() == [[0, 2], [1, 2], [0, 2], [1, 3], [0, 3]]
     assert float(held.log_weight.exp().sum()) == pytest.approx(1.0)
-    fewer = out_of_fold(f[1:], unseen[1:], Rows(torch.zeros(6, 1), torch.zeros(6, 1)))  # without network 0
+    fewer = gather_out_of_fold(f[1:], unseen[1:], Rows(torch.zeros(6, 1), torch.zeros(6, 1)))  # without network 0
     assert fewer.f[..., 0].T.tolist() == [[2, 2], [1, 2], [2, 2], [1, 3], [3, 3]]
 
 

@@ -16,8 +16,8 @@ from fathomless.data.frames import encode
 from fathomless.data.rows import Rows
 from fathomless.families.manifold import fit
 from fathomless.families.manifold.autoencoder import AutoencoderOptions
-from fathomless.families.manifold.candidates import kept_from
-from fathomless.families.manifold.dimensions import Dimensions
+from fathomless.families.manifold.candidates import mask_unseen
+from fathomless.families.manifold.dimensions import DimensionSearch
 from fathomless.families.manifold.estimator import ProjectedBayesClassifier, ProjectedBayesRegressor
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.stages import run_stages
@@ -130,7 +130,7 @@ def test_several_targets_and_weights_of_rows_are_taken() -> None:
 
 
 def test_of_several_dimensions_unseen_rows_choose(tmp_path: Path) -> None:
-    """What trials say is what fits without the rows left out say of them; the best is fitted to all rows."""
+    """Scores of trials equal those of fits without the held-out rows; the best is fitted to all rows."""
     X, y = problem()
     fitted = ProjectedBayesRegressor(**{**QUICK, "latent_dim": (4, 1, 2)}).fit(X, y)
     told = fitted.latent_dims_
@@ -164,7 +164,7 @@ def test_trials_do_not_see_the_rows_that_judge_them() -> None:
 
     found = []
     for table in (rows, wild):
-        plan = Dimensions(manifold_of(table), table, held, (1, 2), 0).plan()
+        plan = DimensionSearch(manifold_of(table), table, held, (1, 2), 0).plan()
         trials = {name: begin for name, begin in plan.items() if name[0] in "t12"}
         assert len(trials) == 7
         found.append(run_stages(trials, 0, rounds=2).found)
@@ -238,10 +238,10 @@ def test_candidates_see_groups_whole_or_not_at_all(monkeypatch: pytest.MonkeyPat
     groups, masks = np.arange(len(y)) // 4, []
 
     def recorded(*given: Any) -> Any:
-        masks.append(kept_from(*given))
+        masks.append(mask_unseen(*given))
         return masks[-1]
 
-    monkeypatch.setattr(fit, "kept_from", recorded)
+    monkeypatch.setattr(fit, "mask_unseen", recorded)
     ProjectedBayesRegressor(**QUICK).fit(X, y, groups=groups)
     (unseen,) = masks
     assert unseen.any(1).all()
@@ -255,7 +255,7 @@ def test_modes_along_a_column_are_those_of_rows_with_averages_elsewhere() -> Non
     rows = np.tile(X.mean(0), (len(grid), 1))
     rows[:, 1] = grid
     assert np.allclose(values, fitted.modes(rows), atol=1e-5)
-    with pytest.raises(DataError, match="column='x9' was given; allowed are columns of numbers: x0, x1"):
+    with pytest.raises(DataError, match="column='x9' was given; allowed are numeric columns: x0, x1"):
         fitted.modes_along("x9")
 
 
@@ -272,7 +272,7 @@ def test_modes_along_a_column_leave_categories_at_their_shares() -> None:
 
 def test_a_decoder_that_has_collapsed_is_told() -> None:
     X, y = problem()
-    with pytest.warns(ConvergenceWarning, match="made one function of several"):
+    with pytest.warns(ConvergenceWarning, match="map different candidates to the same function"):
         ProjectedBayesRegressor(**{**QUICK, "latent_dim": 1, "decoder_width": 1}).fit(X, y)
 
 
@@ -286,7 +286,7 @@ def test_a_decoder_that_has_collapsed_is_told() -> None:
     ({"candidates": 1}, "candidates=1 was given"),
     ({"latent_dim": ()}, r"latent_dim=\(\) was given"),
     ({"latent_dim": (2, 0)}, "latent_dim=0 was given"),
-    ({"latent_dim": (2, 3), "holdout": 0}, "without rows that are held out"),
+    ({"latent_dim": (2, 3), "holdout": 0}, "without held-out rows"),
     ({"snapshots": 30}, "snapshots=30 was given for 20 candidates"),
     ({"decoder_map": "small"}, "decoder_map='small' was given"),
     ({"decoder_map": "chunks", "decoder_law": "last"}, "decoder_map='chunks' was given with decoder_width=16"),

@@ -12,7 +12,7 @@ from fathomless.data.folds import fold_rows
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.autoencoder import AutoencoderOptions
 from fathomless.families.manifold.fit import Manifold, ManifoldConfig
-from fathomless.families.manifold.latent import farthest
+from fathomless.families.manifold.latent import select_farthest
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.stages import StagedRun, run_stages
 from fathomless.nn.layers import WeightPrior
@@ -160,7 +160,7 @@ def test_components_weigh_what_they_stand_for(weights: str) -> None:
     one, found = fitted(recipe=replace(QUICK, weights=weights))
     mass = one.model_of(found).law.log_weight.exp().detach()
     f = one.network(found["decoder/weights"], one.rows.x)
-    chosen = farthest(f, 4)
+    chosen = select_farthest(f, 4)
     apart = ((f[:, None] - f[chosen]) ** 2).mean((2, 3))  # (R, 4)
     counted = torch.stack([(apart.argmin(1) == k).double().mean() for k in range(4)])
     assert torch.allclose(mass, counted) == (weights == "counted")

@@ -102,7 +102,7 @@ def test_weights_drawn_per_row_have_the_moments_of_drawn_weights() -> None:
     x = torch.randn(1, 2, generator=noise(3), dtype=torch.float64)
     w = mean + variance.sqrt() * torch.randn(n, network.size, generator=noise(4), dtype=torch.float64)
     whole = network(w, x).flatten()
-    local = network.drawn_per_row(mean, variance, x.expand(n, 2), noise(5)).flatten()
+    local = network.sample_outputs(mean, variance, x.expand(n, 2), noise(5)).flatten()
     error = float(((whole.var() + local.var()) / n).sqrt())
     assert abs(float(whole.mean() - local.mean())) < 5.0 * error
     fourth = float(((whole - whole.mean()) ** 4).mean() / whole.var() ** 2)
@@ -110,7 +110,7 @@ def test_weights_drawn_per_row_have_the_moments_of_drawn_weights() -> None:
 
 
 def test_a_network_without_units_is_refused() -> None:
-    with pytest.raises(DataError, match="1 or more"):
+    with pytest.raises(DataError, match="at least 1"):
         FlatNetwork(2, 1, (0,))
     with pytest.raises(DataError, match="activation='cos' was given"):
         FlatNetwork(2, 1, (3,), "cos")

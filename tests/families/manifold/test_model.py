@@ -12,7 +12,7 @@ from torch.distributions import Independent, MixtureSameFamily, MultivariateNorm
 
 from fathomless.data.rows import Rows
 from fathomless.families.manifold.autoencoder import Decoder
-from fathomless.families.manifold.latent import COVARIANCES, DecoderLaw, LatentLaw, farthest
+from fathomless.families.manifold.latent import COVARIANCES, DecoderLaw, LatentLaw, select_farthest
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import FlatNetwork
 from fathomless.families.manifold.sampling import sample_latent
@@ -139,9 +139,9 @@ def test_families_agree_where_they_meet() -> None:
 
 def test_networks_that_start_components_are_far_apart() -> None:
     f = torch.tensor([0.0, 0.1, 5.0, 4.0, -3.0])[:, None, None]
-    assert farthest(f, 3).tolist() == [0, 2, 4]
-    assert farthest(f, 9).tolist()[:4] == [0, 2, 4, 3]
-    assert sorted(farthest(f, 9).tolist()) == [0, 1, 2, 3, 4]
+    assert select_farthest(f, 3).tolist() == [0, 2, 4]
+    assert select_farthest(f, 9).tolist()[:4] == [0, 2, 4, 3]
+    assert sorted(select_farthest(f, 9).tolist()) == [0, 1, 2, 3, 4]
 
 
 # ---------------------------------------------------------------------------------------------------- q(φ)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fathomless.families.manifold.fit as module
-from fathomless.families.manifold.candidates import out_of_fold
+from fathomless.families.manifold.candidates import gather_out_of_fold
 from fathomless.families.manifold.estimator import ProjectedBayesRegressor
 from fathomless.inference.out_of_fold.noise import choose_noise, sum_log_density
 
@@ -16,27 +16,27 @@ SHORT = {"candidate_steps": 60, "decoder_steps": 30, "latent_steps": 20, "latent
 def test_a_row_has_no_part_in_its_own_score(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean over ten parts of what candidates and a noise that the other parts chose say of each, by hand."""
     seen: dict[str, torch.Tensor] = {}
-    fitting = module.Manifold.selected
+    fitting = module.Manifold.select
 
     def selected(self: module.Manifold, found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         chosen = fitting(self, found)
-        own = self.found_candidates(found)
+        own = self.collect_candidates(found)
         f, rows = self._outputs(own["weights"], len(self.rows)), self.rows
         part, summed, rows_scored = torch.arange(len(rows)) % 10, 0.0, 0.0
         for k in range(10):
             rest = self.unseen & (part != k)
             squared = (f - rows.y).square().sum(-1)
             errors = (rest * squared).sum(1) / rest.sum(1)
-            kept = self._kept(own, errors)
-            likelihood = self._trained(own, kept)
-            held = out_of_fold(f[kept], self.unseen[kept], rows)
+            kept = self._select_kept(own, errors)
+            likelihood = self._set_trained_noise(own, kept)
+            held = gather_out_of_fold(f[kept], self.unseen[kept], rows)
             own_part = part[held.rows] == k  # rows are missing whose candidates are all left out
             of_part, count = sum_log_density(held.take(own_part), choose_noise(held.take(~own_part), likelihood))
             summed, rows_scored = summed + of_part, rows_scored + count
         seen.update(expected=torch.tensor(summed / rows_scored), found=chosen["score"])
         return chosen
 
-    monkeypatch.setattr(module.Manifold, "selected", selected)
+    monkeypatch.setattr(module.Manifold, "select", selected)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3))
     y = X[:, 0] + 0.5 * rng.standard_t(4, size=40)

@@ -428,14 +428,14 @@ def test_parameter_groups_hold_every_parameter_once() -> None:
 
 
 def test_what_a_sparse_network_refuses() -> None:
-    with pytest.raises(DataError, match="without spikes and slabs"):
+    with pytest.raises(DataError, match="without spike-and-slab layers"):
         SparseNetwork(MeanField(nn.Linear(2, 1)))
     with pytest.raises(DataError, match="predict_by='mean' was given"):
         SparseNetwork(network(2, 1), predict_by="mean")
     natural = Training(structure_optimizer="natural", epochs=1)
     with pytest.raises(DataError, match=r"for a SparseNetwork, which has no Fisher information .*; use .*='adam'"):
         fit(SparseNetwork(network(5, 1)), Gaussian(1), regression(2, 5, 60, 0), training=natural)
-    with pytest.raises(DataError, match="built alike"):
+    with pytest.raises(DataError, match="must be equal"):
         SparseNetwork(network(2, 1)).merge([SparseNetwork(network(3, 1))])
 
 

@@ -15,8 +15,8 @@ import fathomless
 from fathomless import Restarts, SparseBayesClassifier, SparseBayesRegressor
 from fathomless.data import streams
 from fathomless.families.sparse import temperature
-from fathomless.families.sparse.options import TEMPERATURES, temperatures
-from fathomless.families.sparse.temperature import compared
+from fathomless.families.sparse.options import TEMPERATURES, candidate_temperatures
+from fathomless.families.sparse.temperature import compare_candidates
 from fathomless.inference.variational import batched
 from fathomless.inference.variational.svi import fit
 from fathomless.posterior.ensemble import Ensemble
@@ -48,7 +48,7 @@ def test_the_highest_temperature_within_one_standard_error_is_chosen() -> None:
     """By hand: the second is behind by 0.1 ± √(4 · 0.01) / 4 = 0.05, the third by 0.1 ± √(4 · 0.09) / 4 = 0.15."""
     best = torch.tensor([-1.0, -2.0, -3.0, -4.0])
     steady, noisy = torch.tensor([0.2, 0.0, 0.2, 0.0]), torch.tensor([0.4, -0.2, 0.4, -0.2])
-    found = compared(torch.stack([best - 1.0, best - steady, best - noisy, best]))
+    found = compare_candidates(torch.stack([best - 1.0, best - steady, best - noisy, best]))
     assert found.chosen == 2
     assert found.mean.tolist() == pytest.approx([-3.5, -2.6, -2.6, -2.5])
     assert found.behind.tolist() == pytest.approx([1.0, 0.1, 0.1, 0.0])
@@ -60,15 +60,15 @@ def test_the_highest_temperature_within_one_standard_error_is_chosen() -> None:
 
 def test_a_weight_is_repetition() -> None:
     rows, weight = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 2, 3, 1, 2, 1])
-    once, repeated = compared(rows, weight), compared(rows.repeat_interleave(weight, 1))
+    once, repeated = compare_candidates(rows, weight), compare_candidates(rows.repeat_interleave(weight, 1))
     for ours, theirs in zip(once, repeated, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_what_is_asked_for() -> None:
-    assert temperatures("auto") == TEMPERATURES == tuple(sorted(TEMPERATURES, reverse=True))
-    assert temperatures([0.1, 1, 0.1]) == (1.0, 0.1)
-    assert temperatures(0.1) == temperatures(np.float64(0.1)) == ()
+    assert candidate_temperatures("auto") == TEMPERATURES == tuple(sorted(TEMPERATURES, reverse=True))
+    assert candidate_temperatures([0.1, 1, 0.1]) == (1.0, 0.1)
+    assert candidate_temperatures(0.1) == candidate_temperatures(np.float64(0.1)) == ()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_table_of_little_noise_wants_a_low_temperature() -> None:
 def test_a_table_of_noise_wants_the_highest() -> None:
     rng = np.random.default_rng(0)
     options: dict[str, Any] = {"depth": 1, "width": 8, "epochs": 200, "learning_rate": 0.02, "random_state": 0}
-    with pytest.warns(ConvergenceWarning, match="a constant.*held-out rows are predicted no better"):
+    with pytest.warns(ConvergenceWarning, match="a constant.*lower temperatures do not predict held-out rows better"):
         fitted = SparseBayesRegressor(**options).fit(rng.standard_normal((150, 3)), rng.standard_normal(150))
     assert fitted.temperature_ == 1.0
     assert fitted.candidates_[0]["kept"] == 0.0
@@ -212,7 +212,7 @@ def test_the_choice_is_saved(kind: type[Any], tmp_path: Path) -> None:
     assert again.temperature_ == fitted.temperature_
     assert again.candidates_ == fitted.candidates_ == json.loads(json.dumps(fitted.candidates_))
     assert again.structure_ == fitted.structure_
-    assert fitted.structure_.summary.endswith(f"temperature {fitted.temperature_:g}, chosen of 2 by 20 rows")
+    assert fitted.structure_.summary.endswith(f"temperature {fitted.temperature_:g}, chosen from 2 on 20 held-out rows")
     predicted = [one.predict_dist(X) for one in (fitted, again)]
     assert torch.equal(*(one.log_prob(y) for one in predicted))
 
@@ -237,7 +237,7 @@ def test_few_rows_choose_nothing() -> None:
     fitted = SparseBayesRegressor(**QUICK).fit(*table(59))
     assert fitted.temperature_ == 0.1
     assert fitted.candidates_ == []
-    told = "temperature 0.1, not chosen: of 59 rows none are held out, only of 60 or more"
+    told = "temperature 0.1, not chosen: 59 rows, and rows are held out from 60 rows on"
     assert fitted.structure_.summary.endswith(told)
     plain = SparseBayesRegressor(temperature=0.1, **QUICK).fit(*table(59))
     assert all(map(torch.equal, state(fitted).values(), state(plain).values()))
@@ -279,7 +279,7 @@ def test_a_warm_start_keeps_the_temperature() -> None:
     assert fitted.candidates_ == candidates
     assert not all(map(torch.equal, state(fitted).values(), weights.values()))
     assert all(map(torch.equal, fitted.likelihood_.state_dict().values(), noise.values()))  # that of unseen rows
-    assert fitted.structure_.summary.endswith("that of the network that was trained on")
+    assert fitted.structure_.summary.endswith("from the network that was trained on")
 
 
 def test_restarts_are_trained_at_the_chosen_temperature() -> None:
@@ -295,7 +295,7 @@ def test_rows_that_the_user_holds_out_weigh_the_candidates_too() -> None:
     X, y = table()
     fitted = SparseBayesRegressor(temperature=TWO, validation_fraction=0.3, **QUICK).fit(X, y)
     assert len(fitted.held_out_) == 30
-    assert fitted.structure_.summary.endswith("chosen of 2 by 30 rows")
+    assert fitted.structure_.summary.endswith("chosen from 2 on 30 held-out rows")
     plain = SparseBayesRegressor(temperature=fitted.temperature_, validation_fraction=0.3, **QUICK).fit(X, y)
     assert np.array_equal(fitted.predict(X), plain.predict(X))
 
@@ -338,7 +338,7 @@ def test_candidates_are_kept_while_the_fit_goes_on(tmp_path: Path, monkeypatch: 
 def test_candidates_of_another_fit_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = table()
     with monkeypatch.context() as broken:
-        broken.setattr(temperature, "compared", None)
+        broken.setattr(temperature, "compare_candidates", None)
         with pytest.raises(TypeError):
             SparseBayesRegressor(checkpoint=tmp_path, temperature=TWO, **QUICK).fit(X, y)
     options = {**QUICK, "width": 6, "temperature": TWO}

@@ -1,4 +1,4 @@
-"""Infinite graphs: which hidden units there are, and who feeds whom. This folder imports no other family."""
+"""Infinite graphs: posteriors over hidden units and their connections. This folder imports no other family."""
 
 from fathomless.families.family import Family
 from fathomless.families.graph.options import GraphOptions
@@ -8,10 +8,10 @@ __all__ = ["FAMILY"]
 
 _ESTIMATOR = "fathomless.families.graph.estimator"
 
-#: What the registry knows of it.
+#: Entry of the registry of families.
 FAMILY = Family(
     name="graph",
-    title="a graph without an upper limit on its hidden units, by Markov chains",
+    title="a graph with an unlimited number of hidden units, sampled by Markov chains",
     options=GraphOptions,
     classifier=f"{_ESTIMATOR}:IndianChefsClassifier",
     regressor=f"{_ESTIMATOR}:IndianChefsRegressor",

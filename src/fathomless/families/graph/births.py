@@ -1,6 +1,6 @@
-"""Births and deaths of hidden units: moves between networks of different sizes.
+"""Birth and death proposals for hidden units: reversible-jump moves between networks of different sizes.
 
-Plain functions over arrays, run as they stand or compiled, as those of :mod:`fathomless.families.graph.edges`.
+Plain functions over arrays, interpreted or compiled, as in :mod:`fathomless.families.graph.edges`.
 """
 
 import math
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fathomless.families.graph.edges import counts, may_link
-from fathomless.families.graph.grid import draw_newborn, grid_moments, weigh_newborn
+from fathomless.families.graph.edges import count_links, may_link
+from fathomless.families.graph.grid import draw_activations, grid_moments, weigh_activations
 from fathomless.families.graph.passes import sum_of_squares
 from fathomless.families.graph.state import (
     ALPHA,
@@ -34,25 +34,25 @@ from fathomless.families.graph.state import (
 
 __all__ = [
     "Change",
+    "add_unit",
     "apply_birth",
     "apply_death",
-    "birth_or_death",
-    "births_and_deaths",
-    "delete",
-    "introduce",
+    "evaluate_change",
+    "find_removable",
     "log_insertion",
-    "removable",
-    "weigh",
+    "remove_unit",
+    "try_birth_or_death",
+    "try_births_and_deaths",
 ]
 
-_LEAST_VARIANCE, _LEAST_PRECISION = 1e-12, 1e-8  # of a newborn; below them neither births nor deaths
+_LEAST_VARIANCE, _LEAST_PRECISION = 1e-12, 1e-8  # of a proposed unit; births and deaths below them are rejected
 
 
 def log_insertion(state: State, order: float, children: np.ndarray, below: np.ndarray, skip: int, alone: bool) -> float:
-    """Return by how much the log prior grows with one more hidden unit that has one child, and no parents if `alone`.
+    """Return the change of the log prior when a hidden unit with one child, and no parents if `alone`, is inserted.
 
-    Without `alone` the factors of its parents are left out: they are those with which a birth draws them. Counts, and
-    all that is counted here, are as if the unit `skip` were not there.
+    Without `alone` the factors of its parents are omitted: they cancel with the proposal, which draws parents from the
+    prior. All counts exclude the unit `skip`.
     """
     units, kind, observed = state.size[UNITS], state.size[KIND], state.size[OBSERVED]
     alpha, gamma, phi = state.law[ALPHA], state.law[GAMMA], state.law[PHI]
@@ -85,55 +85,60 @@ def log_insertion(state: State, order: float, children: np.ndarray, below: np.nd
     return total
 
 
-def removable(state: State, child: int, with_parents: bool) -> np.ndarray:
-    """Return the hidden parents of a unit that a death may remove: those that a birth may have brought."""
+def find_removable(state: State, child: int, with_parents: bool) -> np.ndarray:
+    """Return the hidden parents of a unit that a death may remove: those that a birth could have added."""
     units, observed = state.size[UNITS], state.size[OBSERVED]
-    found = np.empty(units, dtype=np.int64)
+    candidates = np.empty(units, dtype=np.int64)
     many = 0
     for unit in range(observed, units):
-        if not state.edge[unit, child] or _degree(state, unit) != 1:
+        # only units whose single child is `child`
+        if not state.edge[unit, child] or _count_children(state, unit) != 1:
             continue
-        free = True
+        free = True  # parents must be allowed, and must keep a child without the unit
         for upper in range(units):
-            if state.edge[upper, unit] and (not with_parents or (upper >= observed and _degree(state, upper) == 1)):
+            if state.edge[upper, unit] and (
+                not with_parents or (upper >= observed and _count_children(state, upper) == 1)
+            ):
                 free = False
         if free:
-            found[many] = unit
+            candidates[many] = unit
             many += 1
-    return found[:many]
+    return candidates[:many]
 
 
-def _degree(state: State, unit: int) -> int:
+def _count_children(state: State, unit: int) -> int:
     total = 0
     for lower in range(state.size[UNITS]):
         total += state.edge[unit, lower]
     return total
 
 
-def births_and_deaths(state: State, tries: int, cells: int, most: int, generator: np.random.Generator) -> None:
-    """Try births and deaths of a sweep, in one call; with the Indian chefs every other newborn may have parents."""
+def try_births_and_deaths(state: State, tries: int, cells: int, most: int, generator: np.random.Generator) -> None:
+    """Propose the births and deaths of one sweep; for the Indian chefs process every second proposal allows parents."""
     for attempt in range(tries):
-        birth_or_death(state, attempt % 2 == 1 and state.size[KIND] == ICP, cells, most, generator)
+        try_birth_or_death(state, attempt % 2 == 1 and state.size[KIND] == ICP, cells, most, generator)
 
 
-def birth_or_death(state: State, with_parents: bool, cells: int, most: int, generator: np.random.Generator) -> int:
-    """Try to add a hidden unit with one child, or to remove one; return 1 or -1 where it came to that, else 0.
+def try_birth_or_death(state: State, with_parents: bool, cells: int, most: int, generator: np.random.Generator) -> int:
+    """Propose to add a hidden unit with one child, or to remove one; return 1 for a birth, -1 for a death, else 0.
 
-    A birth matches moments: with mean s and variance v of the newborn's output, f ~ U(0, 1) and a random sign,
+    A birth matches moments: with mean s and variance v of the new unit's output, f ~ U(0, 1) and a random sign,
 
         W = +-sqrt(f / (rho_i v)),    b_i' = b_i - W s,    rho_i' = rho_i / (1 - f),
 
-    so that the child keeps its mean and variance. Its activations come from a grid around what child and parents want
-    (:func:`~fathomless.families.graph.grid.draw_newborn`). A death inverts this.
+    so that the child keeps its mean and variance. The activations of the new unit are drawn on a grid from their
+    approximate conditional given its child and parents
+    (:func:`~fathomless.families.graph.grid.draw_activations`). A death is the inverse move.
 
     Parameters
     ----------
     with_parents : bool
-        Newborns choose parents as the prior does, and deaths remove units with parents too; else orphans alone.
+        True to draw parents of new units from the prior, and to let deaths remove units with parents; False for units
+        without parents only.
     cells : int
-        Of the grid.
+        Number of cells of the grid.
     most : int
-        Hidden units allowed: a truncated prior. -1 is no limit but the room of the arrays.
+        Largest number of hidden units (a truncated prior); -1 for no limit except the capacity of the arrays.
     """
     units, kind, observed = state.size[UNITS], state.size[KIND], state.size[OBSERVED]
     child = int(generator.random() * (observed if kind == IBP else units))
@@ -142,28 +147,28 @@ def birth_or_death(state: State, with_parents: bool, cells: int, most: int, gene
             return 0
         if units >= len(state.theta) or units - observed == most:
             return 0
-        newborn = introduce(state, child, with_parents, generator)
-        if newborn < 0:
+        unit = add_unit(state, child, with_parents, generator)
+        if unit < 0:
             return 0
-        change = weigh(state, newborn, child, with_parents, cells, True, generator)
-        if math.log(1.0 - generator.random()) < change.log_ratio:  # never for NaN
-            apply_birth(state, newborn, child, change)
+        change = evaluate_change(state, unit, child, with_parents, cells, True, generator)
+        if math.log(1.0 - generator.random()) < change.log_ratio:  # False for NaN
+            apply_birth(state, unit, child, change)
             return 1
-        delete(state, newborn)
+        remove_unit(state, unit)
         return 0
-    candidates = removable(state, child, with_parents)
+    candidates = find_removable(state, child, with_parents)
     if len(candidates) == 0:
         return 0
-    gone = candidates[int(generator.random() * len(candidates))]
-    change = weigh(state, gone, child, with_parents, cells, False, generator)
+    unit = candidates[int(generator.random() * len(candidates))]
+    change = evaluate_change(state, unit, child, with_parents, cells, False, generator)
     if math.log(1.0 - generator.random()) < -change.log_ratio:
-        apply_death(state, gone, child, change)
+        apply_death(state, unit, child, change)
         return -1
     return 0
 
 
-def introduce(state: State, child: int, with_parents: bool, generator: np.random.Generator) -> int:
-    """Put a hidden unit behind the others, with all but its activations; return its number, -1 if there is none."""
+def add_unit(state: State, child: int, with_parents: bool, generator: np.random.Generator) -> int:
+    """Append a hidden unit with order, parents, bias and precision; return its index, or -1 without a valid order."""
     units, observed = state.size[UNITS], state.size[OBSERVED]
     order = state.theta[child] + 1.0
     if state.size[KIND] == ICP:
@@ -171,14 +176,16 @@ def introduce(state: State, child: int, with_parents: bool, generator: np.random
         if not state.theta[child] < order < 1.0:
             return -1
     if with_parents:
-        children, below = counts(state, -1)
+        children, below = count_links(state, -1)
         for upper in range(units):
             if state.theta[upper] > order:
                 extra = state.law[PHI] if upper < observed else 0.0
                 if generator.random() * (state.law[ALPHA] + below[upper] + extra) < children[upper] + extra:
                     state.edge[upper, units] = True
                     state.weight[upper, units] = state.law[WEIGHT_SCALE] * generator.standard_normal()
-    state.theta[units], state.role[units], state.movable[units] = order, HIDDEN, True
+    state.theta[units] = order
+    state.role[units] = HIDDEN
+    state.movable[units] = True
     state.edge[units, child] = True
     state.b[units] = state.law[BIAS_SCALE] * generator.standard_normal()
     state.rho[units] = generator.standard_gamma(state.law[SHAPE]) / state.law[RATE]
@@ -186,8 +193,8 @@ def introduce(state: State, child: int, with_parents: bool, generator: np.random
     return int(units)
 
 
-def delete(state: State, unit: int) -> None:
-    """Take a hidden unit out; the last one takes its place."""
+def remove_unit(state: State, unit: int) -> None:
+    """Remove a hidden unit; the last unit moves to its index."""
     last = state.size[UNITS] - 1
     if unit != last:
         state.theta[unit], state.b[unit], state.rho[unit] = state.theta[last], state.b[last], state.rho[last]
@@ -203,7 +210,7 @@ def delete(state: State, unit: int) -> None:
 
 
 class Change(NamedTuple):
-    """What a birth or death would do to the child, and the log of the ratio of the birth; NaN where it is refused."""
+    """New values of the child after a birth or death, and the log acceptance ratio of the birth (NaN: reject)."""
 
     log_ratio: float
     weight: float
@@ -214,7 +221,7 @@ class Change(NamedTuple):
     noise: Floats
 
 
-def weigh(
+def evaluate_change(
     state: State,
     unit: int,
     child: int,
@@ -223,14 +230,15 @@ def weigh(
     birth: bool,
     generator: np.random.Generator,
 ) -> Change:
-    """Weigh a graph with a unit against the same one without it.
+    """Compute the log acceptance ratio of the birth of a unit, and the child's values after the move.
 
-    Everything is computed on the larger graph for births and deaths alike: the two are inverse by construction. A birth
-    draws the weight and the activations, a death takes those that are there.
+    Births and deaths are both evaluated on the larger graph, so that they are exact inverses. A birth draws the weight
+    and the activations; a death uses the current ones.
     """
-    rows, rho_unit = state.a.shape[1], state.rho[unit]
+    rows = state.a.shape[1]
+    rho_unit = state.rho[unit]
     fixed = state.role[child] == FIXED
-    centre = np.zeros(rows)  # mu of the newborn
+    centre = np.zeros(rows)  # mean of the activations of `unit`
     orphan = True
     for upper in range(state.size[UNITS]):
         if state.edge[upper, unit]:
@@ -241,17 +249,21 @@ def weigh(
     noise = np.zeros(rows)
     if birth:
         share, weight, small_b, small_rho = _split(state, child, max(variance, _LEAST_VARIANCE), fixed, generator)
-        large_b, large_rho = small_b - weight * mean, small_rho if fixed else small_rho / (1.0 - share)
+        large_b = small_b - weight * mean
+        large_rho = small_rho if fixed else small_rho / (1.0 - share)
         small_e = state.e[child].copy()
         both = small_e + weight * mean
     else:
         weight, large_b, large_rho = state.weight[unit, child], state.b[child], state.rho[child]
         odds = weight**2 * variance * large_rho
         share = 0.5 if fixed else odds / (1.0 + odds)
-        small_b, small_rho = large_b + weight * mean, large_rho if fixed else large_rho * (1.0 - share)
+        small_b = large_b + weight * mean
+        small_rho = large_rho if fixed else large_rho * (1.0 - share)
         both = state.e[child] + weight * state.u[unit]
         small_e = both - weight * mean
-    if not (variance >= _LEAST_VARIANCE and rho_unit >= _LEAST_PRECISION and 0.0 < share < 1.0):  # both ways
+    if not (
+        variance >= _LEAST_VARIANCE and rho_unit >= _LEAST_PRECISION and 0.0 < share < 1.0
+    ):  # for births and deaths alike
         return Change(math.nan, weight, small_b, small_rho, small_e, centre, noise)
     total = _log_graph_ratio(state, unit, child, with_parents)
     total += 0.5 * (small_b**2 - large_b**2) / state.law[BIAS_SCALE] ** 2
@@ -263,15 +275,15 @@ def weigh(
         total += 0.5 * rows * math.log(large_rho / small_rho)
     total += 0.5 * small_rho * sum_of_squares(small_e)
     if birth:
-        total += draw_newborn(both, weight, centre, rho_unit, large_rho, table, noise, generator)
+        total += draw_activations(both, weight, centre, rho_unit, large_rho, table, noise, generator)
         return Change(total, weight, large_b, large_rho, both, centre, noise)
     noise[:] = state.e[unit] * math.sqrt(rho_unit)
-    total += weigh_newborn(both, weight, centre, rho_unit, large_rho, table, noise)
+    total += weigh_activations(both, weight, centre, rho_unit, large_rho, table, noise)
     return Change(total, weight, small_b, small_rho, small_e, centre, noise)
 
 
 def apply_birth(state: State, unit: int, child: int, change: Change) -> None:
-    """Give a newborn its activations, and the child what follows."""
+    """Set the activations of the new unit, and the new values of the child."""
     state.e[unit] = change.noise / math.sqrt(state.rho[unit])
     state.a[unit] = change.centre + state.e[unit]
     state.u[unit] = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(state.a[unit], -700.0), 700.0)))
@@ -280,15 +292,15 @@ def apply_birth(state: State, unit: int, child: int, change: Change) -> None:
 
 
 def apply_death(state: State, unit: int, child: int, change: Change) -> None:
-    """Remove a unit, and give the child what follows."""
+    """Remove a unit, and set the new values of the child."""
     state.b[child], state.rho[child], state.e[child] = change.b, change.rho, change.e
-    delete(state, unit)
+    remove_unit(state, unit)
 
 
 def _split(
     state: State, child: int, variance: float, fixed: bool, generator: np.random.Generator
 ) -> tuple[float, float, float, float]:
-    """Draw f and the weight of a newborn; return them with the bias and the precision that the child has now."""
+    """Draw f and the weight of a new unit; return them with the current bias and precision of the child."""
     if fixed:
         return 0.5, state.law[WEIGHT_SCALE] * generator.standard_normal(), state.b[child], state.rho[child]
     share = generator.random()
@@ -297,12 +309,12 @@ def _split(
 
 
 def _log_graph_ratio(state: State, unit: int, child: int, with_parents: bool) -> float:
-    """Return the log of what a birth of `unit` is worth as far as graphs go: prior ratio times ratio of proposals."""
-    children, below = counts(state, unit)
+    """Return the graph terms of the log acceptance ratio of a birth: log prior ratio plus log proposal ratio."""
+    children, below = count_links(state, unit)
     units = state.size[UNITS] - 1  # of the smaller graph
     total = log_insertion(state, state.theta[unit], children, below, unit, not with_parents)
     if state.size[KIND] == ICP:
         total += math.log1p(-state.theta[child])
     if state.size[KIND] != IBP:
         total += math.log(units / (units + 1))
-    return total - math.log(len(removable(state, child, with_parents)))
+    return total - math.log(len(find_removable(state, child, with_parents)))

@@ -1,12 +1,12 @@
-"""Densities of tables by networks: columns on the logit scale, and the mixture that a posterior over networks is.
+"""Densities of tables by sampled networks: columns on the logit scale, and the predictive mixture.
 
-Given the hidden activations, observed units are independent; so the posterior predictive density is a mixture, over
-networks s and forward draws m of their hidden activations, of products over columns d,
+Given the hidden activations, observed units are independent. The posterior predictive density is therefore a mixture,
+over networks s and forward draws m of their hidden activations, of products over columns d,
 
     p(x) = |da / dx| sum_s w_s / M sum_m prod_d N(a_d(x); mu_d^(sm), 1 / rho_d^(s)).
 
-With the draws fixed this is a density: it integrates to one, can be sampled, and says the same of a row whatever else
-is asked. It is unbiased for the posterior predictive density.
+With fixed draws this is a proper density: it integrates to one, can be sampled, and its value at a row does not depend
+on other rows. It is unbiased for the posterior predictive density.
 """
 
 import math
@@ -25,7 +25,7 @@ from fathomless.system.errors import DataError
 
 __all__ = ["LogitScale", "Mixture", "components", "log_components"]
 
-_AT_ONCE = 4_000_000  # numbers of a block of rows and components
+_AT_ONCE = 4_000_000  # rows times components evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +35,9 @@ class LogitScale:
     Parameters
     ----------
     low, span : (D,)
-        Least value and range of each column.
+        Minimum and range of each column.
     margin : float
-        Room at both ends, 0 < margin < 0.5: the support reaches margin span / (1 - 2 margin) beyond the data.
+        Margin at both ends, 0 < margin < 0.5: the support extends margin span / (1 - 2 margin) beyond the data.
 
     Examples
     --------
@@ -58,21 +58,22 @@ class LogitScale:
 
     @classmethod
     def of(cls, x: Floats, margin: float) -> "LogitScale":
-        """Take the ranges of columns, shape (N, D).
+        """Return the scale of the columns of x, shape (N, D).
 
         Raises
         ------
         DataError
             If the margin is out of range, or a column is constant.
         """
-        low, span = x.min(0), np.ptp(x, axis=0)
+        low = x.min(0)
+        span = np.ptp(x, axis=0)
         if (span == 0).any():
-            raise DataError(f"column {int(np.argmin(span))} is constant; drop it, a density needs spread")
+            raise DataError(f"column {int(np.argmin(span))} is constant; drop it: a density needs columns that vary")
         return cls(low, span, margin)
 
     @property
     def support(self) -> Floats:
-        """Where the density is positive: the ends of each column, (2, D)."""
+        """Lower and upper ends of the support of each column, (2, D)."""
         beyond = self.margin * self.span / (1 - 2 * self.margin)
         return np.stack([self.low - beyond, self.low + self.span + beyond])
 
@@ -95,16 +96,17 @@ class LogitScale:
 def components(
     states: Sequence[Arrays], observed: int, draws: int, generator: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Draw hidden activations forward and return what observed units are given them.
+    """Draw hidden activations forward and return the conditional means and precisions of the observed units.
 
     Parameters
     ----------
     states : sequence of S mappings
-        Kept networks, as :class:`~fathomless.families.graph.sampler.GraphSampler` keeps them.
+        Sampled networks, as returned by :meth:`GraphSampler.keep
+        <fathomless.families.graph.sampler.GraphSampler.keep>`.
     observed : int
-        D.
+        Number of observed units D.
     draws : int
-        M of each.
+        Number of forward draws M per network.
 
     Returns
     -------
@@ -128,7 +130,8 @@ def components(
 
 def log_components(means: Floats, precisions: Floats, a: Floats) -> Floats:
     """Return the log density of every row under every component, (N, S M), from (S, M, D), (S, D) and (N, D)."""
-    rho, columns = precisions[:, None, :], means.shape[2]
+    rho = precisions[:, None, :]
+    columns = means.shape[2]
     constant = 0.5 * np.log(rho / (2 * math.pi)).sum(2) - 0.5 * (rho * means**2).sum(2)
     linear = (rho * means).reshape(-1, columns)
     square = np.broadcast_to(-0.5 * rho, means.shape).reshape(-1, columns)
@@ -137,20 +140,20 @@ def log_components(means: Floats, precisions: Floats, a: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A mixture of products of logit-normal laws.
+    """Mixture of products of logit-normal distributions.
 
     Attributes
     ----------
     means : (S, M, D)
-        Of logits, for each network and draw.
+        Means of the logits for each network and draw.
     precisions : (S, D)
-        Of logits.
+        Precisions of the logits.
     weights : (S,)
-        Of networks; they sum to one.
+        Weights of the networks, with sum 1.
     chains : (S,) of int
-        Which chain each network is of, in the order of the chain.
+        Chain of each network; the networks of a chain are in sampling order.
     scale : LogitScale
-        What turns logits into the user's units.
+        Map between logits and the user's units.
     """
 
     means: Floats
@@ -160,54 +163,57 @@ class Mixture:
     scale: LogitScale
 
     def log_prob(self, x: Floats, *, errors: bool = True) -> tuple[Floats, Floats, Floats]:
-        """Return log densities of rows, their Monte Carlo errors, and how many components each rests on; all (N,).
+        """Return log densities of rows, their Monte Carlo errors, and effective numbers of components; (N,) each.
 
-        Densities are in the user's units, in nats. Outside the support they are -inf, with an error of 0. The error
-        follows from how far the means of chains lie apart, and from the effective number of draws of each chain; it is
-        0 if it is not asked for. Below about 50 effective components it is too small, and of one chain it does not
-        count what other chains would find.
+        Log densities are in nats, with respect to the user's units; outside the support they are -inf, with an error
+        of 0. The error is estimated from the spread between chains and from the effective sample size within each
+        chain; it is 0 with ``errors=False``. It is an underestimate below about 50 effective components. For a single
+        chain it does not include the variation between chains.
         """
         a = self.scale.encode(x)
         inside = np.isfinite(a).all(1)
         log_p = np.full(len(x), -np.inf)
-        deviations, effective = np.zeros(len(x)), np.zeros(len(x))
+        deviations = np.zeros(len(x))
+        effective = np.zeros(len(x))
         rows = np.flatnonzero(inside)
         block = max(1, _AT_ONCE // (self.means.shape[0] * self.means.shape[1]))
         for start in range(0, len(rows), block):
             part = rows[start : start + block]
-            log_p[part], deviations[part], effective[part] = self._of_logits(a[part], errors)
+            log_p[part], deviations[part], effective[part] = self._log_prob_of_logits(a[part], errors)
         log_p[rows] += self.scale.log_jacobian(a[rows])
         return log_p, deviations, effective
 
-    def _of_logits(self, a: Floats, errors: bool) -> tuple[Floats, Floats, Floats]:
+    def _log_prob_of_logits(self, a: Floats, errors: bool) -> tuple[Floats, Floats, Floats]:
         networks, draws, _ = self.means.shape
         logs = log_components(self.means, self.precisions, a)  # (N, S M)
-        top = logs.max(1, keepdims=True)
+        top = logs.max(1, keepdims=True)  # subtracted before the exponential, against underflow
         with np.errstate(under="ignore"):
             parts = np.exp(logs - top).reshape(len(a), networks, draws)
-        each = parts.mean(2)  # (N, S)
-        p = each @ self.weights
+        densities = parts.mean(2)  # of each network, (N, S)
+        p = densities @ self.weights
         weighted = parts * self.weights[:, None]
         effective = weighted.sum((1, 2)) ** 2 / (weighted**2).sum((1, 2))
         if not errors:
             return np.log(p) + top[:, 0], np.zeros(len(a)), effective
-        deviations = np.array([self._error(line, total) for line, total in zip(each, p, strict=True)])
+        deviations = np.array([self._error(line, total) for line, total in zip(densities, p, strict=True)])
         return np.log(p) + top[:, 0], deviations, effective
 
-    def _error(self, each: Floats, p: float) -> float:
-        """Return the Monte Carlo error of log p.
+    def _error(self, densities: Floats, p: float) -> float:
+        """Return the Monte Carlo error of log p, given the density under each network, (S,).
 
-        Draws of a chain depend on each other and are counted by their effective number. How far the means of chains lie
-        apart tells what that number misses; the larger of both is taken.
+        The error within chains uses the effective sample size of the autocorrelated draws. The variance between the
+        means of the chains includes slow mixing, which the effective sample size misses; the larger of both is used.
         """
-        within, chains = 0.0, np.unique(self.chains)
+        within = 0.0
+        chains = np.unique(self.chains)
         w, means = np.empty(len(chains)), np.empty(len(chains))
         for i, chain in enumerate(chains):
-            own, weight = each[self.chains == chain], self.weights[self.chains == chain]
-            many = ess_mean(own[None]) if len(own) >= 4 else 1.0
+            values = densities[self.chains == chain]
+            weight = self.weights[self.chains == chain]
+            size = ess_mean(values[None]) if len(values) >= 4 else 1.0
             w[i] = weight.sum()
-            means[i] = own @ weight / w[i] if w[i] > 0.0 else 0.0
-            within += w[i] ** 2 * own.var() / min(many, len(own))
+            means[i] = values @ weight / w[i] if w[i] > 0.0 else 0.0
+            within += w[i] ** 2 * values.var() / min(size, len(values))
         rest = (w * (1.0 - w)).sum()
         between = (w**2).sum() * (w * (means - p) ** 2).sum() / rest if rest > 1e-12 else 0.0
         return math.sqrt(max(within, between)) / p
@@ -220,7 +226,7 @@ class Mixture:
         return self.scale.decode(self.means[network, draw] + noise / np.sqrt(self.precisions[network]))
 
     def cdf(self, column: int, x: Floats) -> Floats:
-        """Return the distribution function of one column at some values, (N,)."""
+        """Return the cumulative distribution function of one column at x, (N,)."""
         wide = np.tile(self.scale.low, (len(x), 1))
         wide[:, column] = x
         a = self.scale.encode(wide)[:, column]
@@ -228,7 +234,7 @@ class Mixture:
         return np.asarray(ndtr(z).mean(2) @ self.weights)
 
     def icdf(self, column: int, q: Floats) -> Floats:
-        """Return quantiles of one column, (N,), to rounding: by halving the support."""
+        """Return quantiles of one column, (N,), by bisection to rounding."""
         low, high = (np.full(len(q), end) for end in self.scale.support[:, column])
         for _ in range(60):
             middle = 0.5 * (low + high)

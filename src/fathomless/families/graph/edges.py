@@ -1,8 +1,8 @@
-"""Parents, weights, biases and precisions of units: Gibbs draws that collapse weights and biases.
+"""Gibbs updates of parents, weights, biases and precisions; weights and biases are collapsed for the parents.
 
-Plain functions over arrays, in the part of Python that a compiler for loops understands too: what is written here is
-run as it stands or compiled, the same law (:mod:`fathomless.families.graph.engine`). Loops over data are in
-:mod:`fathomless.families.graph.passes`. Each function changes the state in place and returns what a report counts.
+Plain functions over arrays, in the subset of Python that numba compiles. They run interpreted or compiled, with the
+same distribution (:mod:`fathomless.families.graph.engine`). Loops over rows are in
+:mod:`fathomless.families.graph.passes`. Functions change the state in place.
 """
 
 import math
@@ -29,18 +29,18 @@ from fathomless.families.graph.state import (
     State,
 )
 
-__all__ = ["counts", "edges", "may_link", "precisions"]
+__all__ = ["count_links", "draw_edges", "draw_precisions", "may_link"]
 
 
 def may_link(kind: int, upper: float, lower: float) -> bool:
-    """Whether a unit of the first order may be a parent of one of the second."""
+    """Return True if a unit of order `upper` may be a parent of a unit of order `lower`."""
     if kind in (CIBP, IBP):
         return upper == lower + 1.0
     return upper > lower
 
 
-def counts(state: State, skip: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return m and d of every unit, as if the unit `skip` were not there (-1: all are)."""
+def count_links(state: State, skip: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of children m and of eligible children d of each unit, without `skip` (-1: all units)."""
     units, kind = state.size[UNITS], state.size[KIND]
     children = np.zeros(units, dtype=np.int64)
     below = np.zeros(units, dtype=np.int64)
@@ -54,32 +54,32 @@ def counts(state: State, skip: int) -> tuple[np.ndarray, np.ndarray]:
     return children, below
 
 
-def edges(state: State, gram: Floats, cross: Floats, generator: np.random.Generator) -> int:
-    """Draw the parents of every unit with weights and biases integrated out, then weights and biases; return changes.
+def draw_edges(state: State, gram: Floats, cross: Floats, generator: np.random.Generator) -> int:
+    """Draw parents with weights and biases integrated out, then weights and biases; return the number of changes.
 
     Given parents, log p(a_i) = -sum log L_jj + |z|^2 / 2 + const, with M = Lambda + rho G = L L', z = L^-1 rho c. With
     P = M^-1 and w = P rho c, adding k changes it by -log(s)/2 + (rho c_k - g' w)^2 / (2 s) - log s_W, where
-    g = rho x' u_k and s = 1 / s_W^2 + rho u_k' u_k - g' P g; what removing k takes away is
+    g = rho x' u_k and s = 1 / s_W^2 + rho u_k' u_k - g' P g. Removing k changes it by minus
     log(P_kk) / 2 + w_k^2 / (2 P_kk) - log s_W.
 
     Parameters
     ----------
     gram : (K + 1, K + 1)
-        Products of outputs, a leading 1 among them.
+        Inner products over rows of (1, u), the constant and the outputs of the units.
     cross : (K + 1, K)
-        Products of these with activations.
+        Inner products of (1, u) with the activations.
     """
     units = state.size[UNITS]
-    children, below = counts(state, -1)
+    children, below = count_links(state, -1)
     changed = 0
     for unit in range(units):
         if state.role[unit] != COVARIATE:
-            changed += _parents(state, unit, gram, cross, children, below, generator)
+            changed += _draw_parents(state, unit, gram, cross, children, below, generator)
             refresh_residual(state, unit)
     return changed
 
 
-def _parents(
+def _draw_parents(
     state: State,
     unit: int,
     gram: Floats,
@@ -91,8 +91,9 @@ def _parents(
     units, kind, observed = state.size[UNITS], state.size[KIND], state.size[OBSERVED]
     alpha, phi, scale = state.law[ALPHA], state.law[PHI], state.law[WEIGHT_SCALE]
     rho = state.rho[unit]
-    members = np.empty(units + 1, dtype=np.int64)  # of the regression: 0 is the bias, k + 1 the unit k
-    members[0], many = 0, 1
+    members = np.empty(units + 1, dtype=np.int64)  # regressors: 0 is the bias, k + 1 is unit k
+    members[0] = 0
+    many = 1
     candidates = np.empty(units, dtype=np.int64)
     among = 0
     for upper in range(units):
@@ -111,19 +112,19 @@ def _parents(
         upper = candidates[chosen]
         candidates[chosen] = candidates[step]
         others = children[upper] - state.edge[upper, unit]
-        if upper >= observed and (others == 0 or _holds_its_layer(state, upper, unit)):
-            continue  # its last child: the unit itself would go
+        if upper >= observed and (others == 0 or _is_only_link_to_layer(state, upper, unit)):
+            continue  # a hidden unit keeps its last child; deaths remove units
         extra = phi if upper < observed else 0.0
         logit = math.log(others + extra) - math.log(alpha + below[upper] - 1 - others) - math.log(scale)
         place = 1
         if state.edge[upper, unit]:
             while members[place] != upper + 1:
                 place += 1
-            own = inverse[place, place]
-            if not own > 0.0:  # rounding alone
+            pivot = inverse[place, place]
+            if not pivot > 0.0:  # lost to rounding: recompute from the products
                 _regress(state, gram, cross, unit, members, many, inverse, means)
-                own = inverse[place, place]
-            logit += 0.5 * math.log(own) + 0.5 * means[place] ** 2 / own
+                pivot = inverse[place, place]
+            logit += 0.5 * math.log(pivot) + 0.5 * means[place] ** 2 / pivot
         else:
             spread, gap = _project(state, gram, cross, unit, members, many, upper, inverse, means, column, turned)
             if not spread > 0.0:
@@ -136,20 +137,20 @@ def _parents(
         changed += 1
         if wanted:
             members[many] = upper + 1
-            _add(inverse, means, many, turned, spread, gap)
+            _add_member(inverse, means, many, turned, spread, gap)
             many += 1
             children[upper] += 1
         else:
             many -= 1
-            _drop(inverse, means, members, many, place)
+            _remove_member(inverse, means, members, many, place)
             children[upper] -= 1
         state.edge[upper, unit] = wanted
     _draw_weights(state, gram, cross, unit, members, many, rho, generator)
     return changed
 
 
-def _holds_its_layer(state: State, upper: int, unit: int) -> bool:
-    """Whether the edge is what keeps an extended cascading buffet's unit in its layer."""
+def _is_only_link_to_layer(state: State, upper: int, unit: int) -> bool:
+    """Return True if the edge is the only one of `upper` to the layer directly below ("ecibp"), which it needs."""
     if state.size[KIND] != ECIBP or state.theta[upper] != state.theta[unit] + 1.0:
         return False
     for other in range(state.size[UNITS]):
@@ -171,7 +172,7 @@ def _project(
     column: Floats,
     turned: Floats,
 ) -> tuple[float, float]:
-    """Return s and rho c_k - g' w of a candidate, and leave P g in `turned`."""
+    """Return s and rho c_k - g' w of a candidate; write P g into `turned`."""
     rho = state.rho[unit]
     gap = rho * cross[upper + 1, unit]
     for row in range(many):
@@ -187,8 +188,8 @@ def _project(
     return spread, gap
 
 
-def _add(inverse: Floats, means: Floats, many: int, turned: Floats, spread: float, gap: float) -> None:
-    """Take one more member into P and w, behind `many` others."""
+def _add_member(inverse: Floats, means: Floats, many: int, turned: Floats, spread: float, gap: float) -> None:
+    """Append a regressor to P and w, after `many` others (block inverse)."""
     for row in range(many):
         for other in range(many):
             inverse[row, other] += turned[row] * turned[other] / spread
@@ -198,14 +199,15 @@ def _add(inverse: Floats, means: Floats, many: int, turned: Floats, spread: floa
     means[many] = gap / spread
 
 
-def _drop(inverse: Floats, means: Floats, members: np.ndarray, many: int, place: int) -> None:
-    """Take one member out of P and w; the last of `many` + 1 moves to its place."""
-    own, mean = inverse[place, place], means[place]
+def _remove_member(inverse: Floats, means: Floats, members: np.ndarray, many: int, place: int) -> None:
+    """Remove a regressor from P and w; the last of `many` + 1 moves to its place."""
+    pivot = inverse[place, place]
+    mean = means[place]
     out = inverse[: many + 1, place].copy()
     for row in range(many + 1):
-        means[row] -= out[row] * mean / own
+        means[row] -= out[row] * mean / pivot
         for other in range(many + 1):
-            inverse[row, other] -= out[row] * out[other] / own
+            inverse[row, other] -= out[row] * out[other] / pivot
     members[place], means[place] = members[many], means[many]
     for row in range(many + 1):
         inverse[row, place] = inverse[row, many]
@@ -223,7 +225,7 @@ def _regress(
     inverse: Floats,
     means: Floats,
 ) -> None:
-    """Compute P and w from the products."""
+    """Compute P and w from the inner products."""
     lower = _factor(state, gram, unit, members, many)
     inverted = np.zeros((many, many))  # of the factor
     for column in range(many):
@@ -291,8 +293,8 @@ def _draw_weights(
         state.weight[members[row] - 1, unit] = drawn[row]
 
 
-def precisions(state: State, generator: np.random.Generator) -> None:
-    """Draw rho | e ~ Gamma(a + N / 2, r + sum e^2 / 2) of every unit whose precision is not fixed."""
+def draw_precisions(state: State, generator: np.random.Generator) -> None:
+    """Draw rho | e ~ Gamma(a + N / 2, r + sum e^2 / 2) of each unit whose precision is not fixed."""
     rows = state.a.shape[1]
     for unit in range(state.size[UNITS]):
         if state.role[unit] != COVARIATE and state.role[unit] != FIXED:

@@ -1,8 +1,8 @@
-"""The moves of a sweep as they stand, or compiled: one law, chosen by what is installed.
+"""Moves of a sweep, interpreted or compiled, with the same distribution.
 
-With numba (the extra ``mcmc``) every function of the rooms beside is compiled, those over rows from their `_loop`
-halves; without it the same functions run as they are, vectorised over rows. Compiling takes some seconds, once: the
-result is kept beside the code, or not at all where that folder cannot be written.
+With numba (the extra ``mcmc``) all functions of the modules of moves are compiled; functions that loop over rows are
+compiled from their `_loop` versions. Without numba the same functions run in NumPy, vectorised over rows. Compilation
+takes some seconds once: the result is cached next to the code if that folder is writable.
 """
 
 from collections.abc import Callable
@@ -18,43 +18,43 @@ from fathomless.system.errors import DataError
 
 __all__ = ["ENGINES", "Engine", "engine"]
 
-#: What may be asked for.
+#: Values of the option `engine`.
 ENGINES = ("auto", "compiled", "numpy")
 
 _MOVES = (
-    (passes, "products"),
-    (edges, "edges"),
-    (edges, "precisions"),
-    (births, "birth_or_death"),
-    (births, "births_and_deaths"),
+    (passes, "compute_products"),
+    (edges, "draw_edges"),
+    (edges, "draw_precisions"),
+    (births, "try_birth_or_death"),
+    (births, "try_births_and_deaths"),
     (passes, "slice_pass"),
     (passes, "elliptical_pass"),
-    (hyper, "orders"),
-    (hyper, "hyperparameters"),
+    (hyper, "draw_orders"),
+    (hyper, "draw_hyperparameters"),
 )
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The moves of a sweep, each a function that changes a state in place."""
+    """Moves of a sweep: functions that change a state in place."""
 
     name: str
-    products: Callable[..., Any]
-    edges: Callable[..., Any]
-    precisions: Callable[..., Any]
-    birth_or_death: Callable[..., Any]
-    births_and_deaths: Callable[..., Any]
+    compute_products: Callable[..., Any]
+    draw_edges: Callable[..., Any]
+    draw_precisions: Callable[..., Any]
+    try_birth_or_death: Callable[..., Any]
+    try_births_and_deaths: Callable[..., Any]
     slice_pass: Callable[..., Any]
     elliptical_pass: Callable[..., Any]
-    orders: Callable[..., Any]
-    hyperparameters: Callable[..., Any]
+    draw_orders: Callable[..., Any]
+    draw_hyperparameters: Callable[..., Any]
 
     def __reduce__(self) -> tuple[Callable[[str], "Engine"], tuple[str]]:
-        return engine, (self.name,)  # another process compiles its own, from the cache
+        return engine, (self.name,)  # compiled functions cannot be pickled; the other process loads them from the cache
 
 
 def engine(name: str = "auto") -> Engine:
-    """Return the moves, compiled if that is asked for or possible.
+    """Return the moves of a sweep, compiled or in NumPy.
 
     Parameters
     ----------
@@ -64,17 +64,17 @@ def engine(name: str = "auto") -> Engine:
     Raises
     ------
     DataError
-        If "compiled" is asked for and numba is not installed.
+        If `name` is "compiled" and numba is not installed.
     """
     choice("engine", name, ENGINES)
-    there = find_spec("numba") is not None
-    if name == "compiled" and not there:
+    installed = find_spec("numba") is not None
+    if name == "compiled" and not installed:
         raise DataError(
-            "engine='compiled' was given and numba is not installed; pip install 'fathomless[mcmc]' brings it, "
-            "engine='numpy' does without"
+            "engine='compiled' was given and numba is not installed; pip install 'fathomless[mcmc]' installs it, "
+            "engine='numpy' does not need it"
         )
-    if name == "numpy" or not there:
-        return Engine("numpy", *(getattr(room, move) for room, move in _MOVES))
+    if name == "numpy" or not installed:
+        return Engine("numpy", *(getattr(module, move) for module, move in _MOVES))
     return _compiled()
 
 
@@ -83,23 +83,22 @@ def _compiled() -> Engine:
     import numba
     from numba.extending import overload
 
-    rooms = (fast, passes, grid, edges, births, hyper)
-    for room in rooms:
-        for name, function in vars(room).items():
-            if isinstance(function, FunctionType) and function.__module__ == room.__name__ and name[-5:] != "_loop":
-                _replace(overload, function, getattr(room, f"{name}_loop", function))
-    loops = [getattr(room, f"{move}_loop", getattr(room, move)) for room, move in _MOVES]
+    for module in (fast, passes, grid, edges, births, hyper):
+        for name, function in vars(module).items():
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__ and name[-5:] != "_loop":
+                _replace(overload, function, getattr(module, f"{name}_loop", function))
+    loops = [getattr(module, f"{move}_loop", getattr(module, move)) for module, move in _MOVES]
     return Engine("compiled", *(_jit(numba, loop) for loop in loops))
 
 
 def _replace(overload: Callable[..., Any], function: FunctionType, loop: FunctionType) -> None:
-    """Tell the compiler what to compile where a function is called."""
+    """Register the version of a function that numba compiles for calls of it."""
     overload(function, jit_options={"nogil": True}, strict=False)(lambda *_: loop)
 
 
 def _jit(numba: Any, function: FunctionType) -> Callable[..., Any]:
     try:
         compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder for it can be written
+    except RuntimeError:  # numba found no writable folder for its cache
         compiled = numba.njit(nogil=True)(function)
     return compiled

@@ -1,4 +1,4 @@
-"""Estimators over infinite graphs: a density of a table, a regression, a classification."""
+"""Estimators with posteriors over infinite graphs: density estimation, regression and classification."""
 
 import copy
 import math
@@ -34,11 +34,11 @@ from fathomless.system.rng import as_seed, fold_in
 
 __all__ = ["IndianChefsClassifier", "IndianChefsDensity", "IndianChefsRegressor", "Marginal"]
 
-_FEW = 50.0  # components below which a density has no error to be trusted
+_FEW = 50.0  # effective components below which the Monte Carlo error is unreliable
 
 
 class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
-    """Estimators over infinite graphs.
+    """Base of estimators with posteriors over infinite graphs.
 
     Attributes
     ----------
@@ -54,24 +54,35 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
     shown: ClassVar[Mapping[str, str]] = {"mean_hidden": "hidden units", "mean_edges": "edges"}
 
     def _describe(self) -> None:
-        told = self.fit_diagnostics_
-        if not {len(told.low), len(told.span)} <= {0, self.model_.observed}:
-            raise DataError(f"its diagnostics have ranges of {len(told.low)} columns, not of {self.model_.observed}")
+        diagnostics = self.fit_diagnostics_
+        if not {len(diagnostics.low), len(diagnostics.span)} <= {0, self.model_.observed}:
+            raise DataError(
+                f"its diagnostics have ranges of {len(diagnostics.low)} columns, not of {self.model_.observed}"
+            )
         self.structure_ = self.model_.structure()
         self.hidden_posterior_ = dict(self.structure_.counts["hidden units"])
 
     def weighed_by(self, chains_by: str) -> Self:
-        """Return the estimator with its chains weighed in another way: "selected" or "all"."""
+        """Return a copy of the fitted estimator with other weights of its chains.
+
+        Parameters
+        ----------
+        chains_by : {"selected", "all"}
+            Weight only chains close to the best log-likelihood on training rows, or all chains equally.
+        """
         require_fitted(self)
         checks.choice("chains_by", chains_by, ("selected", "all"))
-        fits = {one["chain"]: one["log_likelihood"] for one in self.chains_ if one["states"]}
+        fits = {record["chain"]: record["log_likelihood"] for record in self.chains_ if record["states"]}
         weights = dict(
             zip(fits, chain_weights(chains_by, list(fits.values()), apart=self._chain_diagnostics().apart), strict=True)
         )
-        other = self._copy_with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
-        told = tuple({**one, "weight": weights[one["chain"]]} if one["states"] else one for one in self.chains_)
-        other.fit_diagnostics_ = replace(self._chain_diagnostics(), chains=told)
-        states = {one["chain"]: one["states"] for one in told}
+        other = self._with({"chains_by": chains_by, "model_": copy.deepcopy(self.model_)})
+        records = tuple(
+            {**record, "weight": weights[record["chain"]]} if record["states"] else record for record in self.chains_
+        )
+        other.fit_diagnostics_ = replace(self._of_chains(), chains=records)
+        # the states of a chain share its weight equally
+        states = {record["chain"]: record["states"] for record in records}
         shares = [weights[number] / states[number] for number in self.model_.chain.tolist()]
         logs = [math.log(share) if share > 0.0 else -math.inf for share in shares]
         other.model_.log_weight.copy_(torch.tensor(logs, dtype=torch.float64, device="cpu"))
@@ -80,38 +91,38 @@ class _InfiniteGraph(GraphNetworks, ChainEstimator, ABC):
 
 
 class _Conditional(_InfiniteGraph, ABC):
-    """Columns that predict are inputs of the graph, at the top; targets stand at its bottom."""
+    """Base of regression and classification: covariates at the top of the graph, targets at the bottom."""
 
     def _strategy(self, prepared: Prepared) -> MarkovChains:
         posterior = partial(ConditionalGraphs, moves=GraphMoves.of(self), weight_draws=self.weight_draws)
         return self._chains(posterior, f"{engine(self.engine).name} sweep")
 
     def relevance(self) -> dict[str, dict[str, float]]:
-        """Return for each encoded column what the posterior says of its use.
+        """Return the posterior relevance of each encoded column.
 
         Returns
         -------
         dict of str to dict
-            "used": probability that a directed path leads to a target; "direct": that an edge does; "children": mean
-            number of its children.
+            "used": posterior probability of a directed path to a target; "direct": posterior probability of an edge to
+            a target; "children": posterior mean number of children.
         """
         inputs, outputs = self.model_.inputs, self.model_.observed
-        told = np.zeros((inputs, 3))
+        totals = np.zeros((inputs, 3))
         for graph, weight in self.model_.graphs():
             paths = graph.ancestors[:inputs, inputs:outputs].any(1)
             edges = graph.edges[:inputs]
-            told += weight * np.column_stack([paths, edges[:, inputs:outputs].any(1), edges.sum(1)])
-        told[:, :2] = told[:, :2].clip(max=1.0)  # probabilities, sums of rounded weights
+            totals += weight * np.column_stack([paths, edges[:, inputs:outputs].any(1), edges.sum(1)])
+        totals[:, :2] = totals[:, :2].clip(max=1.0)  # rounded weights may sum to more than 1
         names = ("used", "direct", "children")
         return {
             column: dict(zip(names, values, strict=True))
-            for column, values in zip(self.schema_.encoded_names, told.tolist(), strict=True)
+            for column, values in zip(self.schema_.encoded_names, totals.tolist(), strict=True)
         }
 
 
 @documented
 class IndianChefsRegressor(_Conditional, BaseRegressor):
-    """Regressor, for one target or several, whose network is a graph without an upper limit on its hidden units.
+    """Regressor with a posterior over graphs of an unlimited number of hidden units, for one or more targets.
 
     Notes
     -----
@@ -139,7 +150,7 @@ class IndianChefsRegressor(_Conditional, BaseRegressor):
 
 @documented
 class IndianChefsClassifier(_Conditional, Classifier):
-    """Classifier whose network is a graph without an upper limit on its hidden units, with probit outputs.
+    """Classifier with a posterior over graphs of an unlimited number of hidden units, with probit outputs.
 
     References
     ----------
@@ -161,18 +172,18 @@ class IndianChefsClassifier(_Conditional, Classifier):
 
 @documented
 class IndianChefsDensity(_InfiniteGraph, Density):
-    """Density of a table of numbers, by a belief network whose hidden units have no upper limit.
+    """Density estimator for a table of numbers: belief networks with an unlimited number of hidden units.
 
     Attributes
     ----------
     support_ : ndarray, shape (2, T)
-        Where the density is positive: the ends of each column.
+        Lower and upper ends of the support of each column. The density is 0 outside.
 
     Notes
     -----
-    Columns are mapped into (0, 1) by their range and `margin`; outside of that support the density is 0. With its draws
-    fixed, what is said is a density: it integrates to one, can be sampled, and says the same of a row whatever else is
-    asked.
+    Columns are mapped into (0, 1) by their range and `margin`; outside this support the density is 0. The draws of
+    hidden units are fixed, so the estimate is a proper density. It integrates to one, can be sampled, and its value at
+    a row does not depend on other rows of the call.
 
     References
     ----------
@@ -192,9 +203,9 @@ class IndianChefsDensity(_InfiniteGraph, Density):
 
     @property
     def support_(self) -> Array:
-        """Where the density is positive: the ends of each column, shape (2, T)."""
+        """Lower and upper ends of the support of each column, shape (2, T)."""
         require_fitted(self)
-        scale = self._logits()
+        scale = self._logit_scale()
         return cast(TargetScale, self.target_).decode(scale.support)
 
     def _task(self) -> NumberTask:
@@ -205,40 +216,43 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return self._chains(posterior, f"{engine(self.engine).name} sweep")
 
     def score_samples(self, X: Any, return_error: bool = False) -> Any:
-        """Return the log density of every row in nats, in the units of the table.
+        """Return the log density of each row, in nats, with respect to the units of the table.
 
         Parameters
         ----------
         X : array or data frame of numbers, shape (N, T)
             Rows.
         return_error : bool
-            Return the Monte Carlo error of each too: what other chains, as many, would change of it.
+            Also return the Monte Carlo error of each log density: its variation over repeated runs of as many chains.
 
         Returns
         -------
         ndarray, shape (N,), or a tuple of two
-            -inf outside of the support, with an error of 0.
+            Log densities, and their errors if asked for; -inf outside the support, with an error of 0.
 
         Warns
         -----
         DataWarning
-            If rows are outside of the support, or so far out that fewer than 50 components reach them and the error
-            is too small.
+            If rows are outside the support, or have fewer than 50 effective components, so that the error is
+            underestimated.
         """
-        mixture, z = self._mixture(), self._encoded(X)
+        mixture = self._mixture()
+        z = self._encode_rows(X)
         log_p, errors, effective = mixture.log_prob(z, errors=return_error)
-        outside, few = np.isinf(log_p), effective < _FEW
+        outside = np.isinf(log_p)
+        few = effective < _FEW
         if outside.any():
             warnings.warn(
-                f"{int(outside.sum())} of {len(z)} rows are outside of the support, where the density is 0; fit with "
-                f"more margin (now {self.margin:g}) if such rows are possible",
+                f"{int(outside.sum())} of {len(z)} rows are outside the support, where the density is 0; fit with a "
+                f"larger margin (now {self.margin:g}) if such rows are possible",
                 DataWarning,
                 stacklevel=2,
             )
         if (few & ~outside).any():
             warnings.warn(
-                f"{int((few & ~outside).sum())} of {len(z)} rows are reached by fewer than {_FEW:.0f} components: "
-                f"their log density is rough and its error too small; raise density_draws (now {self.density_draws})",
+                f"{int((few & ~outside).sum())} of {len(z)} rows have fewer than {_FEW:.0f} effective components: the "
+                "log density is inaccurate and its error underestimated; raise density_draws (now "
+                f"{self.density_draws})",
                 DataWarning,
                 stacklevel=2,
             )
@@ -246,20 +260,20 @@ class IndianChefsDensity(_InfiniteGraph, Density):
         return (log_p, errors) if return_error else log_p
 
     def sample(self, n_samples: int = 1, random_state: Any = 0) -> Array:
-        """Draw rows in the units of the table, shape (n_samples, T); each comes from a network of its own."""
+        """Draw rows in the units of the table, shape (n_samples, T); each row is drawn from a random network."""
         mixture = self._mixture()
         noise = np.random.default_rng(as_seed(random_state))
         drawn = mixture.sample(checks.whole("n_samples", n_samples), noise)
         return cast(TargetScale, self.target_).decode(drawn)
 
     def marginal(self, column: int | str) -> "Marginal":
-        """Return the law of one column, by its place or name."""
+        """Return the marginal distribution of one column, given by its name or position."""
         mixture = self._mixture()
-        names = [one.name for one in self.schema_.columns]
+        names = [entry.name for entry in self.schema_.columns]
         place = names.index(column) if column in names else column
         if not isinstance(place, int) or not 0 <= place < len(names):
             raise DataError(
-                f"column {column!r} was asked for; allowed are {', '.join(map(repr, names))}, or their places"
+                f"column {column!r} was given; allowed are {', '.join(map(repr, names))}, or their positions"
             )
         target = cast(TargetScale, self.target_)
         return Marginal(mixture, place, target.mean[place], target.scale[place])
@@ -267,45 +281,49 @@ class IndianChefsDensity(_InfiniteGraph, Density):
     def dependence(self) -> Array:
         """Return the probability that two columns have a common ancestor among the hidden units, shape (T, T)."""
         columns = self.model_.observed
-        told = np.zeros((columns, columns))
+        probability = np.zeros((columns, columns))
         for graph, weight in self.model_.graphs():
             above = graph.ancestors[columns:, :columns]
-            told += weight * (above[:, :, None] & above[:, None, :]).any(0)
-        return told
+            probability += weight * (above[:, :, None] & above[:, None, :]).any(0)
+        return probability
 
     def _mixture(self) -> Mixture:
         """Return the density in standardised units."""
         require_fitted(self)
-        model, scale = self.model_, self._logits()
-        chosen, log_weight = model.thinned(4 * self.networks)
+        model = self.model_
+        scale = self._logit_scale()
+        chosen, log_weight = model.thin(4 * self.networks)
         states = model.states()
         noise = np.random.default_rng(fold_in(self.seed_, "predict"))
         drawn = components([states[number] for number in chosen.tolist()], model.observed, self.density_draws, noise)
         return Mixture(*drawn, log_weight.exp().numpy(), model.chain[chosen].numpy(), scale)
 
-    def _logits(self) -> LogitScale:
-        found = self._chain_diagnostics()
-        if len(found.low) != self.model_.observed or len(found.span) != self.model_.observed:
+    def _logit_scale(self) -> LogitScale:
+        diagnostics = self._of_chains()
+        if len(diagnostics.low) != self.model_.observed or len(diagnostics.span) != self.model_.observed:
             raise DataError(
-                f"ranges of {len(found.low)} columns are in its diagnostics; {self.model_.observed} are needed"
+                f"its diagnostics have ranges of {len(diagnostics.low)} columns; {self.model_.observed} are needed"
             )
-        return LogitScale(np.array(found.low), np.array(found.span), self.margin)
+        return LogitScale(np.array(diagnostics.low), np.array(diagnostics.span), self.margin)
 
-    def _encoded(self, X: Any) -> Array:
+    def _encode_rows(self, X: Any) -> Array:
         target = cast(TargetScale, self.target_)
         return target.encode(read_target(self._table(X, reset=False)).reshape(len(X), -1))
 
 
 class Marginal:
-    """The law of one column of a density, in its own unit."""
+    """Marginal distribution of one column of a density, in the unit of the column."""
 
     def __init__(self, mixture: Mixture, column: int, mean: float, scale: float) -> None:
-        self._mixture, self._column, self._mean, self._scale = mixture, column, mean, scale
+        self._mixture = mixture
+        self._column = column
+        self._mean = mean
+        self._scale = scale
 
     def cdf(self, x: Any) -> Array:
-        """Return the probability below x, shape (N,)."""
+        """Return the cumulative distribution function at x, shape (N,)."""
         return self._mixture.cdf(self._column, (np.atleast_1d(np.asarray(x, dtype=float)) - self._mean) / self._scale)
 
     def icdf(self, q: Any) -> Array:
-        """Return quantiles at 0 < q < 1, shape (N,)."""
+        """Return the quantiles of 0 < q < 1, shape (N,)."""
         return self._mean + self._scale * self._mixture.icdf(self._column, np.atleast_1d(np.asarray(q, dtype=float)))

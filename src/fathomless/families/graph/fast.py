@@ -1,4 +1,4 @@
-"""Elementary functions for compiled loops: without branches and calls, so that a compiler can do several at once."""
+"""Elementary functions for compiled loops, without branches and calls so that the compiler can vectorise them."""
 
 import math
 
@@ -8,14 +8,14 @@ from fathomless.families.graph.state import Floats
 
 __all__ = ["dot", "exponentiate", "sigmoid"]
 
-_LARGEST = 708.0  # exp of it and of its negative are ordinary numbers
-_SHIFT = 1.5 * 2.0**52  # adding it rounds to a whole number, which then stands in the low bits
+_LARGEST = 708.0  # exp(±708) is a normal double
+_SHIFT = 1.5 * 2.0**52  # adding it rounds to an integer, stored in the low bits of the sum
 _SHIFT_BITS = int(np.float64(_SHIFT).view(np.int64))
 _PER_LOG_2, _LOG_2_HIGH, _LOG_2_LOW = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
 
 
 def exponentiate(x: Floats) -> None:
-    """Replace x by exp(x), in place; |x| is cut at 708. The relative error is below 1e-14.
+    """Replace x by exp(x), in place; |x| is clipped at 708. The relative error is below 1e-14.
 
     x = k log 2 + r with |r| <= log(2) / 2, a polynomial of degree 11 in r, and k added to the exponent's bits.
     """
@@ -49,7 +49,7 @@ def sigmoid(a: float) -> float:
 
 
 def dot(x: Floats, y: Floats) -> float:
-    """Inner product, in eight sums so that they can run beside each other."""
+    """Return the inner product, by eight independent sums that the compiler can vectorise."""
     sums = np.zeros(8)
     whole = len(x) // 8 * 8
     for start in range(0, whole, 8):

@@ -1,8 +1,7 @@
-"""Directed acyclic graphs with labelled observed units and anonymous hidden ones, as frozen values.
+"""Directed acyclic graphs with labelled observed units and unlabelled hidden units, as frozen values.
 
-A graph is what the observed units reach upwards: an edge goes from a parent to a child of strictly lower order, and a
-unit is part of the graph if a path leads from it down to an observed unit. For hidden units that means a child, since
-only observed units can be sinks.
+An edge leads from a parent to a child of strictly lower order. A unit is part of the graph if a directed path leads
+from it to an observed unit. A hidden unit therefore needs a child, since only observed units can be sinks.
 """
 
 import hashlib
@@ -18,26 +17,26 @@ from fathomless.system.errors import DataError
 
 __all__ = ["Graph"]
 
-_MOST_PERMUTATIONS = 5040  # 7!: beyond it, relabellings that refinement leaves open are not searched
+_MOST_PERMUTATIONS = 5040  # 7!: most relabellings searched for a canonical form
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A graph of K active units, the D observed ones first.
+    """Graph of K active units, the D observed ones first.
 
     Attributes
     ----------
     orders : array of float, shape (K,)
-        The order theta of each unit, in [0, 1]; layers 0, 1, ... where the prior has layers.
+        Order theta of each unit, in [0, 1]; layers 0, 1, ... for priors with layers.
     edges : array of bool, shape (K, K)
         ``edges[k, i]``: unit k is a parent of unit i.
     observed : int
-        D, the number of observed units.
+        Number D of observed units.
 
     Raises
     ------
     DataError
-        If shapes do not agree, an edge does not go down, or a hidden unit has no child.
+        If shapes do not agree, an edge does not lead to a lower order, or a hidden unit has no child.
 
     Examples
     --------
@@ -66,13 +65,13 @@ class Graph:
         childless = np.flatnonzero(self.out_degrees[self.observed :] == 0)
         if len(childless):
             raise DataError(
-                f"the hidden unit {self.observed + childless[0]} was given without a child; "
-                "every hidden unit needs one, leave out those without"
+                f"the hidden unit {self.observed + childless[0]} was given without a child; every hidden unit needs a "
+                "child: remove units without one"
             )
 
     @classmethod
     def of(cls, orders: "list[float] | NDArray[np.float64]", edges: list[tuple[int, int]], observed: int) -> "Graph":
-        """Make a graph of a list of edges, each (parent, child); units are numbered from 0, observed ones first."""
+        """Return the graph of a list of edges (parent, child); units are numbered from 0, observed ones first."""
         table = np.zeros((len(orders), len(orders)), dtype=bool)
         for upper, lower in edges:
             table[upper, lower] = True
@@ -80,7 +79,7 @@ class Graph:
 
     @cached_property
     def out_degrees(self) -> NDArray[np.int64]:
-        """Children m of each unit, shape (K,)."""
+        """Number m of children of each unit, shape (K,)."""
         return np.asarray(self.edges.sum(1, dtype=np.int64))
 
     @property
@@ -95,7 +94,7 @@ class Graph:
 
     @property
     def depth(self) -> int:
-        """Edges of the longest directed path."""
+        """Number of edges of the longest directed path."""
         heights = np.zeros(len(self.orders), dtype=np.int64)
         for unit in np.argsort(self.orders, kind="stable"):
             heights[unit] = max((1 + heights[child] for child in np.flatnonzero(self.edges[unit])), default=0)
@@ -103,19 +102,21 @@ class Graph:
 
     @property
     def orphans(self) -> int:
-        """Hidden units without parents."""
+        """Number of hidden units without parents."""
         return int((self.edges.sum(0) == 0)[self.observed :].sum())
 
     @property
     def singletons(self) -> int:
-        """Hidden units with one child."""
+        """Number of hidden units with one child."""
         return int((self.out_degrees[self.observed :] == 1).sum())
 
     @cached_property
     def ancestors(self) -> NDArray[np.bool_]:
-        """Whether a directed path leads from the first unit to the second, shape (K, K)."""
+        """Reachability, shape (K, K): ``ancestors[k, i]`` is True if a directed path leads from unit k to unit i."""
         reach: NDArray[np.bool_] = self.edges.copy()
-        for unit in np.argsort(self.orders, kind="stable"):  # from below: what children reach is known
+        for unit in np.argsort(
+            self.orders, kind="stable"
+        ):  # from lower to higher orders: the rows of children are complete
             reach[unit] |= (self.edges[unit][:, None] & reach).any(0)
         return reach
 
@@ -137,21 +138,21 @@ class Graph:
 
     @property
     def key(self) -> bytes:
-        """What two graphs share if hidden units of one can be matched with those of the other, edge by edge.
+        """Canonical key: equal for two graphs that differ only in the labels of hidden units.
 
-        Orders count no further than that. Where more than 5040 relabellings would have to be searched, graphs that
-        colour refinement cannot tell apart share a key too; :attr:`key_is_exact` tells.
+        Orders are ignored. If a canonical form needs a search over more than 5040 relabellings, graphs that colour
+        refinement does not distinguish share a key as well; see :attr:`key_is_exact`.
         """
         return self._canonical[0]
 
     @property
     def key_is_exact(self) -> bool:
-        """Whether graphs with this key are the same up to names of hidden units."""
+        """True if graphs with this key are equal up to the labels of hidden units."""
         return self._canonical[1]
 
 
 def _refine(edges: NDArray[np.bool_], observed: int) -> list[bytes]:
-    """Colour units by their neighbours' colours until they split no further; observed units begin with their labels."""
+    """Refine the colours of units by those of their neighbours until stable; observed units start with their labels."""
     colours = [_digest(b"%d" % min(unit, observed)) for unit in range(len(edges))]
     while True:
         finer = [

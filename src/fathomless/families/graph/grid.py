@@ -1,6 +1,6 @@
-"""Births: the moments of a newborn's output, and its activations drawn from a grid or weighed on it.
+"""Grid proposals of births: moments of a new unit's output, and draws and densities of its activations.
 
-Each loop over rows is written twice, as :mod:`fathomless.families.graph.passes` says.
+Each loop over rows has two versions; see :mod:`fathomless.families.graph.passes`.
 """
 
 import math
@@ -10,17 +10,18 @@ import numpy as np
 from fathomless.families.graph.fast import exponentiate, sigmoid
 from fathomless.families.graph.state import Floats, logistic
 
-__all__ = ["draw_newborn", "grid_moments", "weigh_newborn"]
+__all__ = ["draw_activations", "grid_moments", "weigh_activations"]
 
-_REACH = 4.5  # the grid goes from -4.5 to 4.5 standard deviations of the noise of a newborn
-_PRIOR_SHARE = 0.02  # of the proposal: so that every value has a positive density
+_REACH = 4.5  # the grid extends from -4.5 to 4.5 standard deviations of the noise of the new unit
+_PRIOR_SHARE = 0.02  # share of the prior in the proposal, so that its density is positive everywhere
 _LOG_TAU = math.log(2 * math.pi)
 
 
 def grid_moments(centre: Floats, bias: float, rho: float, cells: int, orphan: bool) -> tuple[float, float, Floats]:
     """Return mean and variance of sigmoid(a) over rows and noise, a ~ N(centre, 1 / rho), and its values on the grid.
 
-    The table has the shape (N, cells + 1), or (1, cells + 1) where all rows are alike: for an orphan, or without rows.
+    The table has the shape (N, cells + 1). It is (1, cells + 1) for a unit without parents, for which all rows are
+    equal, and without rows.
     """
     nodes = np.linspace(-_REACH, _REACH, cells + 1)
     if orphan or len(centre) == 0:
@@ -33,11 +34,13 @@ def grid_moments(centre: Floats, bias: float, rho: float, cells: int, orphan: bo
 
 
 def grid_moments_loop(centre: Floats, bias: float, rho: float, cells: int, orphan: bool) -> tuple[float, float, Floats]:
-    """Do what :func:`grid_moments` does, row by row."""
+    """Row-by-row version of :func:`grid_moments`."""
     rows = 1 if orphan or len(centre) == 0 else len(centre)
     table = np.empty((rows, cells + 1))
-    scale, step = 1.0 / math.sqrt(rho), 2 * _REACH / cells
-    density, total = np.empty(cells + 1), 0.0
+    scale = 1.0 / math.sqrt(rho)
+    step = 2 * _REACH / cells
+    density = np.empty(cells + 1)
+    total = 0.0
     for g in range(cells + 1):
         density[g] = math.exp(-0.5 * (g * step - _REACH) ** 2)
         total += density[g]
@@ -58,7 +61,7 @@ def grid_moments_loop(centre: Floats, bias: float, rho: float, cells: int, orpha
     return mean, variance / (total * rows), table
 
 
-def draw_newborn(
+def draw_activations(
     both: Floats,
     weight: float,
     centre: Floats,
@@ -68,9 +71,9 @@ def draw_newborn(
     noise: Floats,
     generator: np.random.Generator,
 ) -> float:
-    """Draw the noise z of a newborn's activations, a = centre + z / sqrt(rho), and return the log weight of the draw.
+    """Draw the noise z of a new unit's activations, a = centre + z / sqrt(rho); return the log weight of the draw.
 
-    On the grid, the proposal is linear between nodes through what prior and child make of them,
+    The proposal interpolates linearly between the nodes of the grid, where it is proportional to the conditional,
 
         h(z) = exp(-z^2 / 2 - rho_child (both - weight u(z))^2 / 2),
 
@@ -80,13 +83,13 @@ def draw_newborn(
     Parameters
     ----------
     both : (N,)
-        Residual of the child without the newborn.
+        Residual of the child without the new unit.
     centre : (N,)
-        Mean of the newborn's activations.
+        Mean of the new unit's activations.
     table : (N or 1, cells + 1)
-        Outputs on the grid, of :func:`grid_moments`.
+        Outputs on the grid, from :func:`grid_moments`.
     noise : (N,)
-        Where z is put.
+        Output array for z.
     """
     if len(both) == 0:
         return 0.0
@@ -99,6 +102,7 @@ def draw_newborn(
     every = np.arange(rows)
     left, right = values[every, cell], values[every, cell + 1]
     inside = np.clip(wanted - (sums[every, cell] - areas[every, cell]), 0.0, None)
+    # invert the quadratic distribution function within the cell, in the form without cancellation
     root = left + np.sqrt(left**2 + 2 * (right - left) * np.minimum(inside, areas[every, cell]))
     where = np.minimum(2 * inside / np.maximum(root, 1e-300), 1.0)
     from_prior = generator.random(rows) < _PRIOR_SHARE
@@ -106,10 +110,10 @@ def draw_newborn(
     return _log_weight(both, weight, centre, rho, rho_child, values, sums[:, -1], noise)
 
 
-def weigh_newborn(
+def weigh_activations(
     both: Floats, weight: float, centre: Floats, rho: float, rho_child: float, table: Floats, noise: Floats
 ) -> float:
-    """Return the log weight of noise that is there, as :func:`draw_newborn` would of noise that it draws."""
+    """Return the log weight of given noise, as :func:`draw_activations` computes it for its draws."""
     if len(both) == 0:
         return 0.0
     values = _heights(both, weight, rho_child, table)
@@ -118,7 +122,7 @@ def weigh_newborn(
 
 
 def _heights(both: Floats, weight: float, rho_child: float, table: Floats) -> Floats:
-    """Return h at the nodes, scaled for each row, (N, cells + 1)."""
+    """Return h at the nodes, with maximum 1 in each row, (N, cells + 1)."""
     nodes = np.linspace(-_REACH, _REACH, table.shape[1])
     logs = -0.5 * nodes**2 - 0.5 * rho_child * (both[:, None] - weight * table) ** 2
     return np.asarray(np.exp(logs - logs.max(1, keepdims=True)))
@@ -148,7 +152,7 @@ def _log_weight(
     return float((logs - np.log(_PRIOR_SHARE * np.exp(log_prior) + (1 - _PRIOR_SHARE) * density)).sum())
 
 
-def draw_newborn_loop(
+def draw_activations_loop(
     both: Floats,
     weight: float,
     centre: Floats,
@@ -158,10 +162,12 @@ def draw_newborn_loop(
     noise: Floats,
     generator: np.random.Generator,
 ) -> float:
-    """Do what :func:`draw_newborn` does, row by row."""
+    """Row-by-row version of :func:`draw_activations`."""
     cells = table.shape[1] - 1
-    values, curve = np.empty(cells + 1), _curve(cells)
-    total_weight, scale = 0.0, 1.0 / math.sqrt(rho)
+    values = np.empty(cells + 1)
+    curve = _curve(cells)
+    total_weight = 0.0
+    scale = 1.0 / math.sqrt(rho)
     for n in range(len(both)):
         total = _row_of_heights(both[n], weight, rho_child, table[n if len(table) > 1 else 0], curve, values)
         if generator.random() < _PRIOR_SHARE:
@@ -183,13 +189,15 @@ def draw_newborn_loop(
     return total_weight
 
 
-def weigh_newborn_loop(
+def weigh_activations_loop(
     both: Floats, weight: float, centre: Floats, rho: float, rho_child: float, table: Floats, noise: Floats
 ) -> float:
-    """Do what :func:`weigh_newborn` does, row by row."""
+    """Row-by-row version of :func:`weigh_activations`."""
     cells = table.shape[1] - 1
-    values, curve = np.empty(cells + 1), _curve(cells)
-    total_weight, scale = 0.0, 1.0 / math.sqrt(rho)
+    values = np.empty(cells + 1)
+    curve = _curve(cells)
+    total_weight = 0.0
+    scale = 1.0 / math.sqrt(rho)
     for n in range(len(both)):
         total = _row_of_heights(both[n], weight, rho_child, table[n if len(table) > 1 else 0], curve, values)
         total_weight += _weight_of_row(both[n], weight, centre[n], scale, rho_child, values, total, noise[n])
@@ -207,7 +215,7 @@ def _curve(cells: int) -> Floats:
 def _row_of_heights(
     both: float, weight: float, rho_child: float, outputs: Floats, curve: Floats, values: Floats
 ) -> float:
-    """Put h at the nodes into `values`, scaled, and return its integral in cells."""
+    """Write h at the nodes into `values`, with maximum 1; return its integral in units of cells."""
     best = -math.inf
     for g in range(len(values)):
         gap = both - weight * outputs[g]

@@ -1,51 +1,56 @@
-"""Moves that touch no data: orders of units, and the concentration, mass and popularity of the prior over graphs.
+"""Moves that do not use the data: orders of units, and concentration, mass and popularity of the prior over graphs.
 
-Plain functions over arrays, run as they stand or compiled, as those of :mod:`fathomless.families.graph.edges`.
+Plain functions over arrays, interpreted or compiled, as in :mod:`fathomless.families.graph.edges`.
 """
 
 import math
 
 import numpy as np
 
-from fathomless.families.graph.edges import counts
+from fathomless.families.graph.edges import count_links
 from fathomless.families.graph.state import ALPHA, GAMMA, IBP, ICP, KIND, OBSERVED, PHI, UNITS, Floats, State
 
-__all__ = ["exposures", "hyperparameters", "orders"]
+__all__ = ["draw_hyperparameters", "draw_orders", "exposures"]
 
 _WIDEST = 18.0  # bound of |log alpha| and |log phi|: the prior of alpha has very heavy tails
-_STEP, _STEPS = 1.5, 15  # of the slice sampler, each way
+_STEP, _STEPS = 1.5, 15  # width and largest number of steps of the slice sampler, on each side
 
 
-def orders(state: State, generator: np.random.Generator) -> int:
-    """Draw every order that is not fixed from its conditional, which is piecewise exponential; return units passed.
+def draw_orders(state: State, generator: np.random.Generator) -> int:
+    """Draw each order that is not fixed from its piecewise exponential conditional; return the number of units passed.
 
     Between its children and its parents, with j other units below, the log density rises by alpha gamma / (alpha + j)
     per unit of order. Passing a unit w upwards it jumps by
 
         log (alpha + phi_w + d_w) / (alpha + d_w - m_w) + log (alpha + d_i - m_i) / (alpha + phi_i + d_i),
 
-    d_w counted without i, d_i before passing.
+    with d_w counted without i, and d_i before passing w.
     """
     passed = 0
     if state.size[KIND] == ICP:
-        children, below = counts(state, -1)
+        children, below = count_links(state, -1)
         for unit in range(state.size[UNITS]):
             if state.movable[unit]:
-                passed += _move(state, unit, children, below, generator)
+                passed += _draw_order(state, unit, children, below, generator)
     return passed
 
 
-def _move(state: State, unit: int, children: np.ndarray, below: np.ndarray, generator: np.random.Generator) -> int:
+def _draw_order(
+    state: State, unit: int, children: np.ndarray, below: np.ndarray, generator: np.random.Generator
+) -> int:
     units, observed = state.size[UNITS], state.size[OBSERVED]
     alpha, gamma, phi = state.law[ALPHA], state.law[GAMMA], state.law[PHI]
-    old, low, high = state.theta[unit], 0.0, 1.0
+    old = state.theta[unit]
+    low = 0.0
+    high = 1.0
     for other in range(units):
         if state.edge[unit, other]:
             low = max(low, state.theta[other])
         if state.edge[other, unit]:
             high = min(high, state.theta[other])
     inside = np.empty(units, dtype=np.int64)
-    many, level = 0, 0
+    many = 0
+    level = 0
     for other in range(units):
         if other != unit and low < state.theta[other] < high:
             inside[many] = other
@@ -56,7 +61,8 @@ def _move(state: State, unit: int, children: np.ndarray, below: np.ndarray, gene
     extra = phi if unit < observed else 0.0
     logs, slopes, starts = np.empty(many + 1), np.empty(many + 1), np.empty(many + 2)
     starts[0], starts[many + 1] = low, high
-    height, best = 0.0, -math.inf
+    height = 0.0  # log density at the left end of a piece
+    best = -math.inf  # largest log mass of a piece
     for piece in range(many + 1):
         if piece > 0:
             other = inside[piece - 1]
@@ -69,7 +75,7 @@ def _move(state: State, unit: int, children: np.ndarray, below: np.ndarray, gene
         slope = alpha * gamma / (alpha + level + piece)
         end = starts[piece + 1] if piece == many else state.theta[inside[piece]]
         length = end - starts[piece]
-        height += slope * length  # now at the right end of the piece
+        height += slope * length  # log density at the right end of the piece
         slopes[piece] = slope
         logs[piece] = height + math.log(-math.expm1(-slope * length) / slope) if length > 0.0 else -math.inf
         best = max(best, logs[piece])
@@ -81,10 +87,10 @@ def _move(state: State, unit: int, children: np.ndarray, below: np.ndarray, gene
     uniform = generator.random()
     new = starts[piece] + length
     new += math.log(uniform + (1.0 - uniform) * math.exp(-slopes[piece] * length)) / slopes[piece]
-    if not starts[piece] < new < starts[piece + 1]:  # rounding: an end itself is never returned
+    if not starts[piece] < new < starts[piece + 1]:  # rounded to an end: keep the old order
         return 0
     passed = 0
-    for step in range(many):  # whom it passed has one unit more or less below
+    for step in range(many):  # units that were passed have one unit more or one less below
         other = inside[step]
         change = int(new < state.theta[other]) - int(old < state.theta[other])
         below[other] += change
@@ -95,7 +101,7 @@ def _move(state: State, unit: int, children: np.ndarray, below: np.ndarray, gene
 
 
 def exposures(state: State) -> Floats:
-    """Return c with S = sum_j c_j Psi(j), shape (K + 1,): lengths between orders, or layers by their sizes."""
+    """Return c with S = sum_j c_j Psi(j), shape (K + 1,): gaps between orders, or numbers of layers by size."""
     units, kind, observed = state.size[UNITS], state.size[KIND], state.size[OBSERVED]
     lengths = np.zeros(units + 1)
     if kind == IBP:
@@ -119,7 +125,9 @@ def _log_graph(
     state: State, alpha: float, phi: float, lengths: Floats, children: np.ndarray, below: np.ndarray
 ) -> float:
     """Return the log prior of the graph as a function of alpha and phi."""
-    units, observed, gamma = state.size[UNITS], state.size[OBSERVED], state.law[GAMMA]
+    units = state.size[UNITS]
+    observed = state.size[OBSERVED]
+    gamma = state.law[GAMMA]
     psi, exposure = 0.0, 0.0
     logs = np.empty(units + 1)  # cumulative sums of log(alpha + r)
     logs[0] = 0.0
@@ -140,26 +148,26 @@ def _log_graph(
     return float(total)
 
 
-def hyperparameters(state: State, priors: Floats, popular: bool, generator: np.random.Generator) -> int:
-    """Draw gamma from its Gamma conditional, alpha and where it matters phi by slices of their logarithms.
+def draw_hyperparameters(state: State, priors: Floats, popular: bool, generator: np.random.Generator) -> int:
+    """Draw gamma from its Gamma conditional, and alpha and phi by slice sampling of their logarithms.
 
     Parameters
     ----------
     priors : (3, 2)
         Shape and rate of 1 / alpha, gamma and phi, each a Gamma variable.
     popular : bool
-        Whether phi matters: it does unless no observed unit can have a child.
+        True to draw phi; False if no observed unit can have a child, so that phi has no effect.
 
     Returns
     -------
     int
-        How often a slice was cut at the bound, |log| = 18.
+        Number of slices cut at the bound, |log| = 18.
     """
     lengths = exposures(state)
-    children, below = counts(state, -1)
-    cuts = _slice(state, ALPHA, priors, lengths, children, below, generator)
+    children, below = count_links(state, -1)
+    cuts = _slice_sample(state, ALPHA, priors, lengths, children, below, generator)
     if popular:
-        cuts += _slice(state, PHI, priors, lengths, children, below, generator)
+        cuts += _slice_sample(state, PHI, priors, lengths, children, below, generator)
     psi, exposure = 0.0, 0.0
     for step in range(state.size[UNITS]):
         psi += 1.0 / (state.law[ALPHA] + step)
@@ -169,7 +177,7 @@ def hyperparameters(state: State, priors: Floats, popular: bool, generator: np.r
     return cuts
 
 
-def _slice(
+def _slice_sample(
     state: State,
     which: int,
     priors: Floats,
@@ -178,7 +186,7 @@ def _slice(
     below: np.ndarray,
     generator: np.random.Generator,
 ) -> int:
-    """Slice sampling of log alpha or log phi."""
+    """Draw log alpha or log phi by slice sampling; return the number of ends cut at the bound."""
     here = math.log(state.law[which])
     level = _log_target(state, which, here, priors, lengths, children, below) + math.log(1.0 - generator.random())
     left = here - _STEP * generator.random()
@@ -213,7 +221,9 @@ def _log_target(
     children: np.ndarray,
     below: np.ndarray,
 ) -> float:
-    value, shape, rate = math.exp(log_value), priors[which, 0], priors[which, 1]
+    value = math.exp(log_value)
+    shape = priors[which, 0]
+    rate = priors[which, 1]
     if which == ALPHA:  # 1 / alpha is Gamma
         graph = _log_graph(state, value, state.law[PHI], lengths, children, below)
         return float(graph - shape * log_value - rate / value)

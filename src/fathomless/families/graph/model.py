@@ -1,11 +1,12 @@
-r"""A posterior over infinite networks as a model: the networks that chains have kept, each drawn forward from a row.
+r"""Posterior over infinite networks as a model: sampled networks, whose hidden units are drawn forward for each row.
 
-Inputs are covariates: of a row x they have u = x, and no law of their own. Hidden units are drawn from above to below,
+Inputs are covariates with u = x and no distribution of their own. Hidden units are drawn in decreasing order,
 
 .. math:: a_k \sim N\Big(b_k + \sum_c W_{ck} u_c,\ 1/\rho_k\Big), \qquad u_k = 1 / (1 + e^{-a_k}),
 
-and what the outputs say follows from their means \mu and precisions: of numbers a normal law, of two classes
-:math:`\Phi(\mu)`, of more classes the probability that a unit's latent activation is the largest,
+and the likelihood follows from the means :math:`\mu` and the precisions of the outputs: a normal distribution for
+numbers, :math:`\Phi(\mu)` for two classes, and for more classes the probability that a latent activation is the
+largest,
 
 .. math:: p_c = \int N(t; \mu_c, 1) \prod_{j \ne c} \Phi(t - \mu_j)\, dt .
 """
@@ -28,48 +29,50 @@ from fathomless.system.draws import normal
 if TYPE_CHECKING:
     from fathomless.inference.mcmc.chains import Arrays
 
-__all__ = ["OUTPUTS", "IndianChefs", "graph_of", "largest", "units_of"]
+__all__ = ["OUTPUTS", "IndianChefs", "count_output_units", "graph_of", "log_prob_largest"]
 
-#: What outputs are: numbers with a precision each; classes, by the sign of one unit or the largest of several.
+#: Kinds of outputs: numbers with a precision each; classes, by the sign of one unit or the largest of several.
 OUTPUTS = ("numbers", "classes")
 
-_STRETCHES = 10  # of a single chain, at most
-_NODES = 32  # of Gauss and Hermite
+_STRETCHES = 10  # most blocks of states of a single chain
+_NODES = 32  # of Gauss-Hermite quadrature
 _OF_UNITS, _OF_LINKS = ("orders", "biases", "precisions"), ("parents", "children", "weights")
 _WHOLE = ("units", "links", "link_parents", "link_children", "chain", "graph")
 
 
-def units_of(outputs: int, kind: str) -> int:
-    """Return how many units have so many outputs: T of 2 T numbers, centres and log scales; 1 of 2 classes; K of K."""
-    return outputs // 2 if kind == "numbers" else 1 if outputs == 2 else outputs
+def count_output_units(outputs: int, kind: str) -> int:
+    """Return the number of output units: T for 2 T parameters of numbers, 1 for two classes, K for K classes."""
+    if kind == "numbers":
+        return outputs // 2  # centres and log scales
+    return 1 if outputs == 2 else outputs
 
 
 class IndianChefs(Resizable):
-    """Sampled networks, each with a graph of its own.
+    """Sampled networks with individual graphs.
 
     Parameters
     ----------
     inputs, outputs : int
         Columns D, and parameters K of the likelihood.
     kind : {"numbers", "classes"}
-        What outputs are.
+        Kind of the outputs.
     networks : int
-        How many of the networks a draw takes, evenly spaced.
+        Largest number of networks in a draw, evenly spaced.
 
     Attributes
     ----------
     units, links : Tensor of int64, shape (S,)
-        Units and edges of each network.
+        Numbers of units and edges of each network.
     unit_orders, unit_biases, unit_precisions : Tensor, shape (sum of units,)
-        Of inputs, outputs and hidden units, in this order, of one network after the other.
+        Orders, biases and precisions of inputs, outputs and hidden units, in this sequence, networks concatenated.
     link_parents, link_children, link_weights : Tensor, shape (sum of links,)
-        Edges and their weights, likewise.
+        Edges and their weights, networks concatenated.
     laws : Tensor, shape (S, 3)
         Concentration, mass and popularity.
     chain, graph : Tensor of int64, shape (S,)
-        Which chain a network is of; equal numbers of graphs are equal graphs.
+        Chain of each network; index of its graph, the same for equal graphs.
     log_weight : Tensor, shape (S,)
-        Log weight of each network; -inf for those of chains that are not used.
+        Log weight of each network; -inf for networks of chains without weight.
     """
 
     units: Tensor
@@ -87,17 +90,19 @@ class IndianChefs(Resizable):
 
     def __init__(self, inputs: int, outputs: int, *, kind: str, networks: int = 250) -> None:
         super().__init__()
-        self.inputs, self.outputs, self.kind, self.networks = inputs, outputs, kind, networks
+        self.inputs, self.outputs = inputs, outputs
+        self.kind = kind
+        self.networks = networks
         self.rebuild({"networks": 0, "units": 0, "links": 0})
 
     @property
     def observed(self) -> int:
-        """Inputs and outputs, as units."""
-        return self.inputs + units_of(self.outputs, self.kind)
+        """Number of observed units: inputs and outputs."""
+        return self.inputs + count_output_units(self.outputs, self.kind)
 
     @property
     def stochastic(self) -> bool:
-        """Hidden units are drawn."""
+        """True: hidden units are drawn."""
         return True
 
     def blueprint(self) -> dict[str, Any]:
@@ -105,7 +110,7 @@ class IndianChefs(Resizable):
         return {"networks": len(self.units), "units": len(self.unit_orders), "links": len(self.link_parents)}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
-        """Make room for as many."""
+        """Allocate buffers for the numbers of networks, units and edges in a blueprint."""
         networks, units, links = (blueprint[name] for name in ("networks", "units", "links"))
         sizes: dict[str, tuple[int, ...]] = {"log_weight": (networks,), "laws": (networks, 3)}
         sizes |= dict.fromkeys(("units", "links", "chain", "graph"), (networks,))
@@ -116,7 +121,7 @@ class IndianChefs(Resizable):
             self.register_buffer(name, torch.zeros(size, dtype=dtype, device="cpu"))
 
     def fill(self, states: "Sequence[Arrays]", chain: Sequence[int], log_weight: Sequence[float]) -> None:
-        """Take over networks, as :class:`~fathomless.families.graph.sampler.GraphSampler` keeps them."""
+        """Set the networks from states kept by :class:`~fathomless.families.graph.sampler.GraphSampler`."""
         self.rebuild(
             {
                 "networks": len(states),
@@ -137,41 +142,41 @@ class IndianChefs(Resizable):
             getattr(self, name).copy_(torch.as_tensor(values, device="cpu"))
 
     def states(self) -> list[dict[str, NDArray[Any]]]:
-        """Return the networks, one mapping of arrays for each; undoes :meth:`fill`."""
+        """Return the networks as one mapping of arrays each, the inverse of :meth:`fill`."""
         return [
             {name: values.cpu().numpy() for name, values in self._state(number).items()}
             for number in range(len(self.units))
         ]
 
     def graphs(self) -> Iterator[tuple[Graph, float]]:
-        """Yield the graph and the weight of every network that has weight."""
+        """Yield the graph and the weight of each network with positive weight."""
         weight = self.log_weight.exp().tolist()
         for number, state in enumerate(self.states()):
             if weight[number] > 0.0:
                 yield graph_of(state, self.observed), weight[number]
 
     def _state(self, number: int) -> dict[str, Tensor]:
-        found = {"law": self.laws[number]}
+        state = {"law": self.laws[number]}
         for prefix, sizes, names in (("unit", self.units, _OF_UNITS), ("link", self.links, _OF_LINKS)):
             begin = int(sizes[:number].sum())
-            own = slice(begin, begin + int(sizes[number]))
-            found |= {name: getattr(self, f"{prefix}_{name}")[own] for name in names}
-        return found
+            part = slice(begin, begin + int(sizes[number]))
+            state |= {name: getattr(self, f"{prefix}_{name}")[part] for name in names}
+        return state
 
-    def thinned(self, most: int) -> tuple[Tensor, Tensor]:
-        """Return the numbers of at most so many networks of positive weight, evenly spaced, and log weights, (S,)."""
+    def thin(self, most: int) -> tuple[Tensor, Tensor]:
+        """Return indices and log weights, (S,), of at most `most` networks of positive weight, evenly spaced."""
         used = torch.nonzero(self.log_weight > -math.inf)[:, 0]
         count = min(most, len(used))
         chosen = used[((torch.arange(count, device=used.device) + 1) * len(used)) // count - 1]
         return chosen, self.log_weight[chosen].log_softmax(0)
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Draw the hidden units of at most `networks` networks `n` times, the same draws for all rows.
+        """Draw the hidden units of at most `networks` networks `n` times, with the same noise for all rows.
 
-        So what is said of a row does not depend on the others, and a draw is a smooth function. What drawing hidden
-        units adds counts under weights, since it varies within a graph.
+        The prediction of a row therefore does not depend on other rows, and a draw is a smooth function of x. The
+        variance due to hidden units counts as uncertainty about weights, since it varies within a graph.
         """
-        chosen, log_weight = self.thinned(self.networks)
+        chosen, log_weight = self.thin(self.networks)
         f = torch.cat([self._forward(self._state(number), x, n, generator) for number in chosen.tolist()])
         return Draws(
             f=f,
@@ -180,14 +185,14 @@ class IndianChefs(Resizable):
             divergence={},
             tempered=frozenset(),
             sampled=True,
-            network=self._independent(chosen).repeat_interleave(n),
+            network=self._number_independent_groups(chosen).repeat_interleave(n),
         )
 
-    def _independent(self, chosen: Tensor) -> Tensor:
-        """Return numbers of what is independent: chains; of a single chain, stretches of its states, (S,).
+    def _number_independent_groups(self, chosen: Tensor) -> Tensor:
+        """Return the index of the independent group of each network, (S,): its chain, or a block of a single chain.
 
-        States of a chain follow from each other, so that only means over chains are independent. Means over stretches
-        of one chain nearly are, if they are long; how far other chains would lie from it they do not tell.
+        States of a chain are autocorrelated, so only means over chains are independent. Means over long blocks of one
+        chain are nearly independent, but do not include the variation between chains.
         """
         chain = self.chain[chosen]
         if len(chain.unique()) > 1:
@@ -196,20 +201,21 @@ class IndianChefs(Resizable):
         return place * min(_STRETCHES, max(2, math.isqrt(len(chosen)))) // len(chosen)
 
     def _forward(self, state: Mapping[str, Tensor], x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-        """Return the likelihood's parameters under one network, (n, B, K)."""
+        """Return the parameters of the likelihood under one network, (n, B, K)."""
         means, precisions = self.means(state, x, n, generator)
         if self.kind == "numbers":
             return torch.cat([means, (-0.5 * precisions.log()).expand_as(means)], -1)
         if means.shape[-1] == 1:
             log_p: Tensor = torch.special.log_ndtr(torch.cat([-means, means], -1))
             return log_p
-        return largest(means)
+        return log_prob_largest(means)
 
     def means(
         self, state: Mapping[str, Tensor], x: Tensor, n: int, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
         """Draw hidden units forward; return means (n, B, T) and precisions (T,) of the output units."""
-        units, inputs = len(state["orders"]), self.inputs
+        units = len(state["orders"])
+        inputs = self.inputs
         weights = x.new_zeros(units, units)
         weights[state["parents"], state["children"]] = state["weights"]
         of_inputs = state["biases"] + x @ weights[:inputs]  # (B, K)
@@ -217,19 +223,19 @@ class IndianChefs(Resizable):
         noise = normal(x, generator, (len(hidden), n, 1))
         noise = noise / state["precisions"][hidden].sqrt()[:, None, None]
         u = x.new_zeros(len(hidden), n, x.shape[0])
-        for place, unit in enumerate(hidden.tolist()):
+        for place, unit in enumerate(hidden.tolist()):  # parents before children
             activation = of_inputs[:, unit] + noise[place]
             if place:
                 activation = activation + torch.tensordot(weights[hidden[:place], unit], u[:place], 1)
             u[place] = activation.sigmoid()
-        own = slice(inputs, self.observed)
-        means = of_inputs[:, own].expand(n, -1, -1)
+        outputs = slice(inputs, self.observed)
+        means = of_inputs[:, outputs].expand(n, -1, -1)
         if len(hidden):
-            means = means + torch.einsum("ht,hnb->nbt", weights[hidden, own], u)
-        return means, state["precisions"][own]
+            means = means + torch.einsum("ht,hnb->nbt", weights[hidden, outputs], u)
+        return means, state["precisions"][outputs]
 
     def structure(self) -> GraphPosterior:
-        """Return the posterior over numbers of hidden units, edges and layers."""
+        """Return the posterior of the numbers of hidden units and edges, and of the depth."""
         used = self.log_weight > -math.inf
         counts: dict[str, dict[int, float]] = {"hidden units": {}, "edges": {}, "depth": {}}
         for graph, weight in self.graphs():
@@ -239,7 +245,8 @@ class IndianChefs(Resizable):
         means = {name: sum(value * p for value, p in law.items()) for name, law in counts.items()}
         low, high = credible_interval(counts["hidden units"], 0.9) if counts["hidden units"] else (0, 0)
         graphs = len(self.graph[used].unique())
-        chains, kept = len(self.chain.unique()), len(self.chain[used].unique())
+        chains = len(self.chain.unique())
+        kept = len(self.chain[used].unique())
         return GraphPosterior(
             kind="graph",
             summary=f"{means['hidden units']:.1f} hidden units (90 %: {low}–{high}), {means['edges']:.0f} edges, "
@@ -255,21 +262,21 @@ class IndianChefs(Resizable):
 
 
 def graph_of(state: "Arrays", observed: int) -> Graph:
-    """Return the graph of a kept network."""
+    """Return the graph of a sampled network."""
     edges = np.zeros((len(state["orders"]),) * 2, dtype=bool)
     edges[state["parents"], state["children"]] = True
     return Graph(np.asarray(state["orders"]), edges, observed)
 
 
-def largest(means: Tensor) -> Tensor:
-    """Return log probabilities that each of K normal variables of variance 1 is the largest, from (..., K)."""
+def log_prob_largest(means: Tensor) -> Tensor:
+    """Return the log probability that each of K normal variables of variance 1 is the largest, for means (..., K)."""
     nodes, weights = np.polynomial.hermite.hermgauss(_NODES)
     t = torch.as_tensor(math.sqrt(2.0) * nodes, dtype=means.dtype, device=means.device)
     log_w = torch.as_tensor(np.log(weights / math.sqrt(math.pi)), dtype=means.dtype, device=means.device)
-    each = []
-    for own in range(means.shape[-1]):
-        apart = means[..., own : own + 1] - means  # (..., K)
-        rivals = torch.special.log_ndtr(t[:, None] + apart[..., None, :])  # (..., Q, K)
-        each.append(torch.logsumexp(log_w + rivals.sum(-1) - rivals[..., own], -1))
-    log_p: Tensor = torch.stack(each, -1)
+    columns = []
+    for place in range(means.shape[-1]):
+        gaps = means[..., place : place + 1] - means  # (..., K)
+        rivals = torch.special.log_ndtr(t[:, None] + gaps[..., None, :])  # (..., Q, K)
+        columns.append(torch.logsumexp(log_w + rivals.sum(-1) - rivals[..., place], -1))
+    log_p: Tensor = torch.stack(columns, -1)
     return log_p.log_softmax(-1)

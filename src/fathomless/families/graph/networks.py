@@ -1,4 +1,4 @@
-"""Sampled graphs, built from options."""
+"""Construction of sampled graphs from options."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -16,10 +16,10 @@ __all__ = ["GraphNetworks"]
 
 
 class GraphNetworks(GraphOptions, Networks):
-    """Graphs without an upper limit on their hidden units."""
+    """Sampled graphs with an unlimited number of hidden units."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = ChainDiagnostics
-    on_processor = True  # chains run there
+    on_processor = True  # chains run on the CPU
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> IndianChefs:
         return IndianChefs(

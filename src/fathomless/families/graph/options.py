@@ -1,4 +1,4 @@
-"""The options of infinite graphs, as plain values; nothing here needs torch."""
+"""Options of infinite graphs, as plain values. This module does not need torch."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,19 @@ __all__ = ["GraphOptions"]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
-    """How a graph without an upper limit on its hidden units is sampled.
+    """Options of Markov chains over graphs with an unlimited number of hidden units.
 
     Parameters
     ----------
     prior : {"icp", "cibp", "ecibp", "ibp"}
-        Over graphs: the Indian chefs process; in layers, the cascading and the extended cascading Indian buffet
-        process; one layer, the two-parameter Indian buffet process.
+        Prior over graphs: the Indian chefs process ("icp"); the cascading or extended cascading Indian buffet process,
+        with layers ("cibp", "ecibp"); the two-parameter Indian buffet process, with one layer ("ibp").
     births : int
-        Births and deaths of hidden units that are tried in each sweep.
+        Number of births or deaths of hidden units proposed in each sweep.
     grow_data : bool
-        Use a fifth and two fifths of the rows in the first two quarters of the burn-in: chains find good graphs more
-        often.
+        Use 20 % and 40 % of the rows in the first two quarters of the burn-in. Chains then find good graphs more often.
     max_hidden : int or None
-        Most hidden units; None has no limit. A limit truncates the prior.
+        Largest number of hidden units; None for no limit. A limit truncates the prior.
     weight_scale : float
         Standard deviation of the prior of weights.
     bias_scale : float
@@ -31,22 +30,23 @@ class GraphOptions(DrawnWeightsOptions, ChainOptions, TableOptions):
     precision_prior : (float, float)
         Shape and rate of the gamma prior of the precision of every unit.
     mass_prior : (float, float)
-        Shape and rate of the gamma prior of the mass γ: the hidden units that one unit at the bottom asks for.
+        Shape and rate of the gamma prior of the mass γ, the expected number of hidden parents of a unit of order 0.
     concentration_prior : (float, float)
-        Shape and rate of the gamma prior of 1 / α: a small concentration α has hidden units shared by many.
+        Shape and rate of the gamma prior of 1 / α. With a small concentration α, children share hidden units more.
     popularity_prior : (float, float)
-        Shape and rate of the gamma prior of the popularity φ: how readily units take columns that predict.
+        Shape and rate of the gamma prior of the popularity φ. With a large φ, units have more edges from columns of X.
     margin : float
-        Of a density: room δ at both ends of each column in units of its range, 0 < δ < ½. The density is positive
-        δ / (1 − 2 δ) ranges beyond the data.
+        Margin δ of a density at both ends of each column, 0 < δ < ½. The support extends δ / (1 − 2 δ) of the
+        column's range beyond the data.
     networks : int
-        Sampled networks that a prediction averages, evenly spaced; of a density four times as many.
+        Number of sampled networks averaged in a prediction, evenly spaced; a density averages four times as many.
     weight_draws : int
-        Draws of the hidden units of each network in a prediction.
+        Draws of the hidden units per network in a prediction.
     density_draws : int
-        Draws of the hidden units of each network in a density; more of them help where few components reach a row.
+        Draws of the hidden units per network in a density. Raise it if rows depend on few components.
     engine : {"auto", "compiled", "numpy"}
-        Moves compiled by numba (the extra ``mcmc``), or by NumPy: one law, other bytes. "auto" compiles if it can.
+        Compile the sampler with numba (the extra ``mcmc``) or run it in NumPy. Both sample the same posterior with
+        different random numbers. "auto" compiles if numba is installed.
     precision : {"float64"}
         Chains are run in double precision.
     """

@@ -1,7 +1,7 @@
-"""Loops over data, each written twice: vectorised over rows, and row by row for a compiler. The laws are the same.
+"""Loops over rows in two versions with the same distribution: vectorised for NumPy, and row by row for numba.
 
-The functions that other rooms call are the vectorised ones; :mod:`fathomless.families.graph.engine` compiles those of
-the same names with `_loop` behind, and puts them in their places.
+Other modules call the vectorised functions. :mod:`fathomless.families.graph.engine` compiles the versions with the
+suffix `_loop` and substitutes them.
 """
 
 import math
@@ -12,22 +12,24 @@ from numpy.typing import NDArray
 from fathomless.families.graph.fast import dot, sigmoid
 from fathomless.families.graph.state import COVARIATE, HIDDEN, UNITS, Floats, State, logistic
 
-__all__ = ["elliptical_pass", "products", "refresh_residual", "slice_pass", "sum_of_squares"]
+__all__ = ["compute_products", "elliptical_pass", "refresh_residual", "slice_pass", "sum_of_squares"]
 
-_SLICE_WIDTH, _SLICE_STEPS = 2.5, 20
+_SLICE_WIDTH, _SLICE_STEPS = 2.5, 20  # width in standard deviations, and largest number of steps
 
 
-def products(state: State) -> tuple[Floats, Floats]:
-    """Return inner products over rows: of (1, u) with itself, (K + 1, K + 1), and with a, (K + 1, K)."""
-    units, rows = state.size[UNITS], state.a.shape[1]
+def compute_products(state: State) -> tuple[Floats, Floats]:
+    """Compute inner products over rows: of (1, u) with itself, (K + 1, K + 1), and with a, (K + 1, K)."""
+    units = state.size[UNITS]
+    rows = state.a.shape[1]
     u = np.ones((units + 1, rows))
     u[1:] = state.u[:units]
     return u @ u.T, u @ state.a[:units].T
 
 
-def products_loop(state: State) -> tuple[Floats, Floats]:
-    """Do what :func:`products` does, row by row."""
-    units, rows = state.size[UNITS], state.a.shape[1]
+def compute_products_loop(state: State) -> tuple[Floats, Floats]:
+    """Row-by-row version of :func:`compute_products`."""
+    units = state.size[UNITS]
+    rows = state.a.shape[1]
     gram, cross = np.empty((units + 1, units + 1)), np.empty((units + 1, units))
     ones = np.ones(rows)
     for first in range(units + 1):
@@ -46,12 +48,12 @@ def sum_of_squares(x: Floats) -> float:
 
 
 def sum_of_squares_loop(x: Floats) -> float:
-    """Do what :func:`sum_of_squares` does, row by row."""
+    """Row-by-row version of :func:`sum_of_squares`."""
     return dot(x, x)
 
 
 def refresh_residual(state: State, unit: int) -> None:
-    """Compute e of one unit from its parents."""
+    """Recompute the residual e of one unit from its parents."""
     e = state.e[unit]
     e[:] = state.a[unit] - state.b[unit]
     for upper in range(state.size[UNITS]):
@@ -66,7 +68,8 @@ def slice_pass(state: State, generator: np.random.Generator) -> None:
 
         log p(a) = -rho_k (a - mu)^2 / 2 - P sigmoid(a)^2 / 2 + Q sigmoid(a) + const;
 
-    intervals step out from a width of 2.5 / sqrt(rho_k + 0.04 P), 20 steps at most, shared at random by both sides.
+    intervals step out from a width of 2.5 / sqrt(rho_k + 0.04 P), with at most 20 steps, split at random between both
+    sides.
     """
     rows = state.a.shape[1]
     for unit in np.flatnonzero(state.role[: state.size[UNITS]] == HIDDEN):
@@ -82,14 +85,18 @@ def slice_pass(state: State, generator: np.random.Generator) -> None:
         left = old - width * generator.random(rows)
         right = left + width
         before = np.floor(_SLICE_STEPS * generator.random(rows))
+        # step out: `going` holds the rows whose end is still inside the slice
         for end, sign, steps in ((left, -1.0, before), (right, 1.0, _SLICE_STEPS - 1 - before)):
-            going, left_over = every, steps.copy()
+            going = every
+            left_over = steps.copy()
             while len(going := going[(left_over[going] > 0)]) and len(
                 going := going[_log_densities(end, mu, rho, quadratic, linear, going) > level[going]]
             ):
                 end[going] += sign * width
                 left_over[going] -= 1
-        new, going = old.copy(), every
+        # shrink: `going` holds the rows without an accepted value
+        new = old.copy()
+        going = every
         while len(going):
             new[going] = left[going] + (right[going] - left[going]) * generator.random(len(going))
             outside = _log_densities(new, mu, rho, quadratic, linear, going) < level[going]
@@ -110,8 +117,9 @@ def _log_densities(
 
 
 def slice_pass_loop(state: State, generator: np.random.Generator) -> None:
-    """Do what :func:`slice_pass` does, row by row."""
-    units, rows = state.size[UNITS], state.a.shape[1]
+    """Row-by-row version of :func:`slice_pass`."""
+    units = state.size[UNITS]
+    rows = state.a.shape[1]
     children = np.empty(units, dtype=np.int64)
     for unit in range(units):
         if state.role[unit] != HIDDEN:
@@ -163,33 +171,36 @@ def _log_density(a: float, mu: float, rho: float, quadratic: float, slope: float
 
 
 def elliptical_pass(state: State, generator: np.random.Generator) -> None:
-    """Draw all hidden activations of a row together, by elliptical slice sampling of their noises.
+    """Draw all hidden activations of a row jointly, by elliptical slice sampling of their noise.
 
-    The noises sqrt(rho_k) e_k are standard normal; the likelihood is that of the observed units' activations.
+    The noise variables sqrt(rho_k) e_k are standard normal; the likelihood is that of the activations of the observed
+    units.
     """
-    units, rows = state.size[UNITS], state.a.shape[1]
+    units = state.size[UNITS]
+    rows = state.a.shape[1]
     role = state.role[:units]
     hidden = np.flatnonzero(role == HIDDEN)
     if len(hidden) == 0 or rows == 0:
         return
     falling = hidden[np.argsort(-state.theta[hidden], kind="stable")]
-    seen = np.flatnonzero((role != HIDDEN) & (role != COVARIATE))
-    weights, roots = state.weight[:units, :units], np.sqrt(state.rho[:units, None])
+    outputs = np.flatnonzero((role != HIDDEN) & (role != COVARIATE))
+    weights = state.weight[:units, :units]
+    roots = np.sqrt(state.rho[:units, None])
 
     def pass_down(noise: Floats, u: Floats, at: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Compute activations, put outputs into u, and the log likelihood, of some rows."""
+        """Return activations and log-likelihood of some rows; write the outputs into u."""
         a = np.empty_like(noise)
         for row, unit in enumerate(falling):
             parents = np.flatnonzero(state.edge[:units, unit])
             a[row] = state.b[unit] + weights[parents, unit] @ u[parents] + noise[row] / roots[unit]
             u[unit] = logistic(a[row])
-        gaps = state.a[np.ix_(seen, at)] - state.b[seen, None] - weights[:, seen].T @ u
-        return a, -0.5 * state.rho[seen] @ gaps**2
+        gaps = state.a[np.ix_(outputs, at)] - state.b[outputs, None] - weights[:, outputs].T @ u
+        return a, -0.5 * state.rho[outputs] @ gaps**2
 
     going = np.arange(rows)
     old = roots[falling] * state.e[falling]
     other = generator.standard_normal(old.shape)
-    level: Floats = -0.5 * state.rho[seen] @ state.e[seen] ** 2 + np.log1p(-generator.random(rows))
+    level: Floats = -0.5 * state.rho[outputs] @ state.e[outputs] ** 2 + np.log1p(-generator.random(rows))
     angle = np.asarray(generator.uniform(0, 2 * math.pi, rows))
     low, high = np.subtract(angle, 2 * math.pi), np.copy(angle)
     new_a, new_u = state.a[falling].copy(), state.u[:units].copy()
@@ -205,14 +216,15 @@ def elliptical_pass(state: State, generator: np.random.Generator) -> None:
         high[going] = np.where(negative, high[going], angle[going])
         angle[going] = low[going] + (high[going] - low[going]) * generator.random(len(going))
     state.a[falling], state.u[falling] = new_a, new_u[falling]
-    for unit in (*falling, *seen):
+    for unit in (*falling, *outputs):
         refresh_residual(state, unit)
 
 
 def elliptical_pass_loop(state: State, generator: np.random.Generator) -> None:
-    """Do what :func:`elliptical_pass` does, row by row."""
-    units, rows = state.size[UNITS], state.a.shape[1]
-    falling, hidden, seen, observed, parents, many = _sorted_units(state)
+    """Row-by-row version of :func:`elliptical_pass`."""
+    units = state.size[UNITS]
+    rows = state.a.shape[1]
+    falling, hidden, outputs, observed, parents, many = _sort_units(state)
     if hidden == 0:
         return
     a, u, e = np.empty(units), np.empty(units), np.empty(units)
@@ -220,7 +232,7 @@ def elliptical_pass_loop(state: State, generator: np.random.Generator) -> None:
     for n in range(rows):
         level = math.log(1.0 - generator.random())
         for k in range(observed):
-            level -= 0.5 * state.rho[seen[k]] * state.e[seen[k], n] ** 2
+            level -= 0.5 * state.rho[outputs[k]] * state.e[outputs[k], n] ** 2
         for unit in range(units):
             u[unit] = state.u[unit, n]
         for k in range(hidden):
@@ -240,7 +252,7 @@ def elliptical_pass_loop(state: State, generator: np.random.Generator) -> None:
                 u[unit] = sigmoid(a[unit])
             score = 0.0
             for k in range(observed):
-                unit = seen[k]
+                unit = outputs[k]
                 mu = state.b[unit]
                 for p in range(many[unit]):
                     mu += state.weight[parents[unit, p], unit] * u[parents[unit, p]]
@@ -257,23 +269,23 @@ def elliptical_pass_loop(state: State, generator: np.random.Generator) -> None:
             unit = falling[k]
             state.a[unit, n], state.u[unit, n], state.e[unit, n] = a[unit], u[unit], e[unit]
         for k in range(observed):
-            state.e[seen[k], n] = e[seen[k]]
+            state.e[outputs[k], n] = e[outputs[k]]
 
 
-def _sorted_units(
+def _sort_units(
     state: State,
 ) -> tuple[NDArray[np.int64], int, NDArray[np.int64], int, NDArray[np.int64], NDArray[np.int64]]:
-    """Return hidden units from above to below, how many; observed ones, how many; parents of each unit, how many."""
+    """Return hidden units in decreasing order, observed units, and parents of each unit, each with their number."""
     units = state.size[UNITS]
     order = np.argsort(-state.theta[:units])
-    falling, seen = np.empty(units, dtype=np.int64), np.empty(units, dtype=np.int64)
+    falling, outputs = np.empty(units, dtype=np.int64), np.empty(units, dtype=np.int64)
     hidden, observed = 0, 0
     for unit in order:
         if state.role[unit] == HIDDEN:
             falling[hidden] = unit
             hidden += 1
         elif state.role[unit] != COVARIATE:
-            seen[observed] = unit
+            outputs[observed] = unit
             observed += 1
     parents, many = np.empty((units, units), dtype=np.int64), np.zeros(units, dtype=np.int64)
     for unit in range(units):
@@ -281,4 +293,4 @@ def _sorted_units(
             if state.edge[upper, unit]:
                 parents[unit, many[unit]] = upper
                 many[unit] += 1
-    return falling, hidden, seen, observed, parents, many
+    return falling, hidden, outputs, observed, parents, many

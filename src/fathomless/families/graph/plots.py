@@ -1,4 +1,4 @@
-"""Pictures of posteriors over graphs."""
+"""Plots of posteriors over graphs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,13 +11,14 @@ from fathomless.system.errors import DataError
 
 __all__ = ["MOST_LINKS", "MOST_UNITS", "counts", "dependence", "graph"]
 
-#: What a picture of a graph can hold and still be read.
+#: Largest numbers of units and edges in a readable plot of a graph.
 MOST_UNITS, MOST_LINKS = 40, 120
-_WORDS, _LETTERS = 45, 16  # letters of all names that have room side by side, and of one name
+_WORDS = 45  # total length of names that fit horizontally
+_LETTERS = 16  # length at which a name is shortened
 
 
 def counts(posterior: Mapping[int, float], what: str = "hidden units", *, ax: Axes | None = None) -> Axes:
-    """Draw the posterior over a number, such as that of the hidden units.
+    """Draw the posterior of a count, such as the number of hidden units.
 
     Examples
     --------
@@ -27,7 +28,7 @@ def counts(posterior: Mapping[int, float], what: str = "hidden units", *, ax: Ax
         >>> ax = plots.counts({4: 0.2, 5: 0.5, 6: 0.3})
     """
     if not posterior:
-        raise DataError("no numbers were given; give the posterior probability of at least one")
+        raise DataError("no counts were given; give the posterior probability of at least one")
     ax = start(ax, what.capitalize(), what, "posterior probability")
     ax.bar(list(posterior), list(posterior.values()), color=GREEN, width=0.7)
     middle, half = 0.5 * (min(posterior) + max(posterior)), 0.5 * (max(posterior) - min(posterior))
@@ -38,7 +39,7 @@ def counts(posterior: Mapping[int, float], what: str = "hidden units", *, ax: Ax
 
 
 def dependence(table: npt.ArrayLike, names: Sequence[str], *, ax: Axes | None = None) -> Axes:
-    """Draw the probability that two columns have a common ancestor.
+    """Draw the probability that two columns have a common hidden ancestor.
 
     Parameters
     ----------
@@ -76,18 +77,18 @@ def graph(
     inputs: int = 0,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a network: height is order, width is what a parent moves in its child, dashes are negative weights.
+    """Draw a network: height is the order, edge width the effect on the child, dashes are negative weights.
 
     Parameters
     ----------
     network : Graph
         At most 40 units and 120 edges.
     weights : array_like, shape (K, K)
-        Of the edges, in standard deviations of the child.
+        Weights of the edges, in standard deviations of the child.
     names : sequence of D str
-        Of observed units.
+        Names of the observed units.
     inputs : int
-        How many of them stand at the top.
+        Number of observed units drawn at the top.
 
     Examples
     --------
@@ -102,13 +103,14 @@ def graph(
     weight = np.asarray(weights, dtype=np.float64)
     if len(network.orders) > MOST_UNITS or network.links > MOST_LINKS:
         raise DataError(
-            f"a graph of {len(network.orders)} units and {network.links} edges was given; up to {MOST_UNITS} and "
-            f"{MOST_LINKS} can be read"
+            f"a graph of {len(network.orders)} units and {network.links} edges was given; up to {MOST_UNITS} units and "
+            f"{MOST_LINKS} edges can be drawn"
         )
     ax = start(ax, "A network", "", "order")
     ax.grid(False)
     ax.set_xticks([])
-    x, y = _places(network, inputs), np.array(network.orders, dtype=float)
+    x = _places(network, inputs)
+    y = np.array(network.orders, dtype=float)
     strength = np.abs(weight) / max(float(np.abs(weight).max(initial=0.0)), 1e-12)
     for upper, lower in np.argwhere(network.edges):
         positive = weight[upper, lower] >= 0.0
@@ -148,14 +150,15 @@ def graph(
 
 
 def _places(network: Graph, inputs: int) -> npt.NDArray[np.float64]:
-    """Spread observed units on their lines, and put hidden ones where their neighbours are."""
-    observed, x = network.observed, np.zeros(len(network.orders))
+    """Return horizontal positions: observed units evenly spaced, hidden units close to their neighbours."""
+    observed = network.observed
+    x = np.zeros(len(network.orders))
     for begin, end in ((0, inputs), (inputs, observed)):
         x[begin:end] = (np.arange(end - begin) + 0.5) / max(end - begin, 1)
     linked = network.edges | network.edges.T
     hidden = np.argsort(network.orders[observed:], kind="stable") + observed
     x[hidden] = (np.arange(len(hidden)) + 0.5) / max(len(hidden), 1)
-    for _ in range(10):
+    for _ in range(10):  # sort hidden units by the mean position of their neighbours
         centre = np.array([x[linked[unit]].mean() for unit in hidden])
         x[hidden[np.argsort(centre, kind="stable")]] = (np.arange(len(hidden)) + 0.5) / max(len(hidden), 1)
     return x

@@ -1,4 +1,4 @@
-"""Posteriors over infinite graphs that chains sample: of a regression or classification, and of a density."""
+"""Posteriors over infinite graphs for Markov chains: regression, classification and density estimation."""
 
 import math
 import time
@@ -18,7 +18,7 @@ from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem
 from fathomless.families.graph.density import LogitScale, components, log_components
 from fathomless.families.graph.engine import engine
-from fathomless.families.graph.model import IndianChefs, units_of
+from fathomless.families.graph.model import IndianChefs, count_output_units
 from fathomless.families.graph.options import GraphOptions
 from fathomless.families.graph.priors import PRIORS, GraphPrior
 from fathomless.families.graph.sampler import GraphSampler
@@ -32,11 +32,11 @@ from fathomless.system.rng import as_generator, building, fold_in
 
 __all__ = ["ConditionalGraphs", "DensityGraphs", "GraphMoves", "Graphs"]
 
-_FORWARD = 80  # draws of each state by which chains of a density are compared
-_LARGE, _WIDE = 20_000, 40  # rows and columns from which on the time is estimated first
-_TIMED = 20  # sweeps
-_FEW_ROWS, _COLUMNS = 10, 200  # that a density needs, and can have
-_LARGEST_MASS = 5.0  # prior mean of the mass beyond which graphs are huge
+_FORWARD = 80  # draws per state when chains of a density are compared
+_LARGE, _WIDE = 20_000, 40  # numbers of rows and columns above which the runtime is estimated first
+_TIMED = 20  # sweeps timed for the estimate
+_FEW_ROWS, _COLUMNS = 10, 200  # least rows and most columns of a density
+_LARGEST_MASS = 5.0  # largest prior mean of the mass; graphs above are huge
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class GraphMoves:
 
     @classmethod
     def of(cls, options: GraphOptions) -> "GraphMoves":
-        """Take them from the options of an estimator."""
+        """Return the sampler options of an estimator."""
         return cls(**{name: getattr(options, name) for name in cls.__dataclass_fields__})
 
     def check(self, inputs: int) -> None:
-        """Refuse priors that there are not, or that have no place for so many columns that predict."""
+        """Check the priors, and that they allow this number of covariates."""
         checks.choice("prior", self.prior, PRIORS)
         for name in ("weight_scale", "bias_scale"):
             checks.scale(name, getattr(self, name))
@@ -81,25 +81,25 @@ class GraphMoves:
         mean = self.mass_prior[0] / self.mass_prior[1]
         if mean > _LARGEST_MASS:
             raise DataError(
-                f"mass_prior={self.mass_prior} was given, with mean {mean:g}; up to {_LARGEST_MASS:g} is allowed, "
-                f"since a unit has about exp(mass) = {math.exp(min(mean, 700.0)):.3g} units above it"
+                f"mass_prior={self.mass_prior} was given, with mean {mean:g}; a mean of up to {_LARGEST_MASS:g} is "
+                f"allowed, since a unit has about exp(mass) = {math.exp(min(mean, 700.0)):.3g} units above it"
             )
         if inputs and self.prior != "icp":
             raise DataError(
-                f"prior={self.prior!r} was given, which has no place for columns that predict; 'icp' has: the others "
-                "are for densities"
+                f"prior={self.prior!r} was given for a regression or classification; use 'icp': the other priors are "
+                "for densities only"
             )
 
     def sampler(self, x: Array, outputs: Array, labels: Array | None, plan: Plan, seed: int) -> GraphSampler:
-        """Return the sampler of columns x (N, D), output units (T, N), and classes (N,) where outputs are latent."""
+        """Return the sampler for covariates x (N, D), output units (T, N), and classes (N,) if outputs are latent."""
         rows, inputs = x.shape
         roles = [COVARIATE] * inputs + [FREE if labels is None else FIXED] * len(outputs)
         observed = len(roles)
-        need = 8.0 * rows * max(32, 2 * observed)
+        per_chain = 8.0 * rows * max(32, 2 * observed)  # bytes of one array of units by rows
         memory.require(
-            24.0 / 8.0 * plan.chains * need + 24.0 * plan.chains * plan.states * (observed**2 + 64),
+            24.0 / 8.0 * plan.chains * per_chain + 24.0 * plan.chains * plan.states * (observed**2 + 64),
             f"{plan.chains} chains on {rows:,} rows of {observed} columns",
-            lambda share: f"about chains={max(1, int(share * plan.chains))} fit, or {int(share * rows):,} rows",
+            lambda share: f"about chains={max(1, int(share * plan.chains))}, or {int(share * rows):,} rows, fit",
         )
         sampler = GraphSampler(
             values=np.concatenate([x.T, outputs]),
@@ -116,7 +116,7 @@ class GraphMoves:
             labels=labels,
         )
         if rows > _LARGE or observed > _WIDE:
-            _tell_the_time(sampler, plan, fold_in(seed, "time"))
+            _warn_runtime(sampler, plan, fold_in(seed, "time"))
         return sampler
 
 
@@ -138,14 +138,16 @@ class Graphs:
     moves: GraphMoves
 
     def model(self, chains: Sequence[Chain[Any]], weights: Sequence[float]) -> IndianChefs:
-        """Return the model of the states that chains kept, given the weights of the chains."""
-        inputs, seed = self.table.inputs, self.table.seed
+        """Return the model of the states kept by the chains, given the weights of the chains."""
+        inputs = self.table.inputs
+        seed = self.table.seed
         with building(seed):
             model = cast(IndianChefs, self.problem.networks._build_model(inputs, self.likelihood, seed, torch.float64))
         states = [state for chain in chains for state in chain.kept]
         number = [chain.number for chain in chains for _ in chain.kept]
-        share = [weight / len(chain.kept) for chain, weight in zip(chains, weights, strict=True) for _ in chain.kept]
-        model.fill(states, number, [math.log(one) if one > 0.0 else -math.inf for one in share])
+        # the states of a chain share its weight equally
+        shares = [weight / len(chain.kept) for chain, weight in zip(chains, weights, strict=True) for _ in chain.kept]
+        model.fill(states, number, [math.log(share) if share > 0.0 else -math.inf for share in shares])
         return model
 
 
@@ -153,26 +155,26 @@ class Graphs:
 class ConditionalGraphs(Graphs):
     """Posterior over graphs of a regression or classification.
 
-    Columns that predict are inputs of the graph, at the top; targets stand at its bottom.
+    Covariates are inputs at the top of the graph; targets are units at the bottom.
 
     Attributes
     ----------
     weight_draws : int
-        Draws of the hidden units of each state, by which chains are compared.
+        Draws of the hidden units per state when chains are compared.
     """
 
     weight_draws: int
 
     @property
     def support(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Empty: only densities have a support."""
+        """Two empty tuples: only densities have a support."""
         return (), ()
 
     def sampler(self, x: Array, y: Array, plan: Plan) -> GraphSampler:
-        """Return the sampler of rows x (N, D) and encoded targets y, by a plan."""
+        """Return the sampler for rows x (N, D) and encoded targets y."""
         self.moves.check(x.shape[1])
         if isinstance(self.table.target, ClassLabels):
-            latent = np.zeros((units_of(len(self.table.target.labels), "classes"), len(y)))
+            latent = np.zeros((count_output_units(len(self.table.target.labels), "classes"), len(y)))
             return self.moves.sampler(x, latent, y.astype(np.int64), plan, self.table.seed)
         return self.moves.sampler(x, y.T, None, plan, self.table.seed)
 
@@ -201,46 +203,48 @@ class DensityGraphs(Graphs):
         return tuple(scale.low.tolist()), tuple(scale.span.tolist())
 
     def sampler(self, x: Array, y: Array, plan: Plan) -> GraphSampler:
-        """Return the sampler of rows without columns that predict (N, 0), and encoded columns y (N, T), by a plan."""
+        """Return the sampler for encoded columns y (N, T); x (N, 0) has no columns."""
         self.moves.check(x.shape[1])
         if y.shape[1] > _COLUMNS or len(y) < _FEW_ROWS:
             raise DataError(
-                f"{len(y)} sample{'s' * (len(y) > 1)} of {y.shape[1]} columns were given; a density needs {_FEW_ROWS} "
-                f"rows or more, and {_COLUMNS} columns at most: give more rows, or drop columns"
+                f"{len(y)} sample{'s' * (len(y) > 1)} of {y.shape[1]} columns were given; a density needs at least "
+                f"{_FEW_ROWS} rows and at most {_COLUMNS} columns: give more rows, or drop columns"
             )
         constant = np.flatnonzero(np.ptp(y, axis=0) == 0.0)
         if len(constant):
             name = self.table.schema.columns[constant[0]].name
-            raise DataError(f"column {name!r} is constant; drop it, a density needs spread")
+            raise DataError(f"column {name!r} is constant; drop it: a density needs columns that vary")
         return self.moves.sampler(x, LogitScale.of(y, self.margin).encode(y).T, None, plan, self.table.seed)
 
     def log_density(self, chain: Chain[Any], x: Tensor, y: Tensor) -> Tensor:
         """Return the log density of rows under the states that a chain kept, (N,)."""
-        scale, noise = self._scale(), np.random.default_rng(fold_in(self.table.seed, "weigh"))
+        scale = self._scale()
+        noise = np.random.default_rng(fold_in(self.table.seed, "weigh"))
         means, precisions = components(chain.kept, y.shape[1], _FORWARD, noise)
         a = scale.encode(y.numpy())
         inside = np.isfinite(a).all(1)
-        found = np.full(len(a), -np.inf)
+        log_density = np.full(len(a), -np.inf)
         logs = log_components(means, precisions, a[inside])
-        found[inside] = torch.as_tensor(logs, device="cpu").logsumexp(1).numpy() - math.log(logs.shape[1])
-        found[inside] += scale.log_jacobian(a[inside])
-        return torch.as_tensor(found, device="cpu")
+        log_density[inside] = torch.as_tensor(logs, device="cpu").logsumexp(1).numpy() - math.log(logs.shape[1])
+        log_density[inside] += scale.log_jacobian(a[inside])
+        return torch.as_tensor(log_density, device="cpu")
 
     def _scale(self) -> LogitScale:
         return LogitScale.of(cast(Rows, self.table.train).y.cpu().numpy(), self.margin)
 
 
-def _tell_the_time(sampler: GraphSampler, plan: Plan, seed: int) -> None:
-    """Estimate how long chains will take, by some sweeps of one on all rows, and say so."""
-    noise, done = np.random.default_rng(seed), sampler.growing
-    state = sampler.sweep(sampler.start(noise), done, noise)  # what is compiled is not counted
+def _warn_runtime(sampler: GraphSampler, plan: Plan, seed: int) -> None:
+    """Estimate the runtime of the chains from a few timed sweeps on all rows, and warn."""
+    noise = np.random.default_rng(seed)
+    done = sampler.growing
+    state = sampler.sweep(sampler.start(noise), done, noise)  # compiles the moves; not timed
     begun = time.perf_counter()
     for _ in range(_TIMED):
         state = sampler.sweep(state, done, noise)
     seconds = (time.perf_counter() - begun) / _TIMED * plan.sweeps * plan.chains
     warnings.warn(
         f"{sampler.values.shape[1]:,} rows of {len(sampler.roles)} columns: the chains take about {seconds / 3600:.2g} "
-        "hours of one core, and more as the graph grows; give n_jobs cores, fewer rows, or fewer sweeps and chains",
+        "hours on one core, and longer as the graph grows; raise n_jobs, or use fewer rows, sweeps or chains",
         DataWarning,
         stacklevel=8,
     )

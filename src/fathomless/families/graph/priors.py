@@ -1,26 +1,26 @@
-"""Priors over graphs with unboundedly many hidden units: the Indian chefs process and its layered relatives.
+"""Priors over graphs with an unlimited number of hidden units: the Indian chefs process and its layered relatives.
 
-Every hidden unit is a point of a beta process with concentration alpha and mass gamma, and each unit below takes it as
-a parent with its popularity, which is integrated out. With m children among the d units that may be children,
+Each hidden unit is a point of a beta process with concentration alpha and mass gamma. It is a parent of each unit
+below with a probability, its popularity, which is integrated out. With m children among d eligible units,
 
     log p(Z, theta) = - alpha gamma S
                       + sum over hidden k    log [ alpha gamma Gamma(m) Gamma(alpha + d - m) / Gamma(alpha + d) ]
                       + sum over observed k  log [ phi^(m) alpha^(d-m) / (alpha + phi)^(d) ]     (rising factorials)
 
-where S is what units elsewhere could have been but are not: with Psi(j) = sum_{r<j} 1 / (alpha + r),
+where S accounts for the absence of further hidden units: with Psi(j) = sum_{r<j} 1 / (alpha + r),
 
     icp             orders theta in (0, 1); a parent's is above its child's; S = integral of Psi(units below t) dt
     cibp, ecibp     layers 1, 2, ...; a parent is in the next layer (any higher one); S = sum over layers of Psi(size)
     ibp             one layer of hidden units above the observed ones; S = Psi(D)
 
-The density is that of a *set* of hidden units (Lebesgue on sorted orders, counting on edges): no factorials. In layers
-each unit has an unused uniform mark, which makes it the same.
+The density is that of a *set* of hidden units (Lebesgue measure on sorted orders, counting measure on edges), so it has
+no factorials. In layers each unit has an unused uniform mark, so that the same holds.
 
 References
 ----------
 Dallaire, Trottier, Giguère, Chaib-draa and Laviolette (2016), Bayesian Nonparametric Deep Learning, equations 6-9 with
-their rising factorials put right. Adams, Wallach and Ghahramani (2010) for cascading buffets; the extended one is ours
-after Dallaire, Giguère and Chaib-draa (2014), whose text we have not seen.
+corrected rising factorials. Adams, Wallach and Ghahramani (2010) for cascading buffets; the extended one is our
+reconstruction of Dallaire, Giguère and Chaib-draa (2014), without access to its text.
 """
 
 import math
@@ -40,18 +40,18 @@ PRIORS = ("icp", "cibp", "ecibp", "ibp")
 
 @dataclass(frozen=True)
 class GraphPrior:
-    """A prior over graphs.
+    """Prior over graphs.
 
     Parameters
     ----------
     concentration : float
-        alpha: small, and hidden units are shared by many children.
+        alpha; for small values hidden units are shared by many children.
     mass : float
         gamma: a unit of order theta has Poisson(gamma (1 - theta)) hidden parents; Poisson(gamma) in layers.
     popularity : float
         phi: an observed unit below another is its child with probability phi / (alpha + phi). Only "icp" has it.
     kind : {"icp", "cibp", "ecibp", "ibp"}
-        Which prior.
+        Kind of the prior.
 
     Examples
     --------
@@ -71,12 +71,12 @@ class GraphPrior:
         choice("kind", self.kind, PRIORS)
 
     def eligible(self, orders: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether the first unit may be a parent of the second, shape (K, K)."""
+        """Return a table, shape (K, K), that is True where unit k may be a parent of unit i."""
         upper, lower = orders[:, None], orders[None, :]
         return upper == lower + 1 if self.kind in ("cibp", "ibp") else upper > lower
 
     def allows(self, graph: Graph) -> bool:
-        """Whether the prior gives a graph a density at all."""
+        """Return True if a graph is in the support of the prior."""
         hidden = graph.orders[graph.observed :]
         if self.kind == "icp":
             return bool(np.all((graph.orders >= 0) & (graph.orders <= 1)) and np.all((hidden > 0) & (hidden < 1)))
@@ -87,7 +87,7 @@ class GraphPrior:
         return bool(layered and highest and within and near[graph.observed :].any(1).all())
 
     def exposure(self, orders: NDArray[np.float64], observed: int) -> float:
-        """Return S of K orders, D of them observed: alpha gamma S is the number of hidden units to be expected."""
+        """Return S for K orders, D of them observed: alpha gamma S is the expected number of hidden units."""
         psi = np.cumsum(1 / (self.concentration + np.arange(len(orders))))  # Psi(1) ... Psi(K)
         match self.kind:
             case "icp":
@@ -97,9 +97,9 @@ class GraphPrior:
         return float(psi[np.unique(orders, return_counts=True)[1] - 1].sum())
 
     def log_prob(self, graph: Graph) -> float:
-        """Return the log density of a graph, -inf where the prior does not allow it.
+        """Return the log density of a graph, -inf outside the support of the prior.
 
-        Densities of graphs with different numbers of hidden units are in different units: do not compare them.
+        Densities of graphs with different numbers of hidden units have different units and are not comparable.
         """
         if not self.allows(graph):
             return -math.inf
@@ -115,5 +115,5 @@ class GraphPrior:
 
 
 def _log_rising(start: float, factors: int) -> float:
-    """Log of start (start + 1) ... with some factors."""
+    """Return the log of the rising factorial start (start + 1) ... with this number of factors."""
     return math.fsum(math.log(start + step) for step in range(factors))

@@ -1,7 +1,7 @@
-"""Classes as signs of latent activations: one more Gibbs step, with the rest of a sweep as it is.
+"""Probit outputs for classes: one more Gibbs step, which leaves the other moves of a sweep unchanged.
 
-Two classes have one output, y = 1 if a > 0; more have one each, y = argmax_c a_c. Given everything else, each a is
-normal with variance 1 around its mean, cut where the class would change.
+Two classes have one output, y = 1 if a > 0; K > 2 classes have K outputs, y = argmax_c a_c. Given everything else, each
+a is normal with variance 1 around its mean, truncated to the values that agree with the class.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ __all__ = ["latent_pass"]
 
 
 def latent_pass(state: State, labels: NDArray[np.int64], generator: np.random.Generator) -> None:
-    """Draw the activations of the outputs, which are the units of fixed precision, given the classes of the rows.
+    """Draw the activations of the outputs, the units with fixed precision, given the classes of the rows.
 
     Parameters
     ----------
@@ -30,14 +30,16 @@ def latent_pass(state: State, labels: NDArray[np.int64], generator: np.random.Ge
     else:
         rows = np.arange(len(labels))
         for place in range(len(outputs)):
-            own = labels == place
+            correct = labels == place
             rivals = np.where(np.arange(len(outputs))[:, None] == place, -np.inf, a).max(0)
-            bound = np.where(own, rivals, a[labels, rows])
-            sign = np.where(own, 1.0, -1.0)
+            bound = np.where(correct, rivals, a[labels, rows])
+            sign = np.where(correct, 1.0, -1.0)
             a[place] = means[place] + sign * _tail(sign * (bound - means[place]), generator)
-    state.a[outputs], state.e[outputs], state.u[outputs] = a, a - means, logistic(a)
+    state.a[outputs] = a
+    state.e[outputs] = a - means
+    state.u[outputs] = logistic(a)
 
 
 def _tail(low: Floats, generator: np.random.Generator) -> Floats:
-    """Draw standard normal variables above bounds, by inverting the logarithm of the tail: exact far out too."""
+    """Draw standard normal variables above bounds, by inverting the log tail probability, accurate in the far tail."""
     return np.asarray(-ndtri_exp(log_ndtr(-low) + np.log1p(-generator.random(len(low)))))

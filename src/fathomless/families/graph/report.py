@@ -1,4 +1,4 @@
-"""What a page shows of a posterior over graphs, and what the doctor says of its chains."""
+"""Page section and findings of posteriors over graphs."""
 
 import math
 from collections.abc import Iterator
@@ -22,77 +22,88 @@ __all__ = ["findings", "page"]
 Estimator = IndianChefsClassifier | IndianChefsRegressor | IndianChefsDensity
 
 _SELECTED = {
-    "selected": "those near the best one, by the rows that they were given",
-    "all": "all of them, alike",
-    "stacked": "weighed by rows that were held out",
+    "selected": "those whose log-likelihood on training rows is close to the best",
+    "all": "with equal weights",
+    "stacked": "with stacking weights from held-out rows",
 }
-_BOUND = 17.9  # |log α| at which its slice sampler is bounded, nearly
+_BOUND = 17.9  # just inside |log α| = 18, where the slice sampler of α is bounded
 
 
 def page(estimator: Estimator) -> StructureSection:
-    """Return numbers of units, what columns have to do with each other, a network, and the chains."""
+    """Return the section: graph size, columns, one sampled network, chains and their convergence."""
     structure = estimator.structure_
     figures = [
         picture(
             f"count-{place}",
-            partial(plots.counts, law, what),
-            says=f"Posterior of the {what}: "
-            + ", ".join(f"{value} with {percent(p)}" for value, p in law.items())
+            partial(plots.counts, probabilities, quantity),
+            says=f"Posterior of the {quantity}: "
+            + ", ".join(f"{value} with {percent(p)}" for value, p in probabilities.items())
             + ".",
-            caption="How many hidden units there are." if what == "hidden units" else "Edges of the longest path.",
+            caption="Posterior of the number of hidden units."
+            if quantity == "hidden units"
+            else "Posterior of the depth, the number of edges of the longest path.",
         )
-        for place, (what, law) in enumerate(structure.counts.items())
-        if what != "edges"
+        for place, (quantity, probabilities) in enumerate(structure.counts.items())
+        if quantity != "edges"
     ]
-    groups = [Group("Size", figures), _columns(estimator), Group("One network", _network(estimator))]
-    groups += [Group("Chains", [], _chains(estimator)), Group("Convergence", [], _convergence(estimator))]
+    groups = [
+        Group("Graph size", figures),
+        _tabulate_columns(estimator),
+        Group("Sampled network", _draw_network(estimator)),
+    ]
+    groups += [
+        Group("Chains", [], _tabulate_chains(estimator)),
+        Group("Convergence", [], _tabulate_convergence(estimator)),
+    ]
     used = sum(chain.get("weight", 0.0) > 0.0 for chain in estimator.chains_)
     return StructureSection(
         [group for group in groups if group.figures or group.table],
-        _traces(estimator),
-        about=f"Predictions average networks of {used} of {len(estimator.chains_)} chains: "
+        _draw_traces(estimator),
+        about=f"Predictions average the sampled networks of {used} of {len(estimator.chains_)} chains: "
         f"{_SELECTED[estimator.chains_by]}.",
-        note="Hidden units have no names, so only what does not depend on names is shown; the network that is drawn is "
-        "a likely one, not the posterior. Chains seldom change their mode: what is said is conditional on the modes "
-        "that were found.",
-        objective="Nothing was maximised. Chains sampled graph, weights, noise and hidden activations together, with "
-        "all rows in every sweep.",
+        note="Hidden units are unlabelled, so only label-free summaries are shown. The network shown is one sample, "
+        "not the posterior. Chains rarely switch between modes: all results are conditional on the modes found.",
+        objective="No objective was maximised. Each sweep of a chain samples graph, weights, noise and hidden "
+        "activations jointly, given all rows.",
     )
 
 
-def _columns(estimator: Estimator) -> Group:
-    """Return which columns are used, or which depend on each other."""
+def _tabulate_columns(estimator: Estimator) -> Group:
+    """Tabulate the use of each column; for a density, draw the dependence between columns."""
     if isinstance(estimator, IndianChefsDensity):
         names = [column.name for column in estimator.schema_.columns]
         table = estimator.dependence()
         pairs = [(table[i, j], names[i], names[j]) for i in range(len(names)) for j in range(i)]
-        told = ", ".join(f"{b} and {a} {percent(p)}" for p, a, b in sorted(pairs, reverse=True)[:5])
+        strongest = ", ".join(f"{b} and {a} {percent(p)}" for p, a, b in sorted(pairs, reverse=True)[:5])
         figure = picture(
             "dependence",
             partial(plots.dependence, table, names),
-            says=f"Probability that two columns have a common ancestor among the hidden units: {told}.",
-            caption="Probability that two columns have a common ancestor: without one they are independent.",
+            says=f"Probability that two columns have a common ancestor among the hidden units: {strongest}.",
+            caption="Posterior probability that two columns share a hidden ancestor. Columns without a common ancestor "
+            "are independent.",
         )
         return Group("Columns", [figure] if len(names) > 1 else [])
     relevance = estimator.relevance()
     rows = [
-        (name, percent(told["used"]), percent(told["direct"]), number(told["children"], 2))
-        for name, told in sorted(relevance.items(), key=lambda item: -item[1]["used"])
+        (name, percent(use["used"]), percent(use["direct"]), number(use["children"], 2))
+        for name, use in sorted(relevance.items(), key=lambda item: -item[1]["used"])
     ]
-    head = ("Column", "A path leads to a target", "An edge does", "Children")
-    return Group("Columns", [], TextTable("Columns, by the probability that they are used", head, rows))
+    head = ("Column", "Path to a target", "Edge to a target", "Mean children")
+    caption = "Posterior probability that a path, or an edge, leads from a column to a target"
+    return Group("Columns", [], TextTable(caption, head, rows))
 
 
-def _network(estimator: Estimator) -> list[Figure]:
-    """Draw the network whose sizes are nearest to those of all that are used, if it can be read."""
+def _draw_network(estimator: Estimator) -> list[Figure]:
+    """Draw the network whose numbers of units and edges are closest to the medians, if it is small enough to read."""
     model = estimator.model_
     used = (model.log_weight > -math.inf).nonzero()[:, 0].tolist()
     states = model.states()
     graphs = {place: graph_of(states[place], model.observed) for place in used}
     sizes = np.array([[graph.hidden, graph.links] for graph in graphs.values()], dtype=float)
-    apart = np.abs((sizes - np.median(sizes, 0)) / np.maximum(sizes.std(0), 1.0)).sum(1)
-    place = used[int(np.argmin(apart))]
-    network, state = graphs[place], states[place]
+    distance = np.abs((sizes - np.median(sizes, 0)) / np.maximum(sizes.std(0), 1.0)).sum(1)
+    place = used[int(np.argmin(distance))]
+    network = graphs[place]
+    state = states[place]
     if len(network.orders) > plots.MOST_UNITS or network.links > plots.MOST_LINKS:
         return []
     names = list(estimator.schema_.encoded_names)
@@ -108,97 +119,99 @@ def _network(estimator: Estimator) -> list[Figure]:
             "network",
             partial(plots.graph, network, strength, names, inputs=model.inputs),
             says=f"A network of {network.hidden} hidden units and {network.links} edges, {network.depth} edges deep.",
-            caption="One of the sampled networks, of middling size. Observed units are squares; an edge is the wider "
-            "the more it moves its child; dashes are negative weights.",
+            caption="One sampled network of typical size; squares are observed units. Edge width is the effect on the "
+            "child in standard deviations; dashed edges have negative weights.",
             height=4.2,
         )
     ]
 
 
-def _traces(estimator: Estimator) -> list[Figure]:
-    told = estimator.fit_diagnostics_.traces
+def _draw_traces(estimator: Estimator) -> list[Figure]:
+    recorded = estimator.fit_diagnostics_.traces
     used = [chain.get("weight", 0.0) > 0.0 for chain in estimator.chains_]
-    words = {"hidden": "hidden units", "log_likelihood": "log-likelihood per row"}
+    quantities = {"hidden": "hidden units", "log_likelihood": "log-likelihood per row"}
     return [
         picture(
             f"trace-{name}",
-            partial(traces, told[name], told["sweeps"], told["burn_in"], used, what),
-            says=f"The {what} of {len(used)} chains over {told['sweeps']:,} sweeps; at the end "
-            + join_words([number(values[-1]) for values in told[name] if values], 12)
+            partial(traces, recorded[name], recorded["sweeps"], recorded["burn_in"], used, quantity),
+            says=f"The {quantity} of {len(used)} chains over {recorded['sweeps']:,} sweeps; at the end "
+            + listed([number(values[-1]) for values in recorded[name] if values], 12)
             + ".",
-            caption=f"Chains: {what}, with hidden activations as they are. States are kept to the right of the line.",
+            caption=f"Trace of the {quantity} in each chain, given the current hidden activations. The line marks the "
+            "end of the burn-in.",
         )
-        for name, what in words.items()
-        if name in told
+        for name, quantity in quantities.items()
+        if name in recorded
     ]
 
 
-def _chains(estimator: Estimator) -> TextTable:
+def _tabulate_chains(estimator: Estimator) -> TextTable:
     rows = [
         (
             str(chain["chain"] + 1),
             number(chain["log_likelihood"], 4) if "log_likelihood" in chain else "–",
             percent(chain.get("weight", 0.0)),
             f"{chain['states']:,}",
-            chain["error"] or "ran to its end",
+            chain["error"] or "completed",
         )
         for chain in estimator.chains_
     ]
     return TextTable(
-        "Chains, by the log-likelihood of the rows they were given, hidden activations integrated out",
-        ("Chain", "Nats per row", "Weight", "States", "End"),
+        "Log-likelihood of training rows by chain, hidden activations integrated out",
+        ("Chain", "Nats per row", "Weight", "States", "Status"),
         rows,
     )
 
 
-def _convergence(estimator: Estimator) -> TextTable | None:
+def _tabulate_convergence(estimator: Estimator) -> TextTable | None:
     of_all = estimator.diagnostics_of_all_
 
-    def shown(rhat: float | None) -> str:
+    def format_rhat(rhat: float | None) -> str:
         return "constant" if rhat is None else number(rhat, 3)
 
     rows = [
         (
             name.replace("_", " "),
-            f"{number(one.mean)} ± {number(one.mcse, 2)}",
-            shown(one.rhat),
-            shown(of_all[name].rhat),
-            "–" if one.constant else f"{min(one.ess_bulk, one.ess_tail):,.0f}",
+            f"{number(diagnosis.mean)} ± {number(diagnosis.mcse, 2)}",
+            format_rhat(diagnosis.rhat),
+            format_rhat(of_all[name].rhat),
+            "–" if diagnosis.constant else f"{min(diagnosis.ess_bulk, diagnosis.ess_tail):,.0f}",
         )
-        for name, one in estimator.diagnostics_.items()
+        for name, diagnosis in estimator.diagnostics_.items()
     ]
-    head = ("Quantity", "Mean ± Monte Carlo error", "R-hat", "R-hat of all chains", "Effective draws")
-    return TextTable("What the chains that are used followed", head, rows) if rows else None
+    head = ("Quantity", "Mean ± Monte Carlo error", "R-hat", "R-hat of all chains", "Effective sample size")
+    return TextTable("Convergence diagnostics of the chains with positive weight", head, rows) if rows else None
 
 
 def findings(summary: FitSummary) -> Iterator[Finding]:
-    """Say if chains disagree, failed or have not mixed, if the prior is at a bound, and if nothing was found."""
-    told = cast(ChainDiagnostics, summary.estimator.fit_diagnostics_)
-    for text in convergence_warnings(told, summary.given["chains_by"]):
-        modes = text.startswith("chains are in different modes")
+    """Yield findings: chains that disagree, failed or have not mixed, and parameters at a bound."""
+    fit_diagnostics = cast(ChainDiagnostics, summary.estimator.fit_diagnostics_)
+    for text in convergence(fit_diagnostics, summary.given["chains_by"]):
+        modes = "different modes" in text
         yield Finding(
             "advice" if modes else "problem",
             "Chains are in different modes" if modes else "Chains have not converged",
             text[0].upper() + text[1:] + ".",
-            "Usual on tables that are hard. More chains find good modes more often: raise "
-            f"{summary.show('chains')}; chains_by='all' shows what the others say."
+            f"This is common on difficult tables. Raise {summary.now('chains')}: more chains find good modes more "
+            "often. Set chains_by='all' to include every chain."
             if modes
             else f"Raise {summary.show('sweeps')}, or {summary.show('chains')}.",
         )
-    concentration = told.diagnostics.get("log_concentration")
+    concentration = fit_diagnostics.diagnostics.get("log_concentration")
     if concentration and abs(concentration["mean"]) > _BOUND:
         yield Finding(
             "advice",
             "The concentration is at its bound",
-            f"Its logarithm has the mean {concentration['mean']:.1f}, and 18 is the bound: the graph hardly tells of "
-            "it.",
-            "Give another concentration_prior, with a larger shape.",
+            f"The posterior mean of log α is {concentration['mean']:.1f}; its bounds are ±18. The sampled graphs "
+            "hardly constrain α.",
+            "Set concentration_prior to a gamma prior with a larger shape.",
         )
-    most, hidden = summary.given["max_hidden"], told.diagnostics.get("hidden")
+    most = summary.given["max_hidden"]
+    hidden = fit_diagnostics.diagnostics.get("hidden")
     if most is not None and hidden and hidden["mean"] > most - 1.0:
         yield Finding(
             "advice",
-            "The graph is at its bound",
-            f"It has {hidden['mean']:.1f} hidden units on average, and {most} is the most.",
-            f"Raise {summary.show('max_hidden')}, or leave it out.",
+            "The number of hidden units is at its limit",
+            f"The posterior mean is {hidden['mean']:.1f} hidden units; at most {most} are allowed.",
+            f"Raise {summary.now('max_hidden')}, or set max_hidden=None.",
         )

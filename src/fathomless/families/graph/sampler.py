@@ -1,4 +1,4 @@
-"""The chain over infinite networks: one sweep of all moves, data that come in portions, and what is told and kept."""
+"""Markov chain over infinite networks: sweeps of all moves, with a growing number of rows in the burn-in."""
 
 import math
 from collections.abc import Mapping
@@ -29,45 +29,45 @@ from fathomless.families.graph.state import (
 from fathomless.inference.mcmc.chains import Arrays, Sampler
 from fathomless.system.errors import DivergenceError
 
-__all__ = ["GraphSampler", "cells_for"]
+__all__ = ["GraphSampler", "count_cells"]
 
-_PASSES = 20  # over the activations of rows that have just come
-_RENEW = 1000  # sweeps after which residuals are computed anew, against rounding
-_CHECK = 50  # sweeps after which the log joint is looked at
-_PORTIONS = (0.2, 0.4)  # of the rows, in the first and the second quarter of the burn-in
+_PASSES = 20  # passes over the hidden activations after rows are added
+_RENEW = 1000  # sweeps between recomputations of the residuals, against accumulated rounding
+_CHECK = 50  # sweeps between checks of the log joint density
+_PORTIONS = (0.2, 0.4)  # shares of the rows in the first and the second quarter of the burn-in
 
 
-def cells_for(rows: int) -> int:
-    """Return how many cells the grid of a birth has: the variance of its weight grows with the rows."""
+def count_cells(rows: int) -> int:
+    """Return the number of grid cells for births: the variance of the log weight grows with the number of rows."""
     return math.ceil(60 * math.sqrt(math.sqrt(max(1.0, rows / 500))))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSampler(Sampler[State]):
-    """Chains over graphs, weights and activations.
+    """Sampler of graphs, weights and activations.
 
     Parameters
     ----------
     values : (D, N)
-        Activations of observed units, and covariates as they are; in the order in which rows come.
+        Activations of observed units, and values of covariates; rows in the order in which they are added.
     orders, roles : (D,)
-        Of observed units.
+        Orders and roles of observed units.
     prior : GraphPrior
-        Which one, and where its parameters begin.
+        Prior, with initial values of its parameters.
     engine : Engine
-        The moves.
+        Moves of a sweep.
     hyper : (3, 2)
         Shape and rate of 1 / alpha, gamma and phi.
     scales, precision : (float, float)
         Scales of biases and weights; shape and rate of precisions.
     births : int
-        Tries of a birth or death in each sweep; with the Indian chefs every other one lets newborns have parents.
+        Birth or death proposals per sweep; for the Indian chefs process every second one allows parents.
     most : int
-        Hidden units allowed; -1 is no limit.
+        Largest number of hidden units; -1 for no limit.
     growing : int
-        Sweeps in whose first and second half a fifth and two fifths of the rows are used; 0 uses all at once.
+        Number of sweeps with a part of the rows: 20 % in the first half of them, 40 % in the second. 0 for all rows.
     labels : (N,), optional
-        Classes, if the outputs are latent: units of fixed precision.
+        Classes, if the outputs are latent units of fixed precision.
     """
 
     values: Floats
@@ -83,20 +83,20 @@ class GraphSampler(Sampler[State]):
     growing: int = 0
     labels: NDArray[np.int64] | None = None
     cells: int = field(init=False)
-    popular: bool = field(init=False)  #: whether phi matters: an observed unit may have children
+    popular: bool = field(init=False)  #: True if an observed unit may have children, so that phi has an effect
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cells", cells_for(self.values.shape[1]))
+        object.__setattr__(self, "cells", count_cells(self.values.shape[1]))
         object.__setattr__(self, "popular", bool(self.prior.kind == "icp" and (self.orders > 0).any()))
 
     def rows(self, done: int) -> int:
-        """Return how many rows a sweep sees, after so many."""
+        """Return the number of rows that a sweep uses after `done` sweeps."""
         total = int(self.values.shape[1])
         portion = 1.0 if done >= self.growing else _PORTIONS[2 * done // self.growing]
         return total if portion == 1.0 else min(total, max(math.ceil(portion * total), 10))
 
     def start(self, generator: np.random.Generator) -> State:
-        """Begin without edges and hidden units."""
+        """Return the initial state, without edges and hidden units."""
         state = empty(
             self.values[:, : self.rows(0)],
             self.orders,
@@ -110,33 +110,35 @@ class GraphSampler(Sampler[State]):
         return state
 
     def sweep(self, state: State, done: int, generator: np.random.Generator) -> State:
-        """Do all moves once."""
-        rows, moves = self.rows(done), self.engine
+        """Do one sweep: all moves once."""
+        rows = self.rows(done)
+        moves = self.engine
         if rows > state.a.shape[1]:
-            state = self._more(state, rows, generator)
+            state = self._add_rows(state, rows, generator)
         state = enlarge(state, self.births)
-        gram, cross = moves.products(state)
-        moves.edges(state, gram, cross, generator)
-        moves.precisions(state, generator)
-        moves.births_and_deaths(state, self.births, self.cells, self.most, generator)
+        gram, cross = moves.compute_products(state)
+        moves.draw_edges(state, gram, cross, generator)
+        moves.draw_precisions(state, generator)
+        moves.try_births_and_deaths(state, self.births, self.cells, self.most, generator)
         moves.slice_pass(state, generator)
         moves.elliptical_pass(state, generator)
         if self.labels is not None:
             latent_pass(state, self.labels[:rows], generator)
-        moves.orders(state, generator)
-        moves.hyperparameters(state, self.hyper, self.popular, generator)
+        moves.draw_orders(state, generator)
+        moves.draw_hyperparameters(state, self.hyper, self.popular, generator)
         if (done + 1) % _RENEW == 0:
             state.e[: state.size[UNITS]] = residuals(state)
         if (done + 1) % _CHECK == 0:
             try:
                 log_joint(state)
             except DivergenceError as error:
-                raise DivergenceError(f"{error}; scale the columns, or give narrower priors") from error
+                raise DivergenceError(f"{error}; scale the columns, or use narrower priors") from error
         return state
 
-    def _more(self, state: State, rows: int, generator: np.random.Generator) -> State:
-        """Add rows: their hidden activations are drawn from above, and then by some passes of their own moves."""
-        old, units = state.a.shape[1], state.size[UNITS]
+    def _add_rows(self, state: State, rows: int, generator: np.random.Generator) -> State:
+        """Add rows: draw their hidden activations forward, then update them by some passes."""
+        old = state.a.shape[1]
+        units = state.size[UNITS]
         wide: dict[str, Any] = {name: np.zeros((len(state.theta), rows)) for name in ("a", "u", "e")}
         for name, new in wide.items():
             new[:, :old] = getattr(state, name)
@@ -161,13 +163,13 @@ class GraphSampler(Sampler[State]):
         return state
 
     def follow(self, state: State) -> dict[str, float]:
-        """Return sizes of the graph, hyperparameters, precisions and biases of observed units, and their fit."""
+        """Return traced quantities: graph size, hyperparameters, observed precisions and biases, log-likelihood."""
         graph = graph_of(state)
         units = state.size[UNITS]
         proper = np.flatnonzero(self.roles != COVARIATE)
         rho, e = state.rho[proper], state.e[proper]
         log_likelihood = 0.5 * np.log(rho / (2 * np.pi)) - 0.5 * rho * (e**2).mean(1)
-        told = {
+        traced = {
             "hidden": graph.hidden,
             "edges": graph.links,
             "depth": graph.depth,
@@ -177,11 +179,11 @@ class GraphSampler(Sampler[State]):
             "log_likelihood": float(log_likelihood.sum()),
         }
         if self.popular:
-            told["log_popularity"] = math.log(state.law[PHI])
+            traced["log_popularity"] = math.log(state.law[PHI])
         for place, unit in enumerate(proper):
-            told[f"log_precision_{place}"] = math.log(state.rho[unit])
-            told[f"bias_{place}"] = float(state.b[unit])
-        return told
+            traced[f"log_precision_{place}"] = math.log(state.rho[unit])
+            traced[f"bias_{place}"] = float(state.b[unit])
+        return traced
 
     def keep(self, state: State) -> Arrays:
         """Return the network without activations: orders, biases, precisions, edges with weights, hyperparameters."""
@@ -202,5 +204,5 @@ class GraphSampler(Sampler[State]):
         return state._asdict()
 
     def unpack(self, arrays: Mapping[str, NDArray[Any]]) -> State:
-        """Put a state together again."""
-        return State(**{name: np.ascontiguousarray(arrays[name]) for name in State._fields}).copied()
+        """Return the state from its arrays."""
+        return State(**{name: np.ascontiguousarray(arrays[name]) for name in State._fields}).copy()

@@ -1,9 +1,9 @@
 """Exact draws of graphs from their priors.
 
-The buffet in words: each unit, when its turn comes, takes the units above it as parents with probability
-(m + phi) / (alpha + t + phi), where t counts the units *already served* below the parent and m those of them that took
-it; then it brings new hidden parents, at a rate alpha gamma / (alpha + t) per unit of order, who wait for their turn.
-The law does not depend on the order in which units are served.
+Units are processed ("served") one at a time. Each unit draws the units above it as parents with probability
+(m + phi) / (alpha + t + phi), where t is the number of units *already served* below the parent and m the number of its
+children among them. It then adds new hidden parents, at a rate alpha gamma / (alpha + t) per unit of order, which wait
+to be served. The distribution does not depend on the order in which units are served.
 """
 
 from collections.abc import Sequence
@@ -31,28 +31,28 @@ def sample(
     Parameters
     ----------
     prior : GraphPrior
-        The law.
+        Prior over graphs.
     orders : sequence of D floats or None
-        Orders of the observed units; None is drawn uniformly. In layers all must be 0.
+        Orders of the observed units; None is drawn uniformly. For priors with layers all must be 0.
     generator : numpy.random.Generator
         Source of randomness.
     most : int
-        A limit of units: layers have heavy tails when the mass is much above 1.
+        Largest number of units: with layers its distribution is heavy-tailed for masses much above 1.
     breadth_first : bool
-        Serve new units after those that wait rather than before; the law is the same.
+        Serve new units after waiting units rather than before; the distribution is the same.
 
     Raises
     ------
     DataError
-        If orders are not as the prior wants them, or a draw exceeds `most`.
+        If the prior does not allow the orders, or a draw exceeds `most` units.
     """
     _check(prior, orders)
-    draw = _Kitchen(prior, generator, most, breadth_first)
+    draw = _GrowingGraph(prior, generator, most, breadth_first)
     if prior.kind == "icp":
         for order in orders:
             draw.observe(generator.random() if order is None else float(order))
     else:
-        draw.layers(len(orders))
+        draw.draw_layers(len(orders))
     return Graph.of(draw.orders, draw.edges, len(orders))
 
 
@@ -68,106 +68,115 @@ def _check(prior: GraphPrior, orders: Sequence[float | None]) -> None:
         raise DataError(f"orders={wrong[0]!r} was given for an observed unit; allowed is {allowed}")
 
 
-class _Kitchen:
-    """A graph that grows, unit by unit, numbered as they come; in the end observed ones are put first."""
+class _GrowingGraph:
+    """Graph under construction; units are numbered in the order of their creation, observed ones first at the end."""
 
     def __init__(self, prior: GraphPrior, generator: np.random.Generator, most: int, breadth_first: bool) -> None:
-        self.prior, self.generator, self.most, self.breadth_first = prior, generator, most, breadth_first
-        self.where: list[float] = []
+        self.prior = prior
+        self.generator = generator
+        self.most = most
+        self.breadth_first = breadth_first
+        self.heights: list[float] = []
         self.links: list[tuple[int, int]] = []
         self.children: list[int] = []
-        self.named: list[bool] = []  # whether observed
+        self.observed: list[bool] = []
         self.served: list[bool] = []
 
-    def enter(self, order: float, named: bool = False) -> int:
-        if not named and len(self.where) >= self.most:
+    def add_unit(self, order: float, observed: bool = False) -> int:
+        if not observed and len(self.heights) >= self.most:
             raise DataError(f"a draw has more than {self.most:,} units; lower the mass or raise `most`")
-        self.where.append(order)
+        self.heights.append(order)
         self.children.append(0)
-        self.named.append(named)
+        self.observed.append(observed)
         self.served.append(False)
-        return len(self.where) - 1
+        return len(self.heights) - 1
 
     def link(self, upper: int, lower: int) -> None:
         self.links.append((upper, lower))
         self.children[upper] += 1
 
-    def takes(self, upper: int, seen: int) -> bool:
-        """Draw whether the next of the units below `upper`, `seen` of which were asked before, is its child."""
-        extra = self.prior.popularity if self.named[upper] else 0.0
+    def draw_is_parent(self, upper: int, seen: int) -> bool:
+        """Draw whether `upper` is a parent of the next unit below it, after `seen` units below it were served."""
+        extra = self.prior.popularity if self.observed[upper] else 0.0
         total = self.prior.concentration + seen + extra
         return bool(self.generator.random() * total < self.children[upper] + extra)
 
     def observe(self, order: float) -> None:
-        """Bring an observed unit, and serve it and all hidden units that follow from it."""
-        unit = self.enter(order, named=True)
-        below = [other for other in range(unit) if self.where[other] < order]  # all of them are served
+        """Add an observed unit; serve it and all hidden units added for it."""
+        unit = self.add_unit(order, observed=True)
+        below = [other for other in range(unit) if self.heights[other] < order]  # all of these are served
         for seen, other in enumerate(below):
-            if self.takes(unit, seen):
+            if self.draw_is_parent(unit, seen):
                 self.link(unit, other)
         waiting = [unit]
         while waiting:
             present = waiting.pop(0 if self.breadth_first else -1)
-            self.choose(present)
-            waiting += self.bring(present)
+            self.choose_parents(present)
+            waiting += self.add_parents(present)
             self.served[present] = True
 
-    def served_below(self, order: float) -> int:
-        """Units served so far whose order is below this one; the one whose turn it is does not count."""
-        return sum(served and where < order for served, where in zip(self.served, self.where, strict=True))
+    def count_served_below(self, order: float) -> int:
+        """Return the number of served units with a smaller order; the unit being served is not counted."""
+        return sum(served and where < order for served, where in zip(self.served, self.heights, strict=True))
 
-    def served_up_to(self, order: float) -> int:
-        """Units served so far whose order is at most this one: those that a new unit just above it passed by."""
-        return sum(served and where <= order for served, where in zip(self.served, self.where, strict=True))
+    def count_served_up_to(self, order: float) -> int:
+        """Return the number of served units with at most this order: those that could have added a unit just above."""
+        return sum(served and where <= order for served, where in zip(self.served, self.heights, strict=True))
 
-    def choose(self, present: int) -> None:
-        """Choose parents among the units above, whether served or waiting."""
-        for upper, order in enumerate(self.where):
-            if order > self.where[present] and self.takes(upper, self.served_below(order)):
+    def choose_parents(self, present: int) -> None:
+        """Draw parents among the units above, served or waiting."""
+        for upper, order in enumerate(self.heights):
+            if order > self.heights[present] and self.draw_is_parent(upper, self.count_served_below(order)):
                 self.link(upper, present)
 
-    def bring(self, present: int) -> list[int]:
-        """Bring new hidden parents: between two served units the rate is constant."""
-        alpha, gamma, low = self.prior.concentration, self.prior.mass, self.where[present]
-        cuts = sorted({where for where, served in zip(self.where, self.served, strict=True) if served and where > low})
+    def add_parents(self, present: int) -> list[int]:
+        """Add new hidden parents; their rate is constant between the orders of two served units."""
+        alpha = self.prior.concentration
+        gamma = self.prior.mass
+        low = self.heights[present]
+        cuts = sorted(
+            {where for where, served in zip(self.heights, self.served, strict=True) if served and where > low}
+        )
         new = []
         for start, end in zip([low, *cuts], [*cuts, 1.0], strict=True):
-            rate = alpha * gamma / (alpha + self.served_up_to(start))
+            rate = alpha * gamma / (alpha + self.count_served_up_to(start))
             for _ in range(self.generator.poisson((end - start) * rate)):
-                new.append(self.enter(self.generator.uniform(start, end)))
+                new.append(self.add_unit(self.generator.uniform(start, end)))
                 self.link(new[-1], present)
         return new
 
-    def layers(self, observed: int) -> None:
-        """Draw layer after layer: each is a two-parameter Indian buffet of the one below; "ibp" ends with the first."""
-        alpha, gamma, kind = self.prior.concentration, self.prior.mass, self.prior.kind
-        layer = [self.enter(0.0, named=True) for _ in range(observed)]
+    def draw_layers(self, observed: int) -> None:
+        """Draw the layers: each is a two-parameter Indian buffet of the one below; "ibp" has only one."""
+        alpha = self.prior.concentration
+        gamma = self.prior.mass
+        kind = self.prior.kind
+        layer = [self.add_unit(0.0, observed=True) for _ in range(observed)]
         lower: list[int] = []  # layers below the last one
         while layer:
             new: list[int] = []
             for seen, unit in enumerate(layer):
                 for upper in new:
-                    if self.takes(upper, seen):
+                    if self.draw_is_parent(upper, seen):
                         self.link(upper, unit)
                 for _ in range(self.generator.poisson(alpha * gamma / (alpha + seen))):
-                    new.append(self.enter(self.where[unit] + 1))
+                    new.append(self.add_unit(self.heights[unit] + 1))
                     self.link(new[-1], unit)
-            for upper in new if kind == "ecibp" else ():  # further down, from the totals of the layer below on
+            for upper in new if kind == "ecibp" else ():  # units of lower layers may be children as well
                 for seen, unit in enumerate(lower, start=len(layer)):
-                    if self.takes(upper, seen):
+                    if self.draw_is_parent(upper, seen):
                         self.link(upper, unit)
             lower += layer
             layer = [] if kind == "ibp" else new
 
     @property
     def _rank(self) -> dict[int, int]:
-        """Number of each unit when observed ones come first."""
-        units = sorted(range(len(self.where)), key=lambda unit: not self.named[unit])
+        """Index of each unit in the numbering with observed units first."""
+        units = sorted(range(len(self.heights)), key=lambda unit: not self.observed[unit])
         return {unit: rank for rank, unit in enumerate(units)}
 
     @property
     def orders(self) -> list[float]:
-        return [self.where[unit] for unit in self._rank]
+        return [self.heights[unit] for unit in self._rank]
 
     @property
     def edges(self) -> list[tuple[int, int]]:

@@ -1,11 +1,11 @@
-"""The state of a chain over belief networks: a graph, its weights, and the activations of hidden units at every row.
+"""State of a chain over belief networks: a graph, its weights, and the activations of hidden units at each row.
 
-Of unit i at row n, with parents pa(i),
+For unit i at row n, with parents pa(i),
 
     mu = b_i + sum_k W_ki u_kn,    a_in ~ N(mu, 1 / rho_i),    u_in = 1 / (1 + exp(-a_in)),    e_in = a_in - mu
 
-Arrays have room for more units than there are; those in use come first, the observed ones before the hidden ones. A
-removed unit's place is taken by the last one.
+Arrays have capacity for more units than are in use. Units in use come first, observed before hidden units. When a unit
+is removed, the last one moves to its index.
 """
 
 import math
@@ -32,15 +32,15 @@ __all__ = [
     "prior_of",
 ]
 
-#: What a unit is: hidden; observed with a precision to infer, or a fixed one; an input of a conditional network.
+#: Roles of units: hidden; observed with a precision to infer; observed with a fixed precision; covariate.
 HIDDEN, FREE, FIXED, COVARIATE = 0, 1, 2, 3
 
-#: Kinds of priors, as :data:`~fathomless.families.graph.priors.PRIORS` lists them.
+#: Kinds of priors, in the order of :data:`~fathomless.families.graph.priors.PRIORS`.
 ICP, CIBP, ECIBP, IBP = range(len(PRIORS))
 
-#: Places in `State.law`, of floats.
+#: Indices into `State.law`.
 ALPHA, GAMMA, PHI, BIAS_SCALE, WEIGHT_SCALE, SHAPE, RATE = range(7)
-#: Places in `State.size`, of whole numbers: units in use, observed ones, the kind of the prior.
+#: Indices into `State.size`: number of units in use, of observed units, and the kind of the prior.
 UNITS, OBSERVED, KIND = range(3)
 
 #: Arrays of double precision.
@@ -48,22 +48,22 @@ Floats = NDArray[np.float64]
 
 
 class State(NamedTuple):
-    """A chain's state, with room for C units at N rows.
+    """State of a chain, with capacity for C units at N rows.
 
     Attributes
     ----------
     theta, b, rho : (C,)
         Orders, biases, precisions.
     role, movable : (C,) of int8, of bool
-        HIDDEN, FREE, FIXED or COVARIATE; whether the order is inferred.
+        Role: HIDDEN, FREE, FIXED or COVARIATE; True if the order is inferred.
     edge, weight : (C, C) of bool, of float
-        ``edge[k, i]``: k is a parent of i.
+        ``edge[k, i]`` is True if k is a parent of i.
     a, u, e : (C, N)
-        Activations, outputs, residuals. A covariate has u alone.
+        Activations, outputs, residuals. Covariates have only u.
     law : (7,)
         alpha, gamma, phi, scales of biases and weights, shape and rate of precisions.
     size : (3,) of int64
-        Units K in use, observed units D, which prior.
+        Number K of units in use, number D of observed units, kind of the prior.
     """
 
     theta: Floats
@@ -79,8 +79,8 @@ class State(NamedTuple):
     law: Floats
     size: NDArray[np.int64]
 
-    def copied(self) -> "State":
-        """Return a state of its own, with the same values."""
+    def copy(self) -> "State":
+        """Return a copy of the state with its own arrays."""
         return State(**{name: getattr(self, name).copy() for name in self._fields})
 
 
@@ -93,37 +93,37 @@ def empty(
     movable: NDArray[np.bool_] | None = None,
     scales: tuple[float, float] = (1.0, 1.0),
     precision: tuple[float, float] = (0.5, 0.5),
-    room: int = 32,
+    capacity: int = 32,
 ) -> State:
-    """Return the state without edges and hidden units: biases 0, precisions 1.
+    """Return the initial state without edges and hidden units: biases 0, precisions 1.
 
     Parameters
     ----------
     values : (D, N)
-        Activations of observed units, and covariates as they are.
+        Activations of observed units, and values of covariates.
     orders, roles, movable : (D,)
         Of observed units.
     prior : GraphPrior
-        Which one, and where alpha, gamma and phi begin.
+        Prior, with initial values of alpha, gamma and phi.
     scales, precision
         Scales of biases and weights; shape and rate of precisions.
-    room : int
-        Units that there is room for, at least.
+    capacity : int
+        Number of units to allocate, at least.
     """
     observed, rows = values.shape
-    room = max(room, observed + 8)
+    capacity = max(capacity, observed + 8)
     law = [prior.concentration, prior.mass, prior.popularity, *scales, *precision]
     state = State(
-        theta=np.zeros(room),
-        b=np.zeros(room),
-        rho=np.ones(room),
-        role=np.zeros(room, dtype=np.int8),
-        movable=np.ones(room, dtype=np.bool_),
-        edge=np.zeros((room, room), dtype=np.bool_),
-        weight=np.zeros((room, room)),
-        a=np.zeros((room, rows)),
-        u=np.zeros((room, rows)),
-        e=np.zeros((room, rows)),
+        theta=np.zeros(capacity),
+        b=np.zeros(capacity),
+        rho=np.ones(capacity),
+        role=np.zeros(capacity, dtype=np.int8),
+        movable=np.ones(capacity, dtype=np.bool_),
+        edge=np.zeros((capacity, capacity), dtype=np.bool_),
+        weight=np.zeros((capacity, capacity)),
+        a=np.zeros((capacity, rows)),
+        u=np.zeros((capacity, rows)),
+        e=np.zeros((capacity, rows)),
         law=np.array(law),
         size=np.array([observed, observed, PRIORS.index(prior.kind)]),
     )
@@ -143,11 +143,11 @@ def logistic(a: Floats) -> Floats:
 
 
 def enlarge(state: State, spare: int) -> State:
-    """Return the state with room for `spare` more units: itself, or a copy with twice the room. Draws nothing."""
-    room, rows = state.a.shape
-    if state.size[UNITS] + spare <= room:
+    """Return the state with capacity for `spare` more units: itself, or a copy with at least twice the capacity."""
+    capacity, rows = state.a.shape
+    if state.size[UNITS] + spare <= capacity:
         return state
-    more = max(2 * room, int(state.size[UNITS]) + spare)
+    more = max(2 * capacity, int(state.size[UNITS]) + spare)
     wide = {name: np.zeros((more, rows)) for name in ("a", "u", "e")}
     square = {name: np.zeros((more, more), dtype=getattr(state, name).dtype) for name in ("edge", "weight")}
     line = {name: np.zeros(more, dtype=getattr(state, name).dtype) for name in ("theta", "b", "rho", "role", "movable")}
@@ -158,19 +158,19 @@ def enlarge(state: State, spare: int) -> State:
 
 
 def prior_of(state: State) -> GraphPrior:
-    """Return the prior over graphs with the hyperparameters of now."""
+    """Return the prior over graphs with the current hyperparameters."""
     alpha, gamma, phi = state.law[: PHI + 1].tolist()
     return GraphPrior(alpha, gamma, phi, PRIORS[state.size[KIND]])
 
 
 def graph_of(state: State) -> Graph:
-    """Return the graph as a value."""
+    """Return the graph of a state."""
     units = state.size[UNITS]
     return Graph(state.theta[:units].copy(), state.edge[:units, :units].copy(), int(state.size[OBSERVED]))
 
 
 def residuals(state: State) -> Floats:
-    """Compute e anew, shape (K, N); zero for covariates."""
+    """Recompute the residuals e, shape (K, N); zero for covariates."""
     units = state.size[UNITS]
     weights = np.where(state.edge, state.weight, 0.0)[:units, :units]
     e = state.a[:units] - state.b[:units, None] - weights.T @ state.u[:units]
@@ -180,7 +180,7 @@ def residuals(state: State) -> Floats:
 def log_joint(state: State) -> float:
     """Return log p(graph, weights, biases, precisions, activations | alpha, gamma, phi), in nats.
 
-    Densities of states with other edges or units are in other units: they are not comparable.
+    Densities of states with different edges or units have different units and are not comparable.
 
     Raises
     ------

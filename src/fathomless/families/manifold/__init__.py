@@ -6,10 +6,10 @@ from fathomless.system.citations import Reference
 
 __all__ = ["FAMILY"]
 
-#: What the registry knows of it.
+#: Entry of the registry of families.
 FAMILY = Family(
     name="manifold",
-    title="networks on a manifold of weights, learned from many that were trained",
+    title="networks on a manifold of weights, learned from an ensemble of trained networks",
     options=ManifoldOptions,
     classifier="fathomless.families.manifold.estimator:ProjectedBayesClassifier",
     regressor="fathomless.families.manifold.estimator:ProjectedBayesRegressor",

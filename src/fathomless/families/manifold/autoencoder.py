@@ -1,4 +1,4 @@
-r"""Stage 2: a decoder from a latent space of few dimensions to weights, whose networks predict well.
+r"""Stage 2: autoencoder of weights, with a decoder from a low-dimensional latent space.
 
 Weights are standardised over the R candidates, :math:`\tilde w = (w - m)/s`. Encoder e and decoder g minimise
 
@@ -6,20 +6,20 @@ Weights are standardised over the R candidates, :math:`\tilde w = (w - m)/s`. En
           - \beta_t \frac{1}{RN} \sum_{r,n} \log p(y_n \mid f_{g(e(\cdot))}(x_n))
           + \rho\, \frac1R \sum_r \lVert z_r \rVert^2, \qquad \gamma \sim N(0, I).
 
-The log-likelihood enters with a minus sign (the paper prints a plus, with which the minimum is −∞); noise is added
-where the encoder reads (on the decoder's side it would change the loss by a constant); and all three terms are means,
-so that β does not depend on P, N and R. β is 0 in the first half of the steps and rises to its value by 70 %: a decoder
-that meets the data with averaged weights switches units off and never finds them again.
+The log-likelihood enters with a minus sign (the paper prints a plus, with which the minimum is −∞). Noise is added to
+the input of the encoder (in the output of the decoder it would change the loss by a constant). All three terms are
+means, so that β does not depend on P, N and R. β is 0 in the first half of the steps and rises to its value by 70 %:
+a decoder fitted to the data while it still returns averaged weights switches units off permanently.
 
-Afterwards the codes of the candidates are shifted and scaled to mean 0 and standard deviation 1 in each dimension, so
-that N(0, I) is where they are, and the decoder absorbs it. The mean square that it leaves of each weight,
-:math:`\psi_p`, is what the manifold does not explain.
+Afterwards the codes of the candidates are standardised to mean 0 and standard deviation 1 in each dimension, to match
+the prior N(0, I), and the decoder absorbs the transformation. :math:`\psi_p` is the mean squared reconstruction error
+of each weight, the variance that the manifold does not explain.
 
-The encoder reads a candidate by its principal components, of which there are fewer than R: other directions of
-weights tell nothing of which candidate it is, and noise is as large along each of them.
+The input of the encoder is the vector of principal components of a candidate, of which there are fewer than R: other
+directions do not distinguish the candidates, and would only add noise.
 
-Without hidden layers both maps are affine, and start from the components, the optimum of the first term. A decoder's
-last map has hP numbers; for large networks there are smaller ones: see :data:`LAST_MAPS`.
+Without hidden layers both maps are affine and initialised from the principal components, the optimum of the first term.
+The last map of a decoder has hP parameters; for large networks there are smaller ones, see :data:`LAST_MAPS`.
 """
 
 import math
@@ -43,40 +43,40 @@ from fathomless.system.rng import building, fold_in
 
 __all__ = ["LAST_MAPS", "AutoencoderOptions", "AutoencoderStage", "ChunkMap", "Decoder", "Gate", "LayerMap"]
 
-#: Last maps of a decoder: one linear map; a map of each layer, with hidden units of its own, fewer for large layers; or
-#: one map for all pieces of 1,024 weights, which it tells apart by a learned vector of each (a hypernetwork).
+#: Last maps of a decoder: one linear map; one map per layer with its own hidden units, fewer for large layers; or one
+#: hypernetwork shared by chunks of 1,024 weights, with a learned embedding of each chunk.
 LAST_MAPS = ("whole", "layers", "chunks")
 
-_LEAST = 1e-3  # of the standard deviation of a weight over candidates
-_LEAST_CODE = 1e-6  # of that of a code
-_FROM, _RISE = 0.5, 0.2  # where β begins to rise, and for how long, in shares of the steps
-_COMPONENT = 1e-6  # singular values, of the largest, that are none
-_OF_A_LAYER = 2**20  # numbers of a layer's map, unless that leaves it fewer units than `_FEWEST`
+_LEAST = 1e-3  # least standard deviation of a weight over candidates
+_LEAST_CODE = 1e-6  # least standard deviation of a code over candidates
+_FROM, _RISE = 0.5, 0.2  # start and length of the rise of β, in shares of the steps
+_COMPONENT = 1e-6  # singular values below this share of the largest are dropped
+_OF_A_LAYER = 2**20  # most parameters of a layer's map, unless it then has fewer than `_FEWEST` hidden units
 _FEWEST = 4
-_CHUNK, _INSIDE = 1024, 64  # weights of a piece, and hidden units of the map of all pieces
+_CHUNK, _INSIDE = 1024, 64  # weights of a chunk, and hidden units of the map of chunks
 
 
 @dataclass(frozen=True)
 class AutoencoderOptions:
-    """How a decoder is learned.
+    """Options of the training of a decoder.
 
     Attributes
     ----------
     dimensions : int
-        Of the latent space.
+        Dimensions of the latent space.
     hidden : tuple of int
-        Hidden units of the decoder, from the latent space upwards; the encoder has them in the other order. None: both
-        are affine.
+        Hidden units of the decoder, from the latent space to the weights, and of the encoder in reverse; without hidden
+        units both are affine.
     last : str
-        One of :data:`LAST_MAPS`.
+        Last map of the decoder, one of :data:`LAST_MAPS`.
     noise, beta, rho : float
         η, β and ρ.
     members : int
-        Networks whose predictions are looked at in a step.
+        Number of networks whose log-likelihood is evaluated in a step.
     steps : int
-        Of Adam.
+        Steps of Adam.
     rate : float
-        Of Adam.
+        Learning rate of Adam.
     """
 
     dimensions: int = 10
@@ -92,17 +92,17 @@ class AutoencoderOptions:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a decoder keeps of the candidates.
+    """Reconstruction quality of a decoder.
 
     Attributes
     ----------
     reconstruction : float
-        Mean square, in standardised units, of what it leaves of a weight: 1 is all. Beyond 0.3 it has made one function
-        of several.
+        Mean squared reconstruction error of standardised weights, the unexplained share of their variance. Above 0.3
+        the decoder maps different candidates to one function.
     log_likelihood, of_candidates : float
-        Nats per row of the training, mean over networks: decoded, and as they were.
+        Mean log-likelihood of the decoded networks and of the candidates, in nats per training row.
     apart : float
-        Root mean square of the difference between their outputs.
+        Root mean squared difference between the outputs of decoded networks and candidates.
     """
 
     reconstruction: float
@@ -112,74 +112,75 @@ class Gate:
 
 
 class LayerMap(nn.Module):
-    """From features (S, h) to weights (S, P), by a map with hidden units of its own for each layer.
+    """Map from features (S, h) to weights (S, P) with separate hidden units for each layer.
 
     Parameters
     ----------
     features : int
-        h.
+        Number of features h.
     blocks : sequence of int
-        Weights of each layer.
+        Number of weights of each layer.
     """
 
     def __init__(self, features: int, blocks: Sequence[int]) -> None:
         super().__init__()
         units = [max(_FEWEST, min(features, _OF_A_LAYER // size)) for size in blocks]
         self.maps = nn.ModuleList(
-            nn.Sequential(nn.Linear(features, own), nn.Tanh(), nn.Linear(own, size))
-            for own, size in zip(units, blocks, strict=True)
+            nn.Sequential(nn.Linear(features, width), nn.Tanh(), nn.Linear(width, size))
+            for width, size in zip(units, blocks, strict=True)
         )
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features."""
-        return torch.cat([own(features) for own in self.maps], 1)
+        return torch.cat([layer_map(features) for layer_map in self.maps], 1)
 
 
 class ChunkMap(nn.Module):
-    r"""From features (S, h) to weights (S, P), piece by piece: of piece c, :math:`B \tanh(A h + e_c) + b`.
+    r"""Map from features (S, h) to weights (S, P) by chunks: chunk c is :math:`B \tanh(A h + e_c) + b`.
 
     Parameters
     ----------
     features : int
-        h.
+        Number of features h.
     size : int
-        P.
+        Number of weights P.
     """
 
     def __init__(self, features: int, size: int) -> None:
         super().__init__()
         self.size = size
         self.which = nn.Parameter(torch.randn(-(-size // _CHUNK), _INSIDE))  # e
-        self.inside, self.out = nn.Linear(features, _INSIDE), nn.Linear(_INSIDE, _CHUNK)
+        self.inside = nn.Linear(features, _INSIDE)
+        self.out = nn.Linear(_INSIDE, _CHUNK)
 
     def forward(self, features: Tensor) -> Tensor:
         """Map features."""
-        pieces: Tensor = self.out(torch.tanh(self.inside(features)[:, None] + self.which))  # (S, C, 1024)
-        return pieces.flatten(1)[:, : self.size]
+        chunks: Tensor = self.out(torch.tanh(self.inside(features)[:, None] + self.which))  # (S, C, 1024)
+        return chunks.flatten(1)[:, : self.size]
 
 
 class Decoder(nn.Module):
-    """From points of the latent space to weights.
+    """Map from points of the latent space to weights.
 
     Parameters
     ----------
     dimensions : int
-        D of the latent space.
+        Dimensions D of the latent space.
     hidden : tuple of int
-        Hidden units, of hyperbolic tangents.
+        Hidden units, with tanh activations.
     size : int
-        P.
+        Number of weights P.
     last : {"whole", "layers", "chunks"}
-        The last map.
+        Last map.
     blocks : sequence of int, optional
-        Weights of each layer, for "layers"; one block by default.
+        Number of weights of each layer, for "layers"; one block by default.
 
     Attributes
     ----------
     mean, scale : Tensor, shape (P,)
         m and s.
     shift, spread : Tensor, shape (D,)
-        Mean and standard deviation of the codes, as the first layer sees them.
+        Mean and standard deviation of the codes in the input of the first layer.
     residual : Tensor, shape (P,)
         ψ.
     """
@@ -209,7 +210,7 @@ class Decoder(nn.Module):
         self.register_buffer("spread", torch.ones(dimensions))
 
     def features(self, z: Tensor) -> Tensor:
-        """Return what the last layer sees of points (S, D): (S, h)."""
+        """Return the input of the last map, (S, h), for points (S, D)."""
         h: Tensor = self.hidden(self.shift + self.spread * z)
         return h
 
@@ -220,24 +221,24 @@ class Decoder(nn.Module):
 
 
 class AutoencoderStage(Stage):
-    """Learn a decoder of candidates.
+    """Stage that trains the autoencoder of the candidates.
 
     Parameters
     ----------
     network : FlatNetwork or FlatModule
-        What weights are of.
+        Network of the weights.
     likelihood : Likelihood
-        p(y | f), held as it is.
+        p(y | f), fixed.
     rows : Rows
-        The table.
+        Training rows.
     weights : Tensor, shape (R, P)
-        Candidates, their units in one order.
+        Candidates with matched hidden units.
     options : AutoencoderOptions
-        How.
+        Options of the training.
     seed : int
-        Of the initial maps.
+        Seed of the initial maps.
     beside : mapping of str to Tensor, optional
-        What was found about the candidates, to be handed on with what is found here.
+        Results about the candidates, which :meth:`finish` returns together with those of this stage.
     """
 
     def __init__(
@@ -251,8 +252,12 @@ class AutoencoderStage(Stage):
         beside: Mapping[str, Tensor] | None = None,
     ) -> None:
         super().__init__(options.steps, clip_norm=10.0)
-        self.network, self.likelihood, self.rows = network, likelihood.requires_grad_(False), rows
-        self.options, self.weights, self.beside = options, weights, dict(beside or {})
+        self.network = network
+        self.likelihood = likelihood.requires_grad_(False)
+        self.rows = rows
+        self.options = options
+        self.weights = weights
+        self.beside = dict(beside or {})
         sizes = (options.dimensions, *options.hidden)
         with building(seed):
             self.decoder = self._decoder(options, network).to(weights)
@@ -261,7 +266,7 @@ class AutoencoderStage(Stage):
         self.tilde = (weights - self.decoder.mean) / self.decoder.scale  # (R, P)
         left, values, axes = torch.linalg.svd(self.tilde, full_matrices=False)
         count = int((values > values[0] * _COMPONENT).sum())
-        self.unit = (count / network.size) ** 0.5  # of components, so that their mean square is 1
+        self.unit = (count / network.size) ** 0.5  # scales the components to mean square 1
         self.components = left[:, :count] * values[:count] * self.unit  # (R, C)
         with building(fold_in(seed, "encoder")):
             self.code = nn.Linear((*sizes, count)[1], sizes[0]).to(weights)
@@ -275,7 +280,7 @@ class AutoencoderStage(Stage):
 
     @torch.no_grad()
     def _start_affine(self, values: Tensor, axes: Tensor) -> None:
-        """Start affine maps where the reconstruction is best, with codes of unit variance."""
+        """Initialise affine maps at the best reconstruction, with codes of unit variance."""
         count = min(self.options.dimensions, len(values))
         loads = values[:count] / len(self.tilde) ** 0.5  # (d,)
         nn.init.zeros_(self.code.weight)
@@ -288,14 +293,13 @@ class AutoencoderStage(Stage):
             self.decoder.last.weight[:, :count] = (loads[:, None] * axes[:count]).T
 
     def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
-        """Both maps, at one rate."""
+        """Return the parameters of encoder and decoder, with one learning rate."""
         return [([*self.encoder.parameters(), *self.decoder.parameters()], self.options.rate)]
 
     def loss(self, share: float, generator: torch.Generator) -> Tensor:
-        """Return the objective at a share t/T of the steps."""
-        own = self.components
-        noise = normal(own, generator)
-        z = self.encoder(own + self.options.noise * self.unit * noise)  # (R, D)
+        """Return the objective at a share t/T of the steps; β depends on it."""
+        noise = normal(self.components, generator)
+        z = self.encoder(self.components + self.options.noise * self.unit * noise)  # (R, D)
         decoded = self.decoder.last(self.decoder.features(z))  # (R, P)
         value: Tensor = (self.tilde - decoded).square().mean() + self.options.rho * z.square().sum(1).mean()
         beta = self.options.beta * min(max((share - _FROM) / _RISE, 0.0), 1.0)
@@ -308,7 +312,7 @@ class AutoencoderStage(Stage):
         return value - beta * self._log_likelihood(self.decoder.mean + self.decoder.scale * decoded[chosen], rows)
 
     def _log_likelihood(self, weights: Tensor, rows: Rows) -> Tensor:
-        """Return the mean log density of a row under each network, averaged over networks."""
+        """Return the mean log-likelihood per row, averaged over networks."""
         log_p = self.likelihood.log_prob(self.network(weights, rows.x), rows.y)  # (R, B)
         if rows.weight is None:
             return log_p.mean()
@@ -317,15 +321,15 @@ class AutoencoderStage(Stage):
 
     @torch.no_grad()
     def gate(self) -> Gate:
-        """Return what the decoder keeps of the candidates, on at most 1,000 rows."""
-        own = self.decoder(self.codes())
-        some = self.rows.take(slice(0, WHOLE))
-        apart = self.network(own, some.x) - self.network(self.weights, some.x)
+        """Return the reconstruction quality, on at most 1,000 rows."""
+        decoded = self.decoder(self.codes())
+        rows = self.rows.take(slice(0, WHOLE))
+        difference = self.network(decoded, rows.x) - self.network(self.weights, rows.x)
         return Gate(
-            float((self.tilde - (own - self.decoder.mean) / self.decoder.scale).square().mean()),
-            float(self._log_likelihood(own, some)),
-            float(self._log_likelihood(self.weights, some)),
-            float(apart.square().mean().sqrt()),
+            float((self.tilde - (decoded - self.decoder.mean) / self.decoder.scale).square().mean()),
+            float(self._log_likelihood(decoded, rows)),
+            float(self._log_likelihood(self.weights, rows)),
+            float(difference.square().mean().sqrt()),
         )
 
     @torch.no_grad()
@@ -334,32 +338,34 @@ class AutoencoderStage(Stage):
         z: Tensor = (self.encoder(self.components) - self.decoder.shift) / self.decoder.spread
         return z
 
-    def told(self) -> dict[str, float]:
-        """Return the reconstruction error and the log-likelihood; refuse what is not finite."""
+    def metrics(self) -> dict[str, float]:
+        """Return the reconstruction error and the log-likelihood; raise DivergenceError if one is not finite."""
         gate = self.gate()
-        told = {"reconstruction": gate.reconstruction, "decoded_log_likelihood": gate.log_likelihood}
-        if not all(map(math.isfinite, told.values())):
+        metrics = {"reconstruction": gate.reconstruction, "decoded_log_likelihood": gate.log_likelihood}
+        if not all(map(math.isfinite, metrics.values())):
             raise DivergenceError(f"the decoder of weights is not finite ({gate}); lower decoder_rate")
-        return told
+        return metrics
 
     @torch.no_grad()
     def finish(self) -> dict[str, Tensor]:
-        """Give codes their unit, measure what is left; return the decoder's state, codes and gate."""
-        decoder, raw = self.decoder, self.codes()
+        """Standardise the codes, measure the reconstruction error; return the state of the decoder, codes and gate."""
+        decoder = self.decoder
+        raw = self.codes()
         decoder.shift.copy_(raw.mean(0))
         decoder.spread.copy_(raw.std(0, correction=0).clamp(min=_LEAST_CODE))
-        codes, gate = self.codes(), self.gate()
+        codes = self.codes()
+        gate = self.gate()
         decoder.residual.copy_((self.tilde - decoder.last(decoder.features(codes))).square().mean(0))
-        each = [gate.reconstruction, gate.log_likelihood, gate.of_candidates, gate.apart]
-        told = torch.tensor(each, dtype=torch.float32, device="cpu")
+        values = [gate.reconstruction, gate.log_likelihood, gate.of_candidates, gate.apart]
+        saved_gate = torch.tensor(values, dtype=torch.float32, device="cpu")
         state = {f"decoder/{name}": value for name, value in decoder.state_dict().items()}
-        return {**self.beside, **state, "codes": codes, "gate": told.double()}
+        return {**self.beside, **state, "codes": codes, "gate": saved_gate.double()}
 
     @classmethod
     def decoder_of(cls, found: Mapping[str, Tensor], options: AutoencoderOptions, network: Flat) -> Decoder:
-        """Return the decoder that :meth:`finish` returned the state of."""
+        """Return the decoder whose state :meth:`finish` returned."""
         state = under("decoder", found)
-        with building(0):  # all of it is loaded
+        with building(0):  # the initial values are overwritten
             decoder = cls._decoder(options, network).to(state["mean"])
         decoder.load_state_dict(state)
         return decoder

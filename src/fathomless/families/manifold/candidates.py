@@ -1,16 +1,15 @@
-r"""Stage 1: candidate networks, trained at once, from which a weight manifold is learned.
+r"""Stage 1: candidate networks, trained in parallel, from which a weight manifold is learned.
 
 R networks minimise the sum over r of independent objectives in their weights w and noise precisions :math:`\tau_t`,
 
 .. math:: J_r = -\frac{N}{\sum_n k_{rn}} \sum_n k_{rn} \log p(y_n \mid f_w(x_n), \tau)
           + \tfrac12 \sum_p \frac{(w_p - a_{rp})^2}{v_p} - \sum_t (a_0 \log \tau_t - b_0 \tau_t),
 
-with :math:`k_{rn}` the weight of row n, 0 in the fold that network r does not see, and a Gamma(1, 0.01) prior on the
-precision, a density of its logarithm, which keeps the optimum finite. Anchors :math:`a_{rp}` are 0, or drawn from the
-prior N(0, v): then candidates keep its spread where there are no data (randomised maximum a posteriori).
+with :math:`k_{rn}` the weight of row n, 0 in the fold held out from network r. The Gamma(1, 0.01) prior on the
+precision, as a density of its logarithm, keeps the optimum finite. Anchors :math:`a_{rp}` are 0, or drawn from the
+prior N(0, v): then candidates keep the spread of the prior away from the data (randomised maximum a posteriori).
 
-Each network's rows out of its folds tell two things that its training rows cannot: whether it is a bad local optimum,
-and how large the noise is.
+The held-out rows of each network are used for two purposes: to identify bad local optima, and to estimate the noise.
 """
 
 import math
@@ -28,25 +27,33 @@ from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.draws import integers
 from fathomless.system.errors import DivergenceError
 
-__all__ = ["BATCH", "WHOLE", "CandidateStage", "kept_from", "out_of_fold", "squared_errors", "worth_keeping"]
+__all__ = [
+    "BATCH",
+    "WHOLE",
+    "CandidateStage",
+    "gather_out_of_fold",
+    "mask_unseen",
+    "select_candidates",
+    "squared_errors",
+]
 
-BATCH = 256  #: rows of each network in a step, where there are more than `WHOLE`
-WHOLE = 1000  #: rows that are all in every step
+BATCH = 256  #: rows per network and step, for tables of more than `WHOLE` rows
+WHOLE = 1000  #: number of rows up to which each step uses all rows
 _SHAPE, _RATE = 1.0, 0.01  # a0 and b0
-_NATS, _NATS_PER_ROW = 5.0, 0.02  # below the best log joint
-_WORSE = 1.5  # times the median squared error
+_NATS, _NATS_PER_ROW = 5.0, 0.02  # tolerated distance from the best log joint
+_WORSE = 1.5  # tolerated squared error, in medians
 _CHUNK = 4096  # rows evaluated at once
 
 
-def kept_from(folds: Tensor, candidates: int) -> Tensor:
-    """Return which network does not see which row, bool of shape (R, N).
+def mask_unseen(folds: Tensor, candidates: int) -> Tensor:
+    """Return a mask, bool of shape (R, N), that is True where a row is held out from a network.
 
     Parameters
     ----------
     folds : Tensor of int64, shape (Q, N)
-        The fold 0 … K − 1 of each row in Q partitions; −1 for rows that all networks see.
+        Fold 0 … K − 1 of each row in Q partitions; −1 for rows in the training set of all networks.
     candidates : int
-        R. Network r is kept from fold r mod K of partition r // K mod Q.
+        Number of networks R. Fold r mod K of partition r // K mod Q is held out from network r.
     """
     number = torch.arange(candidates, device=folds.device)
     count = int(folds.max()) + 1
@@ -55,12 +62,12 @@ def kept_from(folds: Tensor, candidates: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Law:
-    """p(y | f, noise) of every network's own noise: log scales as more outputs, if there are any."""
+    """Likelihood p(y | f, noise) with separate noise for each network; log scales are appended to the outputs."""
 
     likelihood: Likelihood
 
     def log_prob(self, f: Tensor, log_scale: Tensor | None, y: Tensor) -> Tensor:
-        """Return log densities (R, B) of rows y (B, …), or of each network's own (R, B, …)."""
+        """Return log densities (R, B) of rows y (B, …), or of separate rows for each network (R, B, …)."""
         if log_scale is not None:
             f = torch.cat([f, log_scale[:, None].expand(*f.shape[:2], -1)], -1)
         if y.ndim == 1 or (y.ndim == 2 and y.is_floating_point()):
@@ -69,18 +76,18 @@ class _Law:
 
 
 class CandidateStage(Stage):
-    """Train networks side by side; one that fails does not touch the others.
+    """Stage that trains candidate networks in parallel; a network that diverges does not affect the others.
 
     Parameters
     ----------
     network : FlatNetwork or FlatModule
-        What they are.
+        Network of the candidates.
     likelihood : Likelihood
-        p(y | f). Where `log_noise` is given, f has the outputs of the network and the log scales.
+        p(y | f). With `log_noise`, f has the outputs of the network and the log scales.
     rows : Rows
-        The table.
+        Training rows.
     unseen : bool Tensor, shape (R, N)
-        Which network is kept from which row.
+        True where a row is held out from a network.
     start, anchor : Tensor, shape (R, P)
         Initial weights, and a.
     prior_scale : Tensor, shape (P,)
@@ -106,20 +113,25 @@ class CandidateStage(Stage):
         rate: float = 1e-2,
     ) -> None:
         super().__init__(steps)
-        self.network, self.law, self.rows, self.rate = network, _Law(likelihood), rows, rate
-        self.anchor, self.prior_scale = anchor, prior_scale
-        each = torch.ones_like(rows.x[:, 0]) if rows.weight is None else rows.weight
-        seen = ~unseen * each  # (R, N)
+        self.network = network
+        self.law = _Law(likelihood)
+        self.rows = rows
+        self.rate = rate
+        self.anchor = anchor
+        self.prior_scale = prior_scale
+        weight = torch.ones_like(rows.x[:, 0]) if rows.weight is None else rows.weight
+        seen = ~unseen * weight  # (R, N)
+        # scaled to N, so that all objectives have the same balance of likelihood and prior
         self.counts = seen * (rows.count / seen.sum(1, keepdim=True))
         self.weights = start.clone().requires_grad_()
         self.log_noise = None if log_noise is None else log_noise.clone().requires_grad_()
 
     def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
-        """Weights and log scales of the noise, at one rate."""
+        """Return weights and log scales of the noise, with one learning rate."""
         return [([self.weights] if self.log_noise is None else [self.weights, self.log_noise], self.rate)]
 
     def loss(self, share: float, generator: torch.Generator) -> Tensor:
-        """Sum of the objectives per row; of many rows by a batch of each network's own."""
+        """Return the sum of the objectives per row; for many rows estimated on a minibatch of each network."""
         total = len(self.rows)
         if total <= WHOLE:
             return self._objectives(self.rows.x, self.rows.y, self.counts).sum() / self.rows.count
@@ -129,7 +141,7 @@ class CandidateStage(Stage):
         return self._objectives(self.rows.x[index], self.rows.y[index], counts).sum() / self.rows.count
 
     def _objectives(self, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-        """Return J, (R,), of rows that count so often, (R, B)."""
+        """Return J, (R,), on rows with counts (R, B)."""
         log_p = self.law.log_prob(self.network(self.weights, x), self.log_noise, y)  # (R, B)
         return self._penalty() - (counts * log_p).sum(1)
 
@@ -142,43 +154,44 @@ class CandidateStage(Stage):
     @torch.no_grad()
     def log_joint(self) -> Tensor:
         """Return −J of every network on all rows, (R,)."""
-        found = -self._penalty()
+        total = -self._penalty()
         for first in range(0, len(self.rows), _CHUNK):
-            part, some = self.rows.take(slice(first, first + _CHUNK)), slice(first, first + _CHUNK)
+            chunk = slice(first, first + _CHUNK)
+            part = self.rows.take(chunk)
             log_p = self.law.log_prob(self.network(self.weights, part.x), self.log_noise, part.y)
-            found = found + (self.counts[:, some] * log_p).sum(1)
-        return found
+            total = total + (self.counts[:, chunk] * log_p).sum(1)
+        return total
 
-    def told(self) -> dict[str, float]:
-        """Return the median log joint and how many networks are finite; refuse to go on without two of them."""
+    def metrics(self) -> dict[str, float]:
+        """Return the median log joint and the number of finite networks; raise DivergenceError for fewer than two."""
         joint = self.log_joint()
         finite = joint[joint.isfinite()]
         if len(finite) < min(2, len(joint)):
             raise DivergenceError(
-                f"{len(joint) - len(finite)} of {len(joint)} candidate networks are not finite; at least two are "
-                "needed: lower learning_rate, or look for huge values in the table"
+                f"{len(joint) - len(finite)} of {len(joint)} candidate networks are not finite; at least two finite "
+                "ones are needed: lower learning_rate, or check the table for extreme values"
             )
         return {"log_joint": float(finite.median()), "candidates": float(len(finite))}
 
     def finish(self) -> dict[str, Tensor]:
         """Return weights (R, P), log joints (R,) and log scales of the noise (R, T)."""
-        found = {"weights": self.weights.detach(), "log_joint": self.log_joint()}
-        return found if self.log_noise is None else {**found, "log_noise": self.log_noise.detach()}
+        results = {"weights": self.weights.detach(), "log_joint": self.log_joint()}
+        return results if self.log_noise is None else {**results, "log_noise": self.log_noise.detach()}
 
 
 def squared_errors(centre: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of each network on the rows that it has not seen, (R,).
+    """Return the mean squared error of each network on its held-out rows, (R,).
 
     Parameters
     ----------
     centre : Tensor, shape (R, N, T)
-        What networks predict: numbers, or probabilities of classes.
+        Predictions: means, or probabilities of classes.
     y : Tensor, shape (N, T), or (N,) of int64
-        Numbers, or classes.
+        Targets: numbers, or classes.
     unseen : bool Tensor, shape (R, N)
-        Which network is kept from which row.
+        True where a row is held out from a network.
     weight : Tensor, shape (N,), optional
-        How often each row counts.
+        Sample weights.
     """
     target = y if y.is_floating_point() else torch.nn.functional.one_hot(y, centre.shape[-1]).to(centre)
     counts = unseen.to(centre) * (1.0 if weight is None else weight)
@@ -186,22 +199,22 @@ def squared_errors(centre: Tensor, y: Tensor, unseen: Tensor, weight: Tensor | N
     return torch.where(counts > 0.0, counts * errors, counts).sum(1) / counts.sum(1).clamp(min=1e-12)
 
 
-def worth_keeping(log_joint: Tensor, errors: Tensor, count: float, least: int, *, strict: bool = False) -> Tensor:
-    """Return the numbers of the networks that are no bad local optima, the best log joint first.
+def select_candidates(log_joint: Tensor, errors: Tensor, count: float, least: int, *, strict: bool = False) -> Tensor:
+    """Return the indices of the networks that are not bad local optima, in decreasing order of the log joint.
 
-    One is left out if it is not finite; or if its log joint is more than max(5, N/50) nats below the best, and its
-    squared error on unseen rows above 1.5 times the median.
+    A network is dropped if it is not finite, or if both its log joint is more than max(5, N/50) nats below the best
+    and its squared error on held-out rows is above 1.5 times the median.
 
     Parameters
     ----------
     log_joint, errors : Tensors, shape (R,)
-        Of each network.
+        Log joint and squared error of each network.
     count : float
-        N.
+        Number of rows N.
     least : int
-        Of the finite ones, so many are kept, those of the least error.
+        Number of finite networks to keep in any case, those with the smallest errors.
     strict : bool
-        Whether the log joint alone leaves one out.
+        True to drop networks by their log joint alone.
     """
     finite = log_joint.isfinite() & errors.isfinite()
     joint = torch.where(finite, log_joint, torch.full_like(log_joint, -math.inf))
@@ -216,20 +229,20 @@ def worth_keeping(log_joint: Tensor, errors: Tensor, count: float, least: int, *
     return order[kept[order]]
 
 
-def out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> OutOfFold:
-    """Return rows under networks that have not seen them, for :mod:`fathomless.inference.out_of_fold.noise`.
+def gather_out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> OutOfFold:
+    """Return out-of-fold predictions of all rows, for :mod:`fathomless.inference.out_of_fold.noise`.
 
-    Each row has as many networks as the row with most of them; where it has fewer, since some were left out, its own
-    are repeated in turn. Rows that every network has seen are left out.
+    Each row gets as many predictions as the row with the most networks. A row with fewer networks, since some were
+    dropped, repeats its own in turn. Rows in the training set of all networks are omitted.
 
     Parameters
     ----------
     f : Tensor, shape (R, N, K)
         Outputs.
     unseen : bool Tensor, shape (R, N)
-        Which network is kept from which row.
+        True where a row is held out from a network.
     rows : Rows
-        The table.
+        All rows.
     """
     count = unseen.sum(0)  # (N,)
     numbers = count.nonzero()[:, 0]
@@ -239,5 +252,5 @@ def out_of_fold(f: Tensor, unseen: Tensor, rows: Rows) -> OutOfFold:
     network = first.gather(0, place)  # (most, n)
     log_weight = torch.full((most,), -math.log(most), dtype=torch.float64, device="cpu")
     structure = torch.zeros(most, dtype=torch.int64, device="cpu")
-    some = rows.take(numbers)
-    return OutOfFold(f[network, numbers], log_weight, structure, some.y, some.weight, numbers.cpu())
+    held_out = rows.take(numbers)
+    return OutOfFold(f[network, numbers], log_weight, structure, held_out.y, held_out.weight, numbers.cpu())

@@ -1,9 +1,9 @@
-"""How many dimensions the latent space has: several are tried, and rows that none has seen say which one is kept.
+"""Search over the number of latent dimensions by the log-likelihood on held-out rows.
 
-A fold of the rows is left out. On the others candidates are trained once, and a decoder and a posterior are found for
-each number of dimensions. The mean log density of the rows left out tells the best, and a fit of it to all rows
-follows; the weights of the best mixture of all, by :func:`~fathomless.inference.out_of_fold.stacking.refit` with equal
-prior masses, tell how surely. All of it is one plan of stages, so it can be paused like any other.
+One fold of the rows is held out. On the other rows the candidates are trained once, and a decoder and a posterior are
+fitted for each number of dimensions. The number with the highest mean log-likelihood on the held-out rows is then
+fitted to all rows. The weights of the best mixture, by :func:`~fathomless.inference.out_of_fold.stacking.refit` with
+equal prior masses, show how clear the choice is. The search is a plan of stages, so it can be paused and resumed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,44 +19,44 @@ from fathomless.families.manifold.stages import Begin, Stage
 from fathomless.inference.out_of_fold.stacking import refit
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["Dimensions", "Trial"]
+__all__ = ["DimensionSearch", "Trial"]
 
 _TRIAL = "trial "
 _CHUNK = 4096  # rows evaluated at once
-_DRAWS = 32  # points of each component
+_DRAWS = 32  # draws per component
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What rows left out say of a number of dimensions.
+    """Held-out score of a number of dimensions.
 
     Attributes
     ----------
     log_density : float
-        Mean of these rows, in nats, in standardised units.
+        Mean log-likelihood of the held-out rows, in nats per row, for standardised targets.
     weight : float
-        In the best mixture of all.
+        Weight in the best mixture of all numbers of dimensions.
     """
 
     log_density: float
     weight: float
 
 
-class Dimensions:
-    """The plan of a fit that tries several numbers of dimensions.
+class DimensionSearch:
+    """Plan of a fit with a search over the number of dimensions.
 
     Parameters
     ----------
     manifold_of : callable
-        Rows (bool of shape (N,), those that are used) and dimensions -> the stages of their fit.
+        Returns the stages of a fit, given a mask of the rows to use, (N,), and the number of dimensions.
     rows : Rows
-        The table.
+        All rows.
     held : bool Tensor, shape (N,)
-        Rows that are left out of trials.
+        True for rows held out from the trials.
     numbers : sequence of int
-        Those that are tried.
+        Candidate numbers of dimensions.
     seed : int
-        Of the draws that are compared.
+        Seed of the draws that estimate the log-likelihoods.
     """
 
     def __init__(
@@ -67,51 +67,54 @@ class Dimensions:
         numbers: Sequence[int],
         seed: int,
     ) -> None:
-        self.held, self.seed = rows.take(held), seed
+        self.held = rows.take(held)
+        self.seed = seed
         self.trials = {number: manifold_of(~held, number) for number in sorted(set(numbers))}
         self._whole = partial(manifold_of, torch.ones_like(held))
-        self._found: dict[int, Trial] = {}
+        self._trials: dict[int, Trial] = {}  # cache of `evaluate`
 
     def plan(self) -> dict[str, Begin]:
-        """Return the stages by name: those of trials, then those of the fit to all rows."""
+        """Return the stages by name: those of the trials, then those of the fit to all rows."""
         stages: dict[str, Begin] = {}
         for number, trial in self.trials.items():
             for name, begin in trial.plan().items():
-                shared = name in trial.cycles
+                shared = name in trial.cycles  # all trials use the same candidates
                 stages.setdefault(
-                    f"{_TRIAL}{name}" if shared else f"{number} {name}", partial(self._try, number, begin)
+                    f"{_TRIAL}{name}" if shared else f"{number} {name}", partial(self._begin_trial, number, begin)
                 )
         names = next(iter(self.trials.values())).plan()
-        return {**stages, **{name: partial(self._finally, name) for name in names}}
+        return {**stages, **{name: partial(self._begin_final, name) for name in names}}
 
-    def _try(self, number: int, begin: Begin, found: Mapping[str, Tensor]) -> Stage:
-        return begin(_own(found, number))
+    def _begin_trial(self, number: int, begin: Begin, found: Mapping[str, Tensor]) -> Stage:
+        return begin(_select_trial(found, number))
 
-    def _finally(self, name: str, found: Mapping[str, Tensor]) -> Stage:
-        return self.chosen(found).plan()[name](found)
+    def _begin_final(self, name: str, found: Mapping[str, Tensor]) -> Stage:
+        return self.choose(found).plan()[name](found)
 
-    def chosen(self, found: Mapping[str, Tensor]) -> Manifold:
-        """Return the stages of the fit to all rows, with the dimensions of the greatest log density."""
-        told = self.told(found)
-        return self._whole(max(told, key=lambda number: told[number].log_density))
+    def choose(self, found: Mapping[str, Tensor]) -> Manifold:
+        """Return the stages of the fit to all rows, with the best number of dimensions."""
+        trials = self.evaluate(found)
+        return self._whole(max(trials, key=lambda number: trials[number].log_density))
 
     @torch.no_grad()
-    def told(self, found: Mapping[str, Tensor]) -> dict[int, Trial]:
-        """Return what rows left out say of each number of dimensions."""
-        if not self._found:
+    def evaluate(self, found: Mapping[str, Tensor]) -> dict[int, Trial]:
+        """Return the held-out score of each number of dimensions."""
+        if not self._trials:
             table = torch.stack([self._log_density(number, found) for number in self.trials], 1)  # (N, L)
             count = self.held.weight
             weight = torch.ones_like(table[:, 0]) if count is None else count.to(table)
             masses = refit(table, torch.zeros(len(self.trials), device="cpu"), weight).tolist()
             means = (weight @ table / weight.sum()).tolist()
-            self._found = {
-                n: Trial(*each) for n, each in zip(self.trials, zip(means, masses, strict=True), strict=True)
+            self._trials = {
+                number: Trial(mean, mass) for number, mean, mass in zip(self.trials, means, masses, strict=True)
             }
-        return self._found
+        return self._trials
 
     def _log_density(self, number: int, found: Mapping[str, Tensor]) -> Tensor:
-        trial, own = self.trials[number], _own(found, number)
-        model, likelihood = trial.model_of(own), trial.likelihood_of(own)
+        trial = self.trials[number]
+        results = _select_trial(found, number)
+        model = trial.model_of(results)
+        likelihood = trial.likelihood_of(results)
         generator = as_generator(fold_in(self.seed, "trial", number))
         weights, log_weight = model.sample_weights(_DRAWS, generator)
         log_p = [
@@ -121,8 +124,8 @@ class Dimensions:
         return torch.cat(log_p).double()
 
 
-def _own(found: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
-    """Return what trials share, and what one of them has found, under the names of a fit."""
+def _select_trial(found: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
+    """Return the results shared by all trials and those of one trial, under the names of a single fit."""
     return {
         name.removeprefix(prefix): value
         for prefix in (_TRIAL, f"{number} ")

@@ -1,4 +1,4 @@
-"""Estimators whose networks lie on a manifold of weights."""
+"""Estimators of networks on a low-dimensional manifold of weights."""
 
 import math
 from abc import ABC
@@ -28,32 +28,32 @@ from fathomless.system.errors import DataError
 
 __all__ = ["ProjectedBayesClassifier", "ProjectedBayesRegressor"]
 
-_FEW = 12  # rows below which every candidate sees all
-_ALONG, _FAR = 60, 2.0  # places along a column, and how many standard deviations from its average they reach
+_FEW = 12  # number of rows below which no rows are held out
+_ALONG, _FAR = 60, 2.0  # grid points along a column, and its half-width in standard deviations
 
 
 class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
-    """Estimators of weight manifolds.
+    """Base of estimators of weight manifolds.
 
     Attributes
     ----------
     latent_posterior_ : LatentPosterior
-        Weights, centres and standard deviations of the laws over the latent space.
+        Weights, centres and standard deviations of the components of the posterior over the latent space.
     decoder_gate_ : dict of str to float
-        What the decoder keeps of the candidates: see :class:`~fathomless.families.manifold.autoencoder.Gate`.
+        Reconstruction quality of the decoder; see :class:`~fathomless.families.manifold.autoencoder.Gate`.
     candidates_ : dict
-        "kept": numbers of the candidates that the latent space was learned from, the best first; "score": mean log
-        density of rows that candidates have not seen, under those that have not, which is `validation_score_` in
-        standardised units. It is a score of the first stage. Candidates and noise are chosen without the row's part of
-        ten.
+        "kept": indices of the candidates that the latent space was learned from, the best first. "score": mean
+        log-likelihood of out-of-fold rows under the candidates, in nats per row: `validation_score_` for standardised
+        targets. It is a score of the first stage; for each row, candidates and noise are chosen on the other nine
+        tenths of the rows.
     latent_dim_ : int
         Dimensions of the latent space.
     latent_dims_ : dict of int to dict of str to float
-        If several were tried, the mean log density in standardised units of the rows left out of trials, and the weight
-        in the best mixture; else empty.
+        If several numbers of dimensions were tried, the mean log-likelihood on held-out rows of each, for standardised
+        targets, and its weight in the best mixture; else empty.
     sampling_ : dict
-        Of a sampled posterior, "chains" and "draws" of each, and R-hat and effective draws of the log-likelihood; else
-        empty.
+        For a sampled posterior, the number of "chains", of "draws" per chain, and "rhat" and "ess" of the
+        log-likelihood; else empty.
     """
 
     fit_diagnostics_: ManifoldDiagnostics
@@ -65,15 +65,15 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
     shown: ClassVar[Mapping[str, str]] = {"modes": "modes"}
 
     def _describe(self) -> None:
-        told = self.fit_diagnostics_
+        diagnostics = self.fit_diagnostics_
         self.structure_ = self.latent_posterior_ = self.model_.structure()
-        self.decoder_gate_ = dict(told.gate)
+        self.decoder_gate_ = dict(diagnostics.gate)
         self.latent_dim_ = int(self.model_.law.means.shape[1])
-        self.latent_dims_ = {int(number): dict(trial) for number, trial in told.latent_dims.items()}
-        self.sampling_ = dict(told.sampling)
-        self.candidates_ = {"kept": list(told.kept), "score": told.score}
+        self.latent_dims_ = {int(number): dict(trial) for number, trial in diagnostics.latent_dims.items()}
+        self.sampling_ = dict(diagnostics.sampling)
+        self.candidates_ = {"kept": list(diagnostics.kept), "score": diagnostics.score}
 
-    def _recipe(self, dimensions: int) -> ManifoldConfig:
+    def _config(self, dimensions: int) -> ManifoldConfig:
         prior = ManifoldConfig().prior
         if isinstance(self.weight_prior, WeightPrior):
             prior = self.weight_prior
@@ -83,7 +83,7 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             prior=prior,
             candidates=self.candidates,
             anchored=self.anchored,
-            snapshots=self._snapshots(),
+            snapshots=self._check_snapshots(),
             candidate_steps=self.candidate_steps,
             candidate_rate=checks.positive("candidate_rate", self.candidate_rate),
             matching=self.matching,
@@ -97,24 +97,25 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
             components=self.components,
             covariance=self.covariance,
             weights=checks.choice("component_weights", self.component_weights, WEIGHTS),
-            random=self._random(),
+            random=self._random_part(),
             latent_steps=self.latent_steps,
             draws=self.training_draws,
         )
 
-    def _snapshots(self) -> int:
-        each = checks.whole("snapshots", self.snapshots, least=1)
-        if each > max(1, self.candidate_steps // STEPS) or each > self.candidates:
+    def _check_snapshots(self) -> int:
+        snapshots = checks.whole("snapshots", self.snapshots, least=1)
+        if snapshots > max(1, self.candidate_steps // STEPS) or snapshots > self.candidates:
             raise DataError(
-                f"snapshots={each} was given for {self.candidates} candidates and candidate_steps="
-                f"{self.candidate_steps}; at most one for each candidate, and {STEPS} steps for each, are allowed"
+                f"snapshots={snapshots} was given for {self.candidates} candidates and candidate_steps="
+                f"{self.candidate_steps}; at most one snapshot per candidate, with at least {STEPS} steps each, is "
+                "allowed"
             )
-        return each
+        return snapshots
 
     def _strategy(self, prepared: Prepared) -> ManifoldStages:
-        tried = self._tried()
+        tried = self._latent_dims()
         return ManifoldStages(
-            self._recipe(max(tried)),
+            self._config(max(tried)),
             tried,
             sampled=self.latent_posterior == "sampled",
             free_noise=self._current_options().get("likelihood") == "auto",
@@ -122,7 +123,7 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
         )
 
     def modes(self, X: Any) -> Array:
-        """Return what the centre of each law over the latent space says of rows: the modes of functions.
+        """Return the predictions at the centre of each component of the latent posterior, the modes of functions.
 
         Parameters
         ----------
@@ -132,38 +133,38 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
         Returns
         -------
         ndarray, shape (M, N) or (M, N, T)
-            Predicted means; of classes (M, N, K), probabilities. The weights of the modes are in
+            Predicted means; for classes, probabilities (M, N, K). The weights of the modes are in
             ``latent_posterior_.weights``.
         """
         require_fitted(self)
         return self._modes(self._encode(self.schema_, self._table(X, reset=False)))
 
     def modes_along(self, column: str) -> tuple[Array, Array]:
-        """Return the modes of functions along one column of numbers, all others at their average.
+        """Return the modes of functions along one numeric column, with other columns at their average.
 
-        That of categories is the share of each in the rows.
+        The average of a categorical column is the share of each category in the training rows.
 
         Parameters
         ----------
         column : str
-            Its name; "x0", "x1", … for tables without names.
+            Name of the column; "x0", "x1", … for tables without names.
 
         Returns
         -------
         grid : ndarray, shape (60,)
-            Values of the column, two standard deviations to both sides of its average.
+            Values of the column, up to two standard deviations on both sides of its average.
         values : ndarray, shape (M, 60) or (M, 60, …)
             As :meth:`modes` returns them.
 
         Raises
         ------
         DataError
-            If there is no such column of numbers.
+            If there is no numeric column of this name.
         """
         require_fitted(self)
-        numeric = {one.name: one for one in self.schema_.columns if one.kind == "numeric"}
+        numeric = {entry.name: entry for entry in self.schema_.columns if entry.kind == "numeric"}
         if column not in numeric:
-            raise DataError(f"column={column!r} was given; allowed are columns of numbers: {', '.join(numeric) or '–'}")
+            raise DataError(f"column={column!r} was given; allowed are numeric columns: {', '.join(numeric) or '–'}")
         away = np.linspace(-_FAR, _FAR, _ALONG)
         encoded = np.tile(self.fit_diagnostics_.average or np.zeros(self.schema_.width), (_ALONG, 1))
         encoded[:, self.schema_.encoded_names.index(column)] = away
@@ -173,21 +174,21 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
         x = torch.as_tensor(encoded, dtype=self.model_.dtype).to(self.model_.device)
         with torch.no_grad():
             weights, _ = self.model_.moments(self.model_.law.means)
-            each = self.model_.network(weights, x)
-        none = torch.zeros(1, dtype=torch.int64, device=each.device)
-        return np.stack([self._shown(Draws(f[None], none.double(), none, {})) for f in each])
+            outputs = self.model_.network(weights, x)
+        zero = torch.zeros(1, dtype=torch.int64, device=outputs.device)
+        return np.stack([self._predict_mean(Draws(f[None], zero.double(), zero, {})) for f in outputs])
 
-    def _shown(self, draws: Draws) -> Array:
+    def _predict_mean(self, draws: Draws) -> Array:
         with torch.no_grad():
             p: Any = predictive(draws, self.likelihood_, **self._task().units(self.target_))
-            found = p.probs if self.likelihood_.discrete else p.mean
-        return cast(Array, found.numpy())
+            prediction = p.probs if self.likelihood_.discrete else p.mean
+        return cast(Array, prediction.numpy())
 
     # ---- preparation
 
     def _split_plan(self, count: float, inputs: int, *, grouped: bool = False, stream: bool = False) -> SplitPlan:
         if stream:
-            raise DataError("a stream was given; a weight manifold compares networks on all rows: give fit a table")
+            raise DataError("a stream was given; a weight manifold needs all rows in memory: pass a table to fit")
         if self.holdout and not 0.01 <= self.holdout <= 0.5:
             raise DataError(f"holdout={self.holdout} was given; 0, or 0.01 <= holdout <= 0.5, is allowed")
         if not self.holdout or count < _FEW:
@@ -198,12 +199,12 @@ class _ProjectedBayes(ManifoldNetworks, Estimator, ABC):
 
 @documented
 class ProjectedBayesClassifier(_ProjectedBayes, Classifier):
-    """Classifier whose networks lie on a manifold of weights, with a posterior over its latent space.
+    """Classifier with a posterior over networks on a low-dimensional manifold of weights.
 
     Notes
     -----
-    The manifold is learned from networks that were trained on the same rows, so the bound is one given the decoder, and
-    cannot be compared with those of other families.
+    The manifold is learned from networks trained on the same rows. The ELBO is therefore conditional on the decoder
+    and cannot be compared with that of other families.
 
     References
     ----------
@@ -225,12 +226,12 @@ class ProjectedBayesClassifier(_ProjectedBayes, Classifier):
 
 @documented
 class ProjectedBayesRegressor(_ProjectedBayes, Regressor):
-    """Regressor, for one target or several, whose networks lie on a manifold of weights.
+    """Regressor with a posterior over networks on a low-dimensional manifold of weights, for one or more targets.
 
     Notes
     -----
-    The manifold is learned from networks that were trained on the same rows, so the bound is one given the decoder, and
-    cannot be compared with those of other families.
+    The manifold is learned from networks trained on the same rows. The ELBO is therefore conditional on the decoder
+    and cannot be compared with that of other families.
 
     References
     ----------

@@ -1,9 +1,9 @@
-r"""A weight manifold from rows: candidates, one order of their units, a decoder, and the posterior over its codes.
+r"""Fit of a weight manifold: candidates, matching of their units, a decoder, and the posterior over its codes.
 
 The stages are those of :mod:`~fathomless.families.manifold.stages`: "candidates", "decoder", "latent" (q(z) with the
-decoder a point) and "joint" (q(z) and q(φ), from there on; q(z) alone where the decoder leaves so much of the weights
-that :math:`\psi` is no local doubt). Between the first two, rows that candidates have not seen say which of them are
-kept, and how large the noise is.
+deterministic decoder) and "joint" (q(z) and q(φ), started from there; q(z) alone if the reconstruction error
+:math:`\psi` is too large for a local approximation). Between the first two, out-of-fold rows select the candidates and
+set the noise.
 """
 
 import copy
@@ -20,12 +20,12 @@ from fathomless.estimators.finalize import fit_likelihood
 from fathomless.families.manifold.autoencoder import AutoencoderOptions, AutoencoderStage, Decoder, Gate
 from fathomless.families.manifold.candidates import (
     CandidateStage,
-    kept_from,
-    out_of_fold,
+    gather_out_of_fold,
+    mask_unseen,
+    select_candidates,
     squared_errors,
-    worth_keeping,
 )
-from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw, farthest, shares
+from fathomless.families.manifold.latent import WEIGHTS, DecoderLaw, LatentLaw, estimate_shares, select_farthest
 from fathomless.families.manifold.matching import balance, match
 from fathomless.families.manifold.model import LatentStage, ProjectedNetwork
 from fathomless.families.manifold.network import Flat, FlatModule, FlatNetwork
@@ -42,50 +42,51 @@ from fathomless.system.rng import as_generator, fold_in
 
 __all__ = ["STEPS", "UNEXPLAINED", "Manifold", "ManifoldConfig"]
 
-#: Reconstruction error beyond which the decoder stays a point.
+#: Reconstruction error above which the decoder gets no posterior.
 UNEXPLAINED = 0.1
-#: Steps of a cycle, at least.
+#: Least number of steps of a cycle.
 STEPS = 10
-_LEAST = 10  # candidates that are kept, and two for each latent dimension
-_JUDGED = 20_000  # rows by which noise is fitted
-_COMPARED = 500  # rows by which candidates are compared
+_LEAST = 10  # least number of candidates kept; also at least two per latent dimension
+_JUDGED = 20_000  # most rows for the selection of candidates and the fit of the noise
+_COMPARED = 500  # most rows for distances between the functions of candidates
 _CHUNK = 4096  # rows evaluated at once
-_ALONE, _AMONG = -2.0, -1.5  # log of the initial scales of one component, and of several
+_ALONE, _AMONG = -2.0, -1.5  # initial log scales of a single component, and of one of several
 
 
 @dataclass(frozen=True)
 class ManifoldConfig:
-    """How a weight manifold is found.
+    """Options of the fit of a weight manifold.
 
     Attributes
     ----------
     prior : WeightPrior
-        Of the weights of candidates.
+        Prior of the weights of candidates.
     candidates : int
-        R.
+        Number of candidates R.
     snapshots : int
-        Candidates that are taken from each trajectory, at the ends of as many cycles of the rate, which share the steps
-        (G. Huang et al., "Snapshot ensembles: train 1, get M for free", ICLR 2017). R is divided by it.
+        Number of candidates taken from each trajectory, at the ends of cycles of the learning rate that share the steps
+        (G. Huang et al., "Snapshot ensembles: train 1, get M for free", ICLR 2017). There are R / `snapshots`
+        trajectories.
     anchored : bool
-        Whether each candidate is drawn towards a draw from the prior, or towards 0.
+        True to regularise each candidate towards a draw from the prior, False towards 0.
     candidate_steps, candidate_rate
-        Of stage 1.
+        Steps and learning rate of stage 1.
     strict : bool
-        Whether candidates with a log joint far below the best are left out whatever their errors on unseen rows.
+        True to drop candidates with a log joint far below the best whatever their errors on held-out rows.
     matching : bool
-        Whether hidden units of perceptrons are brought into one order.
+        True to match the hidden units of perceptrons.
     autoencoder : AutoencoderOptions
-        Of stage 2.
+        Options of stage 2.
     components : int
-        Of q(z), at most.
+        Largest number of components of q(z).
     covariance : {"diagonal", "full"}
-        Of each component.
+        Covariance of each component.
     weights : {"counted", "equal", "learned"}
-        Of the components: the share of candidates that each is nearest to, the same, or what maximises the bound.
+        Weights of the components: the share of candidates closest to each, equal, or learned with the ELBO.
     random : {"bias", "last", "none"}
-        What of the decoder's last layer is random.
+        Random part of the last layer of the decoder.
     latent_steps, draws : int
-        Steps of each phase of stage 3, and points in each of them.
+        Steps of each phase of stage 3, and draws per step.
     """
 
     prior: WeightPrior = field(default_factory=lambda: WeightPrior(0.5**0.5, fan_in=True))
@@ -106,25 +107,25 @@ class ManifoldConfig:
 
 
 class Manifold:
-    """The stages of one fit.
+    """Stages of one fit.
 
     Parameters
     ----------
     network : FlatNetwork or FlatModule
-        What weights are of.
+        Network of the weights.
     likelihood : Likelihood
-        p(y | f), before it has seen rows.
+        p(y | f), not fitted yet.
     rows : Rows
-        The table.
+        Training rows.
     folds : Tensor of int64, shape (Q, N), optional
-        Folds of the rows in as many partitions as candidates need; without them every candidate sees all rows, and the
-        noise is that of the training.
-    recipe : Recipe
-        How.
+        Folds of the rows in as many partitions as the candidates need. Without folds each candidate is trained on all
+        rows, and the noise is that of the training.
+    config : ManifoldConfig
+        Options of the fit.
     seed : int
-        Of everything that is drawn.
+        Seed of all random draws.
     free_noise : bool
-        Whether Student's law may take the place of Gauss's.
+        True if Student's t noise may replace Gaussian noise.
     start : Tensor, shape (R, P), optional
         Initial weights; drawn from the prior by default.
     """
@@ -135,71 +136,77 @@ class Manifold:
         likelihood: Likelihood,
         rows: Rows,
         folds: Tensor | None,
-        recipe: ManifoldConfig,
+        config: ManifoldConfig,
         seed: int,
         *,
         free_noise: bool = False,
         start: Tensor | None = None,
     ) -> None:
-        self.network, self.likelihood, self.rows, self.recipe, self.seed = network, likelihood, rows, recipe, seed
-        self.free_noise, self.start = free_noise, start
-        self.trajectories = math.ceil(recipe.candidates / recipe.snapshots)
+        self.network = network
+        self.likelihood = likelihood
+        self.rows = rows
+        self.config = config
+        self.seed = seed
+        self.free_noise = free_noise
+        self.start = start
+        self.trajectories = math.ceil(config.candidates / config.snapshots)
         none = torch.zeros(self.trajectories, len(rows), dtype=torch.bool, device=rows.x.device)
-        self.unseen = none if folds is None else kept_from(folds.to(rows.x.device), self.trajectories)
-        self.cycles = ["candidates", *(f"candidates {k}" for k in range(2, recipe.snapshots + 1))]
+        self.unseen = none if folds is None else mask_unseen(folds.to(rows.x.device), self.trajectories)
+        self.cycles = ["candidates", *(f"candidates {k}" for k in range(2, config.snapshots + 1))]
 
     def plan(self) -> dict[str, Begin]:
         """Return the stages by name."""
-        joint: dict[str, Begin] = {} if self.recipe.random == "none" else {"joint": self._joint}
+        joint: dict[str, Begin] = {} if self.config.random == "none" else {"joint": self._begin_joint}
         cycles: dict[str, Begin] = {
-            name: partial(self._candidates, before=before)
+            name: partial(self._begin_candidates, before=before)
             for before, name in zip([None, *self.cycles], self.cycles, strict=False)
         }
-        return {**cycles, "decoder": self._decoder, "latent": self._latent, **joint}
+        return {**cycles, "decoder": self._begin_decoder, "latent": self._begin_latent, **joint}
 
     # ---- stage 1
 
-    def _candidates(self, found: Mapping[str, Tensor], before: str | None) -> Stage:
-        scale = self.network.prior_scale(self.recipe.prior).to(self.rows.x)
-        start, anchor = (self._from_prior(name, scale) for name in ("start", "anchor"))
-        if self.recipe.anchored:
+    def _begin_candidates(self, found: Mapping[str, Tensor], before: str | None) -> Stage:
+        scale = self.network.prior_scale(self.config.prior).to(self.rows.x)
+        start, anchor = (self._draw_from_prior(name, scale) for name in ("start", "anchor"))
+        if self.config.anchored:
             start = anchor
         start = start if self.start is None else self.start.to(start)
         last = {} if before is None else under(before, found)
-        law, log_noise = self.likelihood, None
-        noise = self._learned()
-        if noise is not None:
-            law = copy.deepcopy(law)
-            law.noise = StatedNoise(len(noise.raw))
+        likelihood = self.likelihood
+        log_noise = None
+        noise = self._learned_noise()
+        if noise is not None:  # each candidate has its own noise, as further outputs
+            likelihood = copy.deepcopy(likelihood)
+            likelihood.noise = StatedNoise(len(noise.raw))
             log_noise = last.get("log_noise", noise.log_scale().detach().to(start).expand(len(start), -1))
         return CandidateStage(
             self.network,
-            law,
+            likelihood,
             self.rows,
             self.unseen,
             last.get("weights", start),
-            anchor if self.recipe.anchored else torch.zeros_like(anchor),
+            anchor if self.config.anchored else torch.zeros_like(anchor),
             scale,
             log_noise,
-            steps=max(STEPS, self.recipe.candidate_steps // self.recipe.snapshots),
-            rate=self.recipe.candidate_rate,
+            steps=max(STEPS, self.config.candidate_steps // self.config.snapshots),
+            rate=self.config.candidate_rate,
         )
 
-    def _from_prior(self, name: str, scale: Tensor) -> Tensor:
+    def _draw_from_prior(self, name: str, scale: Tensor) -> Tensor:
         noise = as_generator(fold_in(self.seed, "candidates", name))
         shape = (self.trajectories, len(scale))
         drawn = normal(scale, noise, shape)
-        if isinstance(self.network, FlatModule):  # what has no prior stays where it is
+        if isinstance(self.network, FlatModule):  # weights without a prior keep their initial values
             return torch.where(scale.isfinite(), scale * drawn, self.network.start.to(scale))
         return scale * drawn
 
-    def found_candidates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what all cycles have found: weights (R, P), log joints (R,), log scales of the noise (R, T)."""
-        each = [under(name, found) for name in self.cycles]
-        return {key: torch.cat([one[key] for one in each]) for key in each[0]}
+    def collect_candidates(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the candidates of all cycles: weights (R, P), log joints (R,), log scales of the noise (R, T)."""
+        cycles = [under(name, found) for name in self.cycles]
+        return {key: torch.cat([cycle[key] for cycle in cycles]) for key in cycles[0]}
 
-    def _learned(self) -> LearnedNoise | None:
-        """Return the scale of the noise if it is one that is learned."""
+    def _learned_noise(self) -> LearnedNoise | None:
+        """Return the noise of the likelihood if its scale is learned, else None."""
         learned = isinstance(self.likelihood, LocationScale) and isinstance(self.likelihood.noise, LearnedNoise)
         return self.likelihood.noise if learned else None  # type: ignore[return-value]
 
@@ -209,58 +216,61 @@ class Manifold:
         parts = self.rows.take(slice(0, most)).parts(_CHUNK)
         return torch.cat([self.network(weights, part.x) for part in parts], 1)
 
-    def selected(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Keep candidates, bring their units into one order, fit the noise.
+    def select(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Select candidates, match their units, and fit the noise.
 
         Returns
         -------
         dict of str to Tensor
-            "weights" (R', P), the best first; "kept" (R',), their numbers; "score", nats per unseen row under the
-            candidates, NaN if there are none; and the state of the likelihood under "likelihood/".
+            "weights" (R', P), the best first; "kept" (R',), their indices; "score", the log-likelihood in nats per
+            out-of-fold row, NaN without such rows; and the state of the likelihood under "likelihood/".
         """
-        recipe, own = self.recipe, self.found_candidates(found)
+        candidates = self.collect_candidates(found)
         rows = self.rows.take(slice(0, _JUDGED))
-        f = self._outputs(own["weights"], _JUDGED)
-        unseen = self.unseen[:, :_JUDGED].repeat(recipe.snapshots, 1)
+        f = self._outputs(candidates["weights"], _JUDGED)
+        unseen = self.unseen[:, :_JUDGED].repeat(self.config.snapshots, 1)
         centre = f.softmax(-1) if self.likelihood.discrete else f[..., : rows.y.shape[-1]]
         errors = squared_errors(centre, rows.y, unseen, rows.weight)
-        kept = self._kept(own, errors)
-        ordered = own["weights"][kept]
+        kept = self._select_kept(candidates, errors)
+        weights = candidates["weights"][kept]
         if isinstance(self.network, FlatNetwork):
-            ordered = match(self.network, ordered) if recipe.matching else balance(self.network, ordered)
-        likelihood, score = self._trained(own, kept), float("nan")
+            weights = match(self.network, weights) if self.config.matching else balance(self.network, weights)
+        likelihood = self._set_trained_noise(candidates, kept)
+        score = float("nan")
         if bool(unseen[kept].any()):
-            score = self._score(own, f, centre, unseen, rows)
-            likelihood = self._settled(out_of_fold(f[kept], unseen[kept], rows), likelihood)
+            score = self._score(candidates, f, centre, unseen, rows)
+            likelihood = self._fit_likelihood(gather_out_of_fold(f[kept], unseen[kept], rows), likelihood)
         state = {f"likelihood/{name}": value.detach() for name, value in likelihood.state_dict().items()}
         return {
-            "weights": ordered,
+            "weights": weights,
             "kept": kept,
             "score": torch.tensor(score, dtype=torch.float64, device="cpu"),
             **state,
         }
 
-    def _kept(self, own: Mapping[str, Tensor], errors: Tensor) -> Tensor:
-        """Return the numbers of the candidates that are kept, given their errors (R,) on unseen rows."""
-        least = max(_LEAST, 2 * self.recipe.autoencoder.dimensions)
-        return worth_keeping(own["log_joint"], errors, self.rows.count, least, strict=self.recipe.strict)
+    def _select_kept(self, candidates: Mapping[str, Tensor], errors: Tensor) -> Tensor:
+        """Return the indices of the candidates to keep, given their errors (R,) on held-out rows."""
+        least = max(_LEAST, 2 * self.config.autoencoder.dimensions)
+        return select_candidates(candidates["log_joint"], errors, self.rows.count, least, strict=self.config.strict)
 
-    def _trained(self, own: Mapping[str, Tensor], kept: Tensor) -> Likelihood:
-        """Return the likelihood with the noise of some candidates, as their training left it."""
+    def _set_trained_noise(self, candidates: Mapping[str, Tensor], kept: Tensor) -> Likelihood:
+        """Return a copy of the likelihood with the geometric mean of the trained noise of some candidates."""
         likelihood = copy.deepcopy(self.likelihood)
         if isinstance(likelihood, LocationScale) and isinstance(likelihood.noise, LearnedNoise):
             noise = likelihood.noise
-            noise.rescale((own["log_noise"][kept].mean(0) - noise.log_scale()).exp())  # the geometric mean
+            noise.rescale((candidates["log_noise"][kept].mean(0) - noise.log_scale()).exp())
         return likelihood
 
-    def _settled(self, held: OutOfFold, likelihood: Likelihood) -> Likelihood:
-        """Fit the noise, and choose its law, by rows under candidates that have not seen them."""
-        return fit_likelihood(held, likelihood, KAPPA, free_noise=self.free_noise and self._learned() is not None)[1]
+    def _fit_likelihood(self, held: OutOfFold, likelihood: Likelihood) -> Likelihood:
+        """Return the likelihood with its noise fitted to out-of-fold predictions; free noise may become Student's t."""
+        return fit_likelihood(
+            held, likelihood, KAPPA, free_noise=self.free_noise and self._learned_noise() is not None
+        )[1]
 
-    def _score(self, own: Mapping[str, Tensor], f: Tensor, centre: Tensor, unseen: Tensor, rows: Rows) -> float:
-        """Mean log density of a row under candidates that have not seen it, in nats.
+    def _score(self, candidates: Mapping[str, Tensor], f: Tensor, centre: Tensor, unseen: Tensor, rows: Rows) -> float:
+        """Return the mean out-of-fold log-likelihood under the candidates, in nats per row.
 
-        The rows are divided into parts. Candidates and noise are chosen by the other parts alone.
+        The rows are divided into parts. For each part, candidates and noise are chosen on the other parts.
         """
         summed = count = 0.0
         numbers = unseen.any(0).nonzero()[:, 0]
@@ -268,18 +278,19 @@ class Manifold:
         part[numbers] = assign_parts(len(numbers)).to(part)
         for k in range(int(part.max()) + 1):
             rest = unseen & (part != k)
-            kept = self._kept(own, squared_errors(centre, rows.y, rest, rows.weight))
-            likelihood = self._trained(own, kept)
-            held = out_of_fold(f[kept], unseen[kept], rows)
-            apart = (part == k).cpu()[held.rows]
-            if not bool(apart.all()):
-                likelihood = self._settled(held.take(~apart), likelihood)
-            of_part, weight = sum_log_density(held.take(apart), likelihood)
-            summed, count = summed + of_part, count + weight
+            kept = self._select_kept(candidates, squared_errors(centre, rows.y, rest, rows.weight))
+            likelihood = self._set_trained_noise(candidates, kept)
+            held = gather_out_of_fold(f[kept], unseen[kept], rows)
+            scored = (part == k).cpu()[held.rows]
+            if not bool(scored.all()):
+                likelihood = self._fit_likelihood(held.take(~scored), likelihood)
+            part_total, weight = total(held.take(scored), likelihood)
+            summed += part_total
+            count += weight
         return summed / count if count else float("nan")
 
     def likelihood_of(self, found: Mapping[str, Tensor]) -> Likelihood:
-        """Return the likelihood that unseen rows have chosen, from what was found."""
+        """Return the likelihood fitted to out-of-fold rows, from the results of the stages."""
         state = under("decoder/likelihood", found)
         likelihood = copy.deepcopy(self.likelihood)
         if "log_temperature" in state and isinstance(likelihood, Categorical):
@@ -291,54 +302,55 @@ class Manifold:
 
     # ---- stages 2 and 3
 
-    def _decoder(self, found: Mapping[str, Tensor]) -> Stage:
-        chosen = self.selected(found)
+    def _begin_decoder(self, found: Mapping[str, Tensor]) -> Stage:
+        chosen = self.select(found)
         likelihood = self.likelihood_of({f"decoder/{name}": value for name, value in chosen.items()})
         seed = fold_in(self.seed, "decoder", "maps")
-        options = self.recipe.autoencoder
+        options = self.config.autoencoder
         return AutoencoderStage(self.network, likelihood, self.rows, chosen["weights"], options, seed, beside=chosen)
 
     def decoder_of(self, found: Mapping[str, Tensor]) -> Decoder:
-        """Return the decoder, from what was found."""
-        return AutoencoderStage.decoder_of(under("decoder", found), self.recipe.autoencoder, self.network)
+        """Return the decoder, from the results of the stages."""
+        return AutoencoderStage.decoder_of(under("decoder", found), self.config.autoencoder, self.network)
 
     @staticmethod
     def gate_of(found: Mapping[str, Tensor]) -> Gate:
-        """Return what the decoder keeps of the candidates, from what was found."""
+        """Return the reconstruction quality of the decoder, from the results of the stages."""
         return Gate(*found["decoder/gate"].tolist())
 
-    def _latent(self, found: Mapping[str, Tensor]) -> Stage:
+    def _begin_latent(self, found: Mapping[str, Tensor]) -> Stage:
         f = self._outputs(found["decoder/weights"], _COMPARED)
-        far = farthest(f, self.recipe.components)
+        far = select_farthest(f, self.config.components)
         scale = _ALONE if len(far) == 1 else _AMONG
-        chosen = checks.choice("weights", self.recipe.weights, WEIGHTS)
-        counted = shares(f, far) if chosen == "counted" else None
+        chosen = checks.choice("weights", self.config.weights, WEIGHTS)
+        counted = estimate_shares(f, far) if chosen == "counted" else None
         law = LatentLaw(
-            found["decoder/codes"][far], scale, self.recipe.covariance, weights=counted, learned=chosen == "learned"
+            found["decoder/codes"][far], scale, self.config.covariance, weights=counted, learned=chosen == "learned"
         )
-        return self._stage(ProjectedNetwork(self.network, self.decoder_of(found), law), found)
+        return self._build_latent_stage(ProjectedNetwork(self.network, self.decoder_of(found), law), found)
 
-    def _joint(self, found: Mapping[str, Tensor]) -> Stage:
-        model = self._untrained(found)
+    def _begin_joint(self, found: Mapping[str, Tensor]) -> Stage:
+        model = self._build_untrained(found)
         model.load_state_dict(under("latent", found))
         if self.gate_of(found).reconstruction <= UNEXPLAINED:
-            model.decoder_law = DecoderLaw(model.decoder, self.recipe.random)
-        return self._stage(model, found)
+            model.decoder_law = DecoderLaw(model.decoder, self.config.random)
+        return self._build_latent_stage(model, found)
 
-    def _stage(self, model: ProjectedNetwork, found: Mapping[str, Tensor]) -> Stage:
+    def _build_latent_stage(self, model: ProjectedNetwork, found: Mapping[str, Tensor]) -> Stage:
         likelihood = self.likelihood_of(found)
-        return LatentStage(model, likelihood, self.rows, steps=self.recipe.latent_steps, draws=self.recipe.draws)
+        return LatentStage(model, likelihood, self.rows, steps=self.config.latent_steps, draws=self.config.draws)
 
-    def _untrained(self, found: Mapping[str, Tensor]) -> ProjectedNetwork:
+    def _build_untrained(self, found: Mapping[str, Tensor]) -> ProjectedNetwork:
         centres = torch.zeros_like(found["latent/law.means"])
-        law = LatentLaw(centres, covariance=self.recipe.covariance, learned=self.recipe.weights == "learned")
+        law = LatentLaw(centres, covariance=self.config.covariance, learned=self.config.weights == "learned")
         return ProjectedNetwork(self.network, self.decoder_of(found), law)
 
     def model_of(self, found: Mapping[str, Tensor], phase: str = "") -> ProjectedNetwork:
         """Return the posterior after a phase of stage 3, "latent" or "joint"; by default after the last one."""
         phase = phase or ("joint" if "joint/law.means" in found else "latent")
-        model, state = self._untrained(found), under(phase, found)
+        model = self._build_untrained(found)
+        state = under(phase, found)
         if "decoder_law.offset" in state:
-            model.decoder_law = DecoderLaw(model.decoder, self.recipe.random)
+            model.decoder_law = DecoderLaw(model.decoder, self.config.random)
         model.load_state_dict(state)
         return model.eval()

@@ -1,21 +1,21 @@
-r"""The variational posterior over the latent space, and over the decoder's last layer.
+r"""Variational posterior over the latent space, and over the last layer of the decoder.
 
-q(z) is a mixture of K normal laws, :math:`\sum_k \pi_k N(m_k, L_k L_k^\top)`, with L diagonal or triangular, and the
-prior N(0, I). One component has a divergence in closed form,
+q(z) is a mixture of K normal distributions, :math:`\sum_k \pi_k N(m_k, L_k L_k^\top)`, with L diagonal or triangular,
+and the prior N(0, I). One component has a divergence in closed form,
 
 .. math:: \mathrm{KL} = \tfrac12 \big(\lVert L \rVert_F^2 + \lVert m \rVert^2 - D\big) - \sum_d \log L_{dd};
 
-of several it is estimated from draws of every component, :math:`\sum_k \pi_k \overline{(\log q - \log p)(z_{k\cdot})}`,
-so that the weights get exact gradients.
+for several it is estimated from draws of each component, :math:`\sum_k \pi_k \overline{(\log q - \log p)(z_{k\cdot})}`,
+so that the gradients of the weights are exact.
 
-Of the decoder, the last layer may be random, :math:`M_{pj} \sim N(\hat M_{pj} + o_{pj}, \varsigma_{pj}^2)` in
-standardised units, with a prior centred at what stage 2 has found and the variance that it has left,
+The last layer of the decoder may be random, :math:`M_{pj} \sim N(\hat M_{pj} + o_{pj}, \varsigma_{pj}^2)` in
+standardised units, with a prior centred at the result of stage 2 and the variance of its reconstruction error,
 :math:`\psi_p + 10^{-4}`. Given z and its features h, with :math:`\bar h = (h, 1)`,
 
 .. math:: \tilde w_p \mid z \sim N\Big(\sum_j M_{pj} \bar h_j,\ \sum_j \varsigma_{pj}^2 \bar h_j^2\Big)
 
-independently over p, so that M need not be drawn: "bias" lets the constant of each weight alone be random, "last" all
-of M, with the prior's variance divided among its columns.
+independently over p, so that M need not be drawn. With "bias" only the constant of each weight is random; with "last"
+all of M is, and the prior variance is divided among its columns.
 """
 
 import math
@@ -29,13 +29,13 @@ from fathomless.system import checks
 from fathomless.system.draws import integers, normal
 from fathomless.system.errors import DataError
 
-__all__ = ["COVARIANCES", "RANDOM", "WEIGHTS", "DecoderLaw", "LatentLaw", "farthest", "shares"]
+__all__ = ["COVARIANCES", "RANDOM", "WEIGHTS", "DecoderLaw", "LatentLaw", "estimate_shares", "select_farthest"]
 
 #: Covariances of a component of q(z).
 COVARIANCES = ("diagonal", "full")
 #: Weights of the components of q(z).
 WEIGHTS = ("counted", "equal", "learned")
-#: What of the decoder's last layer is random.
+#: Random parts of the last layer of the decoder.
 RANDOM = ("none", "bias", "last")
 
 _FLOOR = 1e-4  # added to ψ
@@ -43,7 +43,7 @@ _START = 0.3  # initial ς, times the standard deviation of the prior
 
 
 class LatentLaw(nn.Module):
-    """A mixture of normal laws over the latent space.
+    """Mixture of normal distributions over the latent space.
 
     Parameters
     ----------
@@ -52,16 +52,16 @@ class LatentLaw(nn.Module):
     log_scale : float
         Log of the initial standard deviations.
     covariance : {"diagonal", "full"}
-        Of each component.
+        Covariance of each component.
     weights : Tensor, shape (K,), optional
-        Of the components; equal by default.
+        Weights of the components; equal by default.
     learned : bool
-        Whether they are learned, from these.
+        True to learn the weights, starting from these.
 
     Attributes
     ----------
     points : Tensor, shape (K, n, D), optional
-        Points that chains have drawn, in the place of the normal laws: see :meth:`take_points`.
+        Points drawn by chains, which replace the normal distributions: see :meth:`take_points`.
     """
 
     points: Tensor | None
@@ -88,16 +88,16 @@ class LatentLaw(nn.Module):
 
     @property
     def log_weight(self) -> Tensor:
-        """Log of the weights of the components, (K,)."""
+        """Log weights of the components, (K,)."""
         return self.logits.log_softmax(0)
 
     def factors(self) -> Tensor:
-        """Return L of every component, (K, D, D), lower triangular."""
+        """Return L of each component, (K, D, D), lower triangular."""
         diagonal = torch.diag_embed(self.log_scale.exp())
         return diagonal if self.below is None else diagonal + self.below.tril(-1)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw n points of every component, (K, n, D)."""
+        """Draw n points of each component, (K, n, D)."""
         count, dimensions = self.means.shape
         if self.points is not None:
             index = integers(self.points.shape[1], (count, n), generator, self.points.device)
@@ -106,16 +106,16 @@ class LatentLaw(nn.Module):
         return self.means[:, None] + noise @ self.factors().mT
 
     def log_prob(self, z: Tensor) -> Tensor:
-        """Log density of points (..., D): (...)."""
-        apart = z[..., None, :] - self.means  # (..., K, D)
-        white = torch.linalg.solve_triangular(self.factors(), apart[..., None], upper=False)[..., 0]
-        each = -0.5 * white.square().sum(-1) - self.log_scale.sum(-1) - 0.5 * z.shape[-1] * math.log(2.0 * math.pi)
-        return torch.logsumexp(self.log_weight + each, -1)
+        """Return the log density of points (..., D): (...)."""
+        deviations = z[..., None, :] - self.means  # (..., K, D)
+        white = torch.linalg.solve_triangular(self.factors(), deviations[..., None], upper=False)[..., 0]
+        log_p = -0.5 * white.square().sum(-1) - self.log_scale.sum(-1) - 0.5 * z.shape[-1] * math.log(2.0 * math.pi)
+        return torch.logsumexp(self.log_weight + log_p, -1)
 
     def divergence(self, z: Tensor) -> Tensor:
-        """KL(q(z) ‖ N(0, I)) in nats, by points (K, n, D) that were drawn if there are several components.
+        """Return KL(q(z) ‖ N(0, I)) in nats, estimated from drawn points (K, n, D) if there are several components.
 
-        Of chains nothing is known of it: NaN.
+        It is NaN for points drawn by chains.
         """
         if self.points is not None:
             return torch.full_like(z[0, 0, 0], math.nan)
@@ -127,7 +127,7 @@ class LatentLaw(nn.Module):
 
     @torch.no_grad()
     def take_points(self, points: Tensor) -> None:
-        """Take points (K, n, D) of a chain for each component; centres and deviations become theirs."""
+        """Replace the components by points (K, n, D) of a chain each; set centres and scales from the points."""
         self.points = points.clone()
         self.means.copy_(points.mean(1))
         self.log_scale.copy_(points.std(1).clamp(min=1e-12).log())
@@ -136,14 +136,14 @@ class LatentLaw(nn.Module):
 
 
 class DecoderLaw(nn.Module):
-    """Independent normal laws over the decoder's last layer, or over its constants alone.
+    """Independent normal distributions over the last layer of the decoder, or over its constants only.
 
     Parameters
     ----------
     decoder : Decoder
-        As stage 2 has left it.
+        Result of stage 2.
     random : {"bias", "last"}
-        What is random.
+        Random part.
 
     Attributes
     ----------
@@ -162,7 +162,8 @@ class DecoderLaw(nn.Module):
         if random == "last":
             if not isinstance(decoder.last, nn.Linear):
                 raise DataError(
-                    "random='last' was given for a decoder of layers or chunks; 'bias' or 'none' is allowed for it"
+                    "random='last' was given for a decoder with the last map 'layers' or 'chunks'; 'bias' and 'none' "
+                    "are allowed"
                 )
             columns = decoder.last.in_features + 1
         scale = ((decoder.residual + _FLOOR) / columns).sqrt()[:, None]
@@ -171,53 +172,54 @@ class DecoderLaw(nn.Module):
         self.log_scale = nn.Parameter((_START * scale).log().repeat(1, columns))
 
     def moments(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the law adds to the mean of standardised weights, and their variance, (S, P) each."""
+        """Return the shift of the mean of standardised weights, and their variance, (S, P) each."""
         columns = self.offset.shape[1]
         bar = torch.cat([features, torch.ones_like(features[:, :1])], 1)[:, -columns:]  # (S, columns)
         return bar @ self.offset.mT, bar.square() @ self.log_scale.mul(2.0).exp().mT
 
     def divergence(self) -> Tensor:
-        """KL(q ‖ p) in nats, summed."""
+        """Return KL(q ‖ p) in nats, summed over weights."""
         return gaussian_divergence(self.offset / self.prior_scale, self.log_scale.exp() / self.prior_scale)
 
 
-def farthest(f: Tensor, count: int) -> Tensor:
-    """Return the numbers of networks that are far from each other in what they say, the first one first.
+def select_farthest(f: Tensor, count: int) -> Tensor:
+    """Return the indices of networks with different functions (farthest-point selection), starting with the first.
 
-    Each next one is that whose least mean squared distance from those chosen is the greatest.
+    Each step adds the network with the largest distance to its nearest selected network. The distance is the mean
+    squared difference of outputs.
 
     Parameters
     ----------
     f : Tensor, shape (R, N, K)
         Outputs.
     count : int
-        How many, at most R.
+        Number of networks to select, at most R.
     """
     flat = f.flatten(1)
-    apart = torch.full_like(flat[:, 0], math.inf)
+    nearest = torch.full_like(flat[:, 0], math.inf)  # distance to the nearest selected network
     chosen = [0]
     for _ in range(1, min(count, len(f))):
-        apart = torch.minimum(apart, (flat - flat[chosen[-1]]).square().mean(1))
-        chosen.append(int(apart.argmax()))
+        nearest = torch.minimum(nearest, (flat - flat[chosen[-1]]).square().mean(1))
+        chosen.append(int(nearest.argmax()))
     return torch.tensor(chosen, device=f.device)
 
 
-def shares(f: Tensor, chosen: Tensor) -> Tensor:
-    """Return which share of all networks each chosen one stands for: those that say nearly what it says.
+def estimate_shares(f: Tensor, chosen: Tensor) -> Tensor:
+    """Return the share of all networks that are closest to each chosen network, by the distance of their outputs.
 
     Parameters
     ----------
     f : Tensor, shape (R, N, K)
         Outputs.
     chosen : Tensor of int64, shape (M,)
-        Numbers of networks.
+        Indices of the chosen networks.
 
     Returns
     -------
     Tensor, shape (M,)
-        Positive, with sum 1.
+        Positive shares with sum 1.
     """
     flat = f.flatten(1)
-    apart = torch.stack([(flat - flat[one]).square().mean(1) for one in chosen.tolist()])  # (M, R)
-    near = torch.bincount(apart.argmin(0), minlength=len(chosen)).clamp(min=1).to(f)
-    return near / near.sum()
+    distances = torch.stack([(flat - flat[index]).square().mean(1) for index in chosen.tolist()])  # (M, R)
+    counts = torch.bincount(distances.argmin(0), minlength=len(chosen)).clamp(min=1).to(f)
+    return counts / counts.sum()

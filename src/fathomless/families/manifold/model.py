@@ -1,17 +1,19 @@
-r"""A posterior over networks on a weight manifold, and stage 3, which finds it.
+r"""Posterior over networks on a weight manifold, and stage 3, which fits it.
 
 .. math:: z \sim N(0, I), \qquad \phi \sim p(\phi), \qquad w = g_\phi(z), \qquad y_n \sim p(y \mid f_w(x_n)),
 
-with a mixture q(z) and independent normal laws q(φ), see :mod:`~fathomless.families.manifold.latent`. The objective is
+with a mixture q(z) and independent normal distributions q(φ), see :mod:`~fathomless.families.manifold.latent`. The
+objective is
 
 .. math:: \mathrm{E}_{q(z) q(\phi)} \Big[\sum_n \log p(y_n \mid f_{g_\phi(z)}(x_n))\Big]
           - \mathrm{KL}(q(z) \,\|\, p(z)) - \mathrm{KL}(q(\phi) \,\|\, p(\phi)),
 
-the expectation over components being exact. There is no other prior over weights than what z and φ push forward, and
-the decoder was learned from networks of the same data: the bound is one given the decoder, and must not be compared
-with those of other families. With φ a point the posterior of w lives on a surface, and has no density.
+with an exact expectation over components. The prior over weights is the push-forward of the priors of z and φ, and the
+decoder was learned from networks trained on the same data. The bound is therefore conditional on the decoder, and must
+not be compared with that of other families. With deterministic φ the posterior of w lies on a surface and has no
+density.
 
-The components of q(z) are the structures: which of the modes of weights a network belongs to.
+The structure of a network is the component of q(z), the mode of the weights, from which it was drawn.
 """
 
 import math
@@ -38,36 +40,40 @@ from fathomless.system.errors import DivergenceError
 
 __all__ = ["LatentStage", "ProjectedNetwork"]
 
-_AT_ONCE = 1 << 24  # numbers of hidden units that are evaluated at once
+_AT_ONCE = 1 << 24  # values of hidden units evaluated at once
 
 
 class ProjectedNetwork(Resizable):
-    """Networks decoded from points of a latent space.
+    """Posterior over networks decoded from points of a latent space.
 
     Parameters
     ----------
     network : FlatNetwork or FlatModule
-        What weights are of.
+        Network of the weights.
     decoder : Decoder
-        From points to weights.
+        Map from points to weights.
     law : LatentLaw
         q(z).
     decoder_law : DecoderLaw, optional
-        q(φ); without it the decoder is a point.
+        q(φ); without it the decoder is deterministic.
     """
 
     def __init__(self, network: Flat, decoder: Decoder, law: LatentLaw, decoder_law: DecoderLaw | None = None) -> None:
         super().__init__()
-        self.network, self.decoder, self.law, self.decoder_law = network, decoder, law, decoder_law
+        self.network = network
+        self.decoder = decoder
+        self.law = law
+        self.decoder_law = decoder_law
 
     @property
     def stochastic(self) -> bool:
-        """Points are drawn."""
+        """True: points of the latent space are drawn."""
         return True
 
     def moments(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return means and variances (S, P) of the weights given points (S, D); None without q(φ)."""
-        features, decoder = self.decoder.features(z), self.decoder
+        """Return means and variances (S, P) of the weights given points (S, D); variances are None without q(φ)."""
+        decoder = self.decoder
+        features = decoder.features(z)
         mean = decoder.mean + decoder.scale * decoder.last(features)
         if self.decoder_law is None:
             return mean, None
@@ -75,21 +81,21 @@ class ProjectedNetwork(Resizable):
         return mean + decoder.scale * offset, decoder.scale.square() * variance
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Draw `n` points of every component of q(z), and weights given each.
+        """Draw `n` points of each component of q(z), and weights given each point.
 
-        In training the weights given a point are drawn for every row anew, which leaves the expectation of a sum over
-        rows as it is and averages out more noise; in evaluation one draw serves all rows.
+        In training, weights given a point are drawn separately for each row, which does not change the expectation of a
+        sum over rows and reduces the variance. In evaluation one draw is used for all rows.
         """
         drawn = self.law.sample(n, generator)  # (K, n, D)
         z = drawn.flatten(0, 1)
         mean, variance = self.moments(z)
         if variance is not None and self.training:
-            f = self.network.drawn_per_row(mean, variance, x, generator)
+            f = self.network.sample_outputs(mean, variance, x, generator)
         else:
             if variance is not None:
                 mean = mean + variance.sqrt() * normal(mean, generator)
-            most = max(1, _AT_ONCE // max(1, x.shape[0] * self.network.units))
-            f = torch.cat([self.network(part, x) for part in mean.split(most)])
+            chunk = max(1, _AT_ONCE // max(1, x.shape[0] * self.network.units))  # networks evaluated at once
+            f = torch.cat([self.network(part, x) for part in mean.split(chunk)])
         divergence = {"latent": self.law.divergence(drawn)}
         if self.decoder_law is not None:
             divergence["decoder"] = self.decoder_law.divergence()
@@ -102,7 +108,7 @@ class ProjectedNetwork(Resizable):
         )
 
     def sample_weights(self, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Draw weights (S, P), `n` of every component, and the log weight of each, (S,)."""
+        """Draw `n` vectors of weights of each component, (S, P); return them with their log weights, (S,)."""
         mean, variance = self.moments(self.law.sample(n, generator).flatten(0, 1))
         if variance is not None:
             mean = mean + variance.sqrt() * normal(mean, generator)
@@ -126,14 +132,15 @@ class ProjectedNetwork(Resizable):
         )
 
     def blueprint(self) -> dict[str, Any]:
-        """Return the number of components, and what of the decoder is random."""
+        """Return the numbers of components, of random columns of the decoder, and of points of chains."""
         columns = 0 if self.decoder_law is None else self.decoder_law.offset.shape[1]
         points = 0 if self.law.points is None else self.law.points.shape[1]
         return {"components": len(self.law.means), "random_columns": columns, "points": points}
 
     def rebuild(self, blueprint: dict[str, Any]) -> None:
-        """Have as many components, and the same random part of the decoder."""
-        like, covariance = self.law.means, "diagonal" if self.law.below is None else "full"
+        """Allocate components, points and random part of the decoder as in a blueprint."""
+        like = self.law.means
+        covariance = "diagonal" if self.law.below is None else "full"
         if self.blueprint()["components"] != blueprint["components"]:
             centres = like.new_zeros(blueprint["components"], like.shape[1])
             self.law = LatentLaw(centres, covariance=covariance).to(like)
@@ -145,22 +152,22 @@ class ProjectedNetwork(Resizable):
 
 
 class LatentStage(Stage):
-    """Maximise the bound over q(z), and q(φ) if there is one.
+    """Stage that maximises the ELBO over q(z), and over q(φ) if there is one.
 
     Parameters
     ----------
     model : ProjectedNetwork
-        At its start; the maps of its decoder are held.
+        Initial model; the maps of its decoder are fixed.
     likelihood : Likelihood
-        p(y | f), held.
+        p(y | f), fixed.
     rows : Rows
-        The table.
+        Training rows.
     steps : int
-        Of Adam.
+        Steps of Adam.
     draws : int
-        Points in each step, over all components; one of each at least.
+        Points per step over all components, at least one of each.
     rate, decoder_rate : float
-        Of q(z) and all scales; of the means of q(φ).
+        Learning rates: of q(z) and of all scales; of the means of q(φ).
     """
 
     def __init__(
@@ -175,21 +182,27 @@ class LatentStage(Stage):
         decoder_rate: float = 1e-3,
     ) -> None:
         super().__init__(steps, clip_norm=None)
-        self.model, self.likelihood, self.rows = model.train(), likelihood.requires_grad_(False), rows
+        self.model = model.train()
+        self.likelihood = likelihood.requires_grad_(False)
+        self.rows = rows
         self.model.decoder.requires_grad_(False)
         self.each = max(1, draws // len(model.law.means))
         self.rates = rate, decoder_rate
         self._last: dict[str, Tensor] = {}
 
     def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
-        """Return the parameters of the laws."""
-        (rate, decoder_rate), own = self.rates, self.model.decoder_law
+        """Return the parameters of q(z) and q(φ), with their learning rates."""
+        rate, decoder_rate = self.rates
+        decoder_law = self.model.decoder_law
         law: list[Tensor] = [p for p in self.model.law.parameters() if p.requires_grad]
-        return [(law, rate)] if own is None else [([*law, own.log_scale], rate), ([own.offset], decoder_rate)]
+        if decoder_law is None:
+            return [(law, rate)]
+        return [([*law, decoder_law.log_scale], rate), ([decoder_law.offset], decoder_rate)]
 
     def loss(self, share: float, generator: torch.Generator) -> Tensor:
-        """Return −ELBO / N; of many rows by a batch."""
-        rows, count = self.rows, self.rows.count
+        """Return −ELBO / N, estimated on a minibatch for many rows."""
+        rows = self.rows
+        count = rows.count
         if len(rows) > WHOLE:
             rows = rows.take(integers(len(rows), (2 * BATCH,), generator, rows.x.device))
         draws = self.model.draw(rows.x, self.each, generator)
@@ -202,14 +215,14 @@ class LatentStage(Stage):
         }
         return -bound.value / count
 
-    def told(self) -> dict[str, float]:
-        """Return the bound of the last step, its parts, and the statistics of q(z)."""
-        told = {name: float(value) for name, value in self._last.items()}
-        if not all(map(math.isfinite, told.values())):
+    def metrics(self) -> dict[str, float]:
+        """Return the ELBO of the last step, its terms, and the statistics of q(z)."""
+        metrics = {name: float(value) for name, value in self._last.items()}
+        if not all(map(math.isfinite, metrics.values())):
             raise DivergenceError(
-                f"the bound of the latent posterior is not finite ({told}); look for huge values in the table"
+                f"the ELBO of the latent posterior is not finite ({metrics}); check the table for extreme values"
             )
-        return {**told, **self.model.structure().statistics}
+        return {**metrics, **self.model.structure().statistics}
 
     def finish(self) -> dict[str, Tensor]:
         """Return the state of the model."""

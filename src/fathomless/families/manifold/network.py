@@ -1,16 +1,16 @@
-r"""A network whose weights are one vector: what a point of weight space says of rows.
+r"""Networks as functions of one vector of weights.
 
 With layers :math:`i = 1, \dots, L` of weights :math:`W_i` (out × in) and biases :math:`b_i`,
 
 .. math:: f_w(x) = W_L\, a(\cdots a(W_1 x + b_1) \cdots) + b_L, \qquad
           w = (\mathrm{vec}\, W_1, b_1, \dots, \mathrm{vec}\, W_L, b_L),
 
-in the order in which torch lists the parameters of an ``nn.Sequential`` of linear maps. Many vectors are evaluated at
-once, by batched products. Weights with independent Gaussian laws are drawn through what they do: the pre-activations
-of a layer with inputs u are :math:`N(u M^\top + m_b,\ u^2 V^\top + v_b)`, independently over rows (local
-reparameterisation). That is right for sums over rows, and for them alone: rows of one drawn function are dependent.
+in the order of the parameters of an ``nn.Sequential`` of linear maps. Many vectors are evaluated at once, by batched
+products. For independent Gaussian weights the pre-activations of a layer are drawn directly: for inputs u they are
+:math:`N(u M^\top + m_b,\ u^2 V^\top + v_b)`, independently over rows (local
+reparameterisation). This is valid only for sums over rows, since the rows of one drawn function are dependent.
 
-Any other network is a function of its weights, too: it is evaluated once for each vector.
+Other networks are evaluated once for each vector.
 """
 
 from collections.abc import Callable
@@ -55,14 +55,14 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True)
 class FlatNetwork:
-    """A multilayer perceptron as a function of its weights.
+    """Multilayer perceptron as a function of its weights.
 
     Parameters
     ----------
     inputs, outputs : int
-        D and K.
+        Numbers of inputs D and outputs K.
     widths : tuple of int
-        Units of the hidden layers; none is a linear model.
+        Units of the hidden layers; an empty tuple is a linear model.
     activation : str
         One of :data:`ACTIVATIONS`.
 
@@ -83,47 +83,47 @@ class FlatNetwork:
         if min(self.inputs, self.outputs, *self.widths) < 1:
             raise DataError(
                 f"a network of {self.inputs} inputs, {self.outputs} outputs and hidden layers of {self.widths} was "
-                "asked for; every number must be 1 or more"
+                "given; every number must be at least 1"
             )
 
     @cached_property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Return (out, in) of every layer."""
+        """Shape (out, in) of each layer."""
         sizes = (self.inputs, *self.widths, self.outputs)
         return tuple((b, a) for a, b in pairwise(sizes))
 
     @property
     def size(self) -> int:
-        """Return P."""
+        """Number P of weights."""
         return sum(self.blocks)
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Return the number of weights of each layer."""
+        """Number of weights of each layer."""
         return tuple(out * (fan_in + 1) for out, fan_in in self.shapes)
 
     @property
     def units(self) -> int:
-        """Return how many numbers of one row are there at once, at most."""
+        """Largest number of hidden values of one row in memory at once."""
         return max((1, *self.widths))
 
     @property
     def symmetry(self) -> str:
-        """Return which sign or scale of a hidden unit the function does not depend on.
+        """Symmetry of a hidden unit that does not change the function.
 
-        "positive": incoming weights times c > 0, outgoing ones divided by it; "odd": the sign of both; "even": the
-        sign of the incoming ones; "none".
+        "positive": incoming weights times c > 0, outgoing weights divided by c; "odd": the sign of both; "even": the
+        sign of the incoming weights; "none".
         """
         return _FUNCTIONS[self.activation][1]
 
     def layers(self, w: Tensor) -> list[Affine]:
-        """Return weights (…, out, in) and biases (…, out) of every layer, views of w (…, P)."""
+        """Return weights (…, out, in) and biases (…, out) of each layer, as views of w (…, P)."""
         sizes = [size for out, fan_in in self.shapes for size in (out * fan_in, out)]
         parts = iter(w.split(sizes, -1))
         return [Affine(next(parts).unflatten(-1, shape), next(parts)) for shape in self.shapes]
 
     def flat(self, layers: list[Affine]) -> Tensor:
-        """Return the vectors (…, P) of layers; undoes :meth:`layers`."""
+        """Return the vectors (…, P) of layers, the inverse of :meth:`layers`."""
         return torch.cat([part for layer in layers for part in (layer.weight.flatten(-2), layer.bias)], -1)
 
     def __call__(self, w: Tensor, x: Tensor) -> Tensor:
@@ -134,51 +134,54 @@ class FlatNetwork:
         w : Tensor, shape (S, P)
             Weights.
         x : Tensor, shape (B, D) or (S, B, D)
-            Rows, the same for all networks or each network's own.
+            Rows, the same for all networks or separate for each network.
 
         Returns
         -------
         Tensor, shape (S, B, K)
         """
-        act, hidden = _FUNCTIONS[self.activation][0], _of_each(x, len(w))
+        act = _FUNCTIONS[self.activation][0]
+        hidden = _expand_rows(x, len(w))
         *inner, last = self.layers(w)
         for layer in inner:
-            hidden = act(_applied(layer, hidden))
-        return _applied(last, hidden)
+            hidden = act(_apply(layer, hidden))
+        return _apply(last, hidden)
 
-    def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Evaluate networks with weights N(mean, variance), drawn for every row anew; shapes as for a call."""
-        act, hidden = _FUNCTIONS[self.activation][0], _of_each(x, len(mean))
+    def sample_outputs(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Evaluate networks with weights N(mean, variance), drawn separately for each row; shapes as for a call."""
+        act = _FUNCTIONS[self.activation][0]
+        hidden = _expand_rows(x, len(mean))
         pairs = list(zip(self.layers(mean), self.layers(variance), strict=True))
         for place, (centre, spread) in enumerate(pairs):
-            moved, scale = _applied(centre, hidden), _applied(spread, hidden.square()).sqrt()
-            hidden = moved + scale * normal(moved, generator)
+            mean_out = _apply(centre, hidden)
+            scale_out = _apply(spread, hidden.square()).sqrt()
+            hidden = mean_out + scale_out * normal(mean_out, generator)
             hidden = hidden if place + 1 == len(pairs) else act(hidden)
         return hidden
 
     def prior_scale(self, prior: WeightPrior) -> Tensor:
-        """Return the standard deviation of the prior of every weight, shape (P,)."""
-        each = self.layers(torch.zeros(self.size, dtype=torch.float32, device="cpu"))
-        return self.flat([Affine(*(part + prior.scale_of(part) for part in layer)) for layer in each])
+        """Return the prior standard deviation of each weight, shape (P,)."""
+        layers = self.layers(torch.zeros(self.size, dtype=torch.float32, device="cpu"))
+        return self.flat([Affine(*(part + prior.scale_of(part) for part in layer)) for layer in layers])
 
 
 class FlatModule:
-    """Any network as a function of its weights.
+    """Arbitrary network as a function of its weights.
 
     Parameters
     ----------
     module : nn.Module
-        (B, D) -> (B, K). Its own weights are the start of its training.
+        Module (B, D) -> (B, K). Its weights are the initial weights of the training.
 
     Attributes
     ----------
     start : Tensor, shape (P,)
-        Its own weights, in the order of ``module.parameters()``.
+        Initial weights, in the order of ``module.parameters()``.
 
     Raises
     ------
     DataError
-        If it has buffers, drops units out or shares weights.
+        If the module has buffers, dropout or shared weights.
 
     Examples
     --------
@@ -188,38 +191,39 @@ class FlatModule:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        check_flattenable(module)
-        self.module, self.start = module.eval(), flatten(module)
+        refuse(module)
+        self.module = module.eval()
+        self.start = flattened(module)
 
     @property
     def size(self) -> int:
-        """Return P."""
+        """Number P of weights."""
         return len(self.start)
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Return the number of weights of each part that has any."""
-        each = (sum(p.numel() for p in part.parameters(recurse=False)) for part in self.module.modules())
-        return tuple(filter(None, each))
+        """Number of weights of each submodule that has weights of its own."""
+        sizes = (sum(p.numel() for p in part.parameters(recurse=False)) for part in self.module.modules())
+        return tuple(filter(None, sizes))
 
     @property
     def units(self) -> int:
-        """Return 1: vectors are evaluated one after another."""
+        """1: vectors of weights are evaluated one after another."""
         return 1
 
     def __call__(self, w: Tensor, x: Tensor) -> Tensor:
         """Evaluate networks; shapes as of :class:`FlatNetwork`."""
         rows = x if x.ndim == 3 else [x] * len(w)
         return torch.stack(
-            [call_with(self.module, unflatten(self.module, own), part) for own, part in zip(w, rows, strict=True)]
+            [called(self.module, unflattened(self.module, vector), part) for vector, part in zip(w, rows, strict=True)]
         )
 
-    def drawn_per_row(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
+    def sample_outputs(self, mean: Tensor, variance: Tensor, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Evaluate networks with weights N(mean, variance), drawn once for all rows."""
         return self(mean + variance.sqrt() * normal(mean, generator), x)
 
     def prior_scale(self, prior: WeightPrior) -> Tensor:
-        """Return the standard deviation of the prior of every weight, (P,); infinite where there is no prior."""
+        """Return the prior standard deviation of each weight, (P,); infinite without a prior."""
         scales = prior_scales(self.module, prior)
         named = self.module.named_parameters()
         return torch.cat(
@@ -234,9 +238,9 @@ class FlatModule:
 Flat: TypeAlias = FlatNetwork | FlatModule
 
 
-def _of_each(x: Tensor, count: int) -> Tensor:
+def _expand_rows(x: Tensor, count: int) -> Tensor:
     return x if x.ndim == 3 else x.expand(count, *x.shape)  # (S, B, D)
 
 
-def _applied(layer: Affine, hidden: Tensor) -> Tensor:
+def _apply(layer: Affine, hidden: Tensor) -> Tensor:
     return torch.baddbmm(layer.bias[:, None], hidden, layer.weight.mT)  # (S, B, out)

@@ -1,4 +1,4 @@
-"""Weight manifolds, built from options, and their diagnostics."""
+"""Construction of weight manifolds from options, and their diagnostics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,15 +29,16 @@ class ManifoldDiagnostics(Diagnostics):
     Attributes
     ----------
     kept : tuple of int
-        Numbers of the candidates that the decoder was fitted to.
+        Indices of the candidates that the decoder was fitted to.
     score : float or None
         Validation score of the first stage, in nats per row of standardised targets.
     gate : mapping of str to float
-        Unexplained variance of the decoder, and whether its law was kept.
+        Reconstruction quality of the decoder: the fields of
+        :class:`~fathomless.families.manifold.autoencoder.Gate`.
     average : tuple of D float
         Mean of the encoded columns; empty in models of version 0.1.0.
     latent_dims : mapping of str to mapping
-        Trials of several numbers of latent dimensions.
+        Held-out scores of each number of latent dimensions, if several were tried.
     sampling : mapping
         Record of the chains of a sampled latent posterior.
     """
@@ -51,7 +52,7 @@ class ManifoldDiagnostics(Diagnostics):
 
 
 class ManifoldNetworks(ManifoldOptions, Networks):
-    """Networks on a manifold of weights."""
+    """Networks on a low-dimensional manifold of weights."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = ManifoldDiagnostics
 
@@ -63,50 +64,51 @@ class ManifoldNetworks(ManifoldOptions, Networks):
         if callable(self.architecture):
             return FlatModule(checks.check_returned("architecture", self.architecture(inputs, outputs), nn.Module))
         checks.choice("architecture", self.architecture, ("mlp",))
-        return FlatNetwork(inputs, outputs, _widths("width", self.width, least=1), self.activation)
+        return FlatNetwork(inputs, outputs, _check_widths("width", self.width, least=1), self.activation)
 
-    def _tried(self) -> list[int]:
-        """Return the numbers of dimensions that are tried, or the only one."""
-        given = self.latent_dim if isinstance(self.latent_dim, list | tuple) else [self.latent_dim]
-        if not given:
-            raise DataError("latent_dim=() was given; a whole number, or several, are allowed")
-        return [checks.whole("latent_dim", one, least=1) for one in given]
+    def _latent_dims(self) -> list[int]:
+        """Return the candidate numbers of latent dimensions."""
+        numbers = self.latent_dim if isinstance(self.latent_dim, list | tuple) else [self.latent_dim]
+        if not numbers:
+            raise DataError("latent_dim=() was given; an integer, or a sequence of integers, is allowed")
+        return [checks.whole("latent_dim", number, least=1) for number in numbers]
 
-    def _random(self) -> str:
+    def _random_part(self) -> str:
         chosen = checks.choice("decoder_law", self.decoder_law, ("bias", "last", "none"))
         sampled = checks.choice("latent_posterior", self.latent_posterior, ("mixture", "sampled")) == "sampled"
         return "none" if sampled else chosen
 
     def _decoder_hidden(self) -> tuple[int, ...]:
-        return () if self.decoder_width == 0 else _widths("decoder_width", self.decoder_width, least=0)
+        return () if self.decoder_width == 0 else _check_widths("decoder_width", self.decoder_width, least=0)
 
     def _decoder_map(self) -> str:
         chosen = checks.choice("decoder_map", self.decoder_map, LAST_MAPS)
         if chosen != "whole" and (self.decoder_width == 0 or self.decoder_law == "last"):
             raise DataError(
                 f"decoder_map={chosen!r} was given with decoder_width={self.decoder_width!r} and "
-                f"decoder_law={self.decoder_law!r}; hidden units and the law 'bias' or 'none' are needed"
+                f"decoder_law={self.decoder_law!r}; it needs decoder_width > 0 and decoder_law='bias' or 'none'"
             )
         return chosen
 
     def _build_model(self, inputs: int, likelihood: Likelihood, seed: int, dtype: torch.dtype) -> ProjectedNetwork:
         network = self._network(inputs, likelihood.outputs)
-        hidden, last = self._decoder_hidden(), self._decoder_map()
-        decoder = Decoder(self.latent_dim_, hidden, network.size, last, network.blocks).to(dtype)
+        decoder = Decoder(
+            self.latent_dim_, self._decoder_hidden(), network.size, self._decoder_map(), network.blocks
+        ).to(dtype)
         law = LatentLaw(torch.zeros(1, self.latent_dim_, dtype=dtype, device="cpu"), covariance=self.covariance)
-        of_decoder = None if self._random() == "none" else DecoderLaw(decoder, self._random())
-        return ProjectedNetwork(network, decoder, law, of_decoder).eval()
+        decoder_law = None if self._random_part() == "none" else DecoderLaw(decoder, self._random_part())
+        return ProjectedNetwork(network, decoder, law, decoder_law).eval()
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
         if set(blueprint) - {"points"} != {"components", "random_columns"}:
             raise DataError(f"its layout is {sorted(blueprint)}, not that of a weight manifold")
         dimensions = shapes["model/law.means"][1]
-        if dimensions not in self._tried():
+        if dimensions not in self._latent_dims():
             raise DataError(f"its latent space has {dimensions} dimensions, and latent_dim={self.latent_dim}")
         self.latent_dim_ = dimensions
 
 
-def _widths(name: str, given: Any, least: int) -> tuple[int, ...]:
-    """Return units of hidden layers."""
-    each = given if isinstance(given, list | tuple) else (given,)
-    return tuple(checks.whole(name, one, least=max(1, least)) for one in each)
+def _check_widths(name: str, value: Any, least: int) -> tuple[int, ...]:
+    """Check an option of widths, and return the units of each hidden layer."""
+    widths = value if isinstance(value, list | tuple) else (value,)
+    return tuple(checks.whole(name, width, least=max(1, least)) for width in widths)

@@ -1,4 +1,4 @@
-"""The options of weight manifolds, as plain values; nothing here needs torch."""
+"""Options of weight manifolds, as plain values. This module does not need torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,60 +17,65 @@ __all__ = ["ManifoldOptions"]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ManifoldOptions(DrawnTrainingOptions, DrawnWeightsOptions, TableOptions):
-    """Networks whose weights are decoded from a latent space of few dimensions.
+    """Options of networks whose weights are decoded from a low-dimensional latent space.
 
     Parameters
     ----------
     width : int or sequence of int
-        Units of the hidden layer, or of each of several.
+        Units of the hidden layer, or of each hidden layer.
     activation : {"relu", "tanh", "rbf", "silu"}
-        Of hidden units; "rbf" is exp(−a²).
+        Activation of hidden units; "rbf" is exp(−a²).
     architecture : "mlp" or callable
-        A callable ``(inputs, outputs) -> nn.Module`` builds networks of any kind without buffers and dropout. Their
-        units are not brought into one order: give `snapshots`.
+        "mlp" is a multilayer perceptron. A callable ``(inputs, outputs) -> nn.Module`` builds any network without
+        buffers and dropout. Its hidden units are not matched between candidates, so set `snapshots`.
     weight_prior : float, "auto" or WeightPrior
-        Standard deviation of the prior of every weight of a candidate; "auto" is 1/√fan-in, and 1 for biases.
+        Prior standard deviation of each weight of a candidate; "auto" is 1/√fan-in for weights and 1 for biases.
     candidates : int
-        Networks from which the latent space is learned.
+        Number of trained networks from which the latent space is learned.
     snapshots : int
-        Candidates that are taken from each trajectory of the training, at the ends of as many cycles of its rate, which
-        share the steps; `candidates` / `snapshots` trajectories are trained side by side.
+        Number of candidates taken from each training trajectory (snapshot ensembles). The learning rate follows this
+        number of cycles, which share the steps, and a candidate is taken at the end of each cycle.
+        `candidates` / `snapshots` trajectories are trained in parallel.
     candidate_steps : int
-        Steps of their training.
+        Training steps of a candidate.
     candidate_rate : float
-        Its rate.
+        Learning rate of the candidates.
     holdout : float
-        Share of the rows that each candidate does not see, 0 or 0.01 to 0.5: they tell bad optima, and the noise.
+        Share of the rows held out from each candidate, 0 or 0.01 to 0.5. Out-of-fold rows identify bad local optima and
+        set the noise.
     anchored : bool
-        Draw each candidate towards a draw from the prior: more doubt where there are no rows.
+        Regularise each candidate towards a draw from the prior instead of towards 0: more uncertainty away from the
+        data.
     matching : bool
-        Bring the hidden units of candidates into one order first.
+        Match the hidden units of the candidates before the latent space is learned.
     latent_dim : int or sequence of int
-        Dimensions of the latent space; a quarter of `candidates` at most is sensible. Of several, that under which rows
-        left out are likeliest is kept.
+        Dimensions of the latent space; at most a quarter of `candidates` is recommended. From several numbers, the one
+        with the highest log-likelihood on held-out rows is chosen.
     decoder_width : int or sequence of int
-        Hidden units of the decoder; 0, or none, is a linear one.
+        Hidden units of the decoder; 0 or an empty sequence for a linear decoder.
     decoder_map : {"whole", "layers", "chunks"}
-        Its last map, which has as many numbers as `decoder_width` times the weights of a network; for large networks, a
-        map for each layer with hidden units of its own, or one for all pieces of 1,024 weights, which it tells apart.
+        Last map of the decoder. "whole" is one linear map with `decoder_width` parameters per weight. For large
+        networks, "layers" has a map with its own hidden units for each layer; "chunks" is one hypernetwork shared by
+        chunks of 1,024 weights, with a learned embedding of each chunk.
     decoder_steps : int
-        Steps of its training.
+        Training steps of the decoder.
     decoder_law : {"bias", "last", "none"}
-        What of the decoder is random: the constants of its last layer, the whole layer, nothing.
+        Random part of the decoder: the biases of its last layer, the whole last layer, or nothing.
     latent_posterior : {"mixture", "sampled"}
-        Normal laws that maximise the bound; or chains of elliptical slice sampling that begin at these, with the
-        decoder a point: a reference for them, slower, without a step to tune.
+        Posterior over the latent space: a mixture of normal distributions that maximises the ELBO; or elliptical slice
+        sampling started from this mixture, with a deterministic decoder. Sampling is slower, has no step size to tune,
+        and serves as a reference.
     components : int
-        Normal laws in the posterior over the latent space, at most.
+        Largest number of components of the mixture.
     covariance : {"diagonal", "full"}
-        Of each.
+        Covariance of each component.
     component_weights : {"counted", "equal", "learned"}
-        Theirs: the share of the candidates that each stands for; the same; or what maximises the bound: on small tables
-        most of the mass goes to the network that fits best, and unseen rows are predicted worse.
+        Weights of the components: the share of candidates closest to each, equal, or learned with the ELBO. On small
+        tables, learned weights concentrate on the network that fits best, and unseen rows are predicted worse.
     latent_steps : int
-        Steps of the variational inference, once with the decoder held, once with its law.
+        Steps of variational inference, first with the decoder fixed, then with its posterior.
     callbacks : sequence of callables, optional
-        Called with the :class:`~fathomless.families.manifold.stages.StagedRun` ten times in each stage.
+        Called with the :class:`~fathomless.families.manifold.stages.StagedRun` ten times per stage.
     """
 
     width: "int | Sequence[int]" = option(50, "whole", list, tuple, least=1)

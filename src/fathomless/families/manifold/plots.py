@@ -1,4 +1,4 @@
-"""Pictures of posteriors over a latent space of weights, and of what its modes say."""
+"""Plots of posteriors over a latent space of weights, and of the predictions of their modes."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,14 @@ _ROUND = np.stack([np.cos(np.linspace(0.0, 2.0 * np.pi, 61)), np.sin(np.linspace
 
 
 def latent(posterior: LatentPosterior, *, ax: Axes | None = None) -> Axes:
-    """Draw the laws over the latent space, as ellipses of one standard deviation, in the plane that spreads them most.
+    """Draw the components of the latent posterior as ellipses of one standard deviation, in their principal plane.
 
-    The prior N(0, I) is the dashed circle. Coordinates of a latent space of one dimension are drawn on a line.
+    The dashed circle is the prior N(0, I). A latent space of one dimension is drawn on a line.
 
     Parameters
     ----------
     posterior : LatentPosterior
-        Laws with weights, centres and standard deviations.
+        Components with weights, centres and standard deviations.
     ax : Axes, optional
         Where to draw.
 
@@ -32,7 +32,7 @@ def latent(posterior: LatentPosterior, *, ax: Axes | None = None) -> Axes:
     Raises
     ------
     DataError
-        For no laws, or numbers that are not finite.
+        If there are no components, or a number is not finite.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def latent(posterior: LatentPosterior, *, ax: Axes | None = None) -> Axes:
     scales = np.asarray(posterior.scales, dtype=np.float64)
     if centres.ndim != 2 or not np.isfinite(centres).all() or not np.isfinite(scales).all():
         raise DataError(
-            f"centres of shape {centres.shape} were given; finite ones of shape (laws, dimensions) are needed"
+            f"centres of shape {centres.shape} were given; finite values of shape (components, dimensions) are needed"
         )
     directions = _plane(centres, weights)
     at = centres @ directions.T  # (K, 2)
@@ -60,7 +60,7 @@ def latent(posterior: LatentPosterior, *, ax: Axes | None = None) -> Axes:
         ax.plot(*(centre[:, None] + size[:, None] * _ROUND), color=GREEN, linewidth=1.2, alpha=share)
         ax.scatter(centre[0], centre[1], s=12 + 60 * weight, color=GREEN, alpha=share, linewidths=0)
     reach = 1.1 * max(1.0, float((np.abs(at).max(1) + axes.max(1)).max()))
-    ax.set_xlim(-1.4 * reach, 1.4 * reach)  # the house's pictures are so much wider than high: circles are round
+    ax.set_xlim(-1.4 * reach, 1.4 * reach)  # figures are 1.4 times as wide as high, so that circles are round
     ax.set_ylim(-reach, reach)
     return ax
 
@@ -68,18 +68,18 @@ def latent(posterior: LatentPosterior, *, ax: Axes | None = None) -> Axes:
 def modes(
     grid: npt.ArrayLike, values: npt.ArrayLike, weights: npt.ArrayLike, name: str = "x", *, ax: Axes | None = None
 ) -> Axes:
-    """Draw the functions at the centres of the laws along one column; those of more weight are stronger.
+    """Draw the functions at the centres of the components along one column; opacity grows with the weight.
 
     Parameters
     ----------
     grid : array_like, shape (G,)
         Values of the column.
     values : array_like, shape (M, G)
-        What each mode says.
+        Predictions of each mode.
     weights : array_like, shape (M,)
-        Of the modes.
+        Weights of the modes.
     name : str
-        Of the column.
+        Name of the column.
     ax : Axes, optional
         Where to draw.
 
@@ -90,7 +90,7 @@ def modes(
     Raises
     ------
     DataError
-        For shapes that do not fit, or numbers that are not finite.
+        If shapes do not agree, or a number is not finite.
 
     Examples
     --------
@@ -101,24 +101,26 @@ def modes(
         >>> x = np.linspace(-2, 2, 40)
         >>> ax = plots.modes(x, [np.sin(x), x - 0.2 * x**3], [0.7, 0.3], "age")
     """
-    x, share = floats("grid", grid), floats("weights", weights, 0.0)
-    each = np.asarray(values, dtype=np.float64)
-    if each.shape != (len(share), len(x)) or not len(share) or not np.isfinite(each).all():
+    x = floats("grid", grid)
+    share = floats("weights", weights, 0.0)
+    functions = np.asarray(values, dtype=np.float64)
+    if functions.shape != (len(share), len(x)) or not len(share) or not np.isfinite(functions).all():
         raise DataError(
-            f"values of shape {each.shape} were given for {len(share)} modes and {len(x)} places; finite ones of shape "
-            "(modes, places) are needed"
+            f"values of shape {functions.shape} were given for {len(share)} modes and {len(x)} grid points; finite "
+            "values of shape (modes, points) are needed"
         )
     ax = start(ax, "Modes of functions", name, "prediction")
-    for mode, weight in zip(each, share, strict=True):
+    for mode, weight in zip(functions, share, strict=True):
         ax.plot(x, mode, color=GREEN, linewidth=1.2, alpha=float(0.2 + 0.7 * weight / share.max()))
     return ax
 
 
 def _plane(centres: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return two directions that are at right angles, (2, D); the second one is 0 in one dimension."""
-    apart = (centres - weights @ centres / weights.sum()) * np.sqrt(weights)[:, None]
-    found = np.linalg.svd(np.concatenate([apart, 1e-9 * np.eye(centres.shape[1])]), full_matrices=False)[2][:2]
-    signs = np.where(found[np.arange(len(found)), np.abs(found).argmax(1)] < 0.0, -1.0, 1.0)
+    """Return two orthogonal directions of largest variance, (2, D); the second is 0 in one dimension."""
+    deviations = (centres - weights @ centres / weights.sum()) * np.sqrt(weights)[:, None]
+    # the small multiple of the identity completes the basis if there are few components
+    axes = np.linalg.svd(np.concatenate([deviations, 1e-9 * np.eye(centres.shape[1])]), full_matrices=False)[2][:2]
+    signs = np.where(axes[np.arange(len(axes)), np.abs(axes).argmax(1)] < 0.0, -1.0, 1.0)  # largest entry positive
     plane = np.zeros((2, centres.shape[1]))
-    plane[: len(found)] = found * signs[:, None]
+    plane[: len(axes)] = axes * signs[:, None]
     return plane

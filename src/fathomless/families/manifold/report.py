@@ -1,4 +1,4 @@
-"""What a page shows of a weight manifold, and what the doctor says of its decoder."""
+"""Page section and findings of weight manifolds."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +14,7 @@ from fathomless.families.manifold.estimator import (
 )
 from fathomless.families.manifold.fit import UNEXPLAINED
 from fathomless.families.manifold.networks import ManifoldDiagnostics
-from fathomless.families.manifold.sampling import stands_still
+from fathomless.families.manifold.sampling import warn_if_stuck
 from fathomless.families.manifold.strategy import COLLAPSED
 from fathomless.plots.page import Figure, Group, StructureSection, TextTable, join_words, number, percent, picture
 
@@ -22,59 +22,57 @@ __all__ = ["findings", "page"]
 
 Estimator = ProjectedBayesClassifier | ProjectedBayesRegressor
 
-_COLUMNS = 4  # along which modes are drawn
-_SPARE = 2  # candidates for each dimension, at least
+_COLUMNS = 4  # columns along which modes are drawn, at most
+_SPARE = 2  # candidates per latent dimension below which a finding is due
 
 
 def page(estimator: Estimator) -> StructureSection:
-    """Return the laws over the latent space, what their centres say, and what the decoder keeps."""
+    """Return the section: components of the latent posterior, predictions at their centres, and decoder quality."""
     posterior = estimator.latent_posterior_
     shares = join_words([percent(weight) for weight in posterior.weights], 12)
     figure = picture(
         "latent",
         partial(plots.latent, posterior),
         says=f"{posterior.summary}; weights {shares}.",
-        caption="Laws over the latent space, one standard deviation around each centre, in the plane that spreads them "
-        "most; the dashed circle is the prior.",
+        caption="Components of the latent posterior: one standard deviation around each centre, in the plane of their "
+        "first two principal components. The dashed circle is the prior.",
     )
     gate = estimator.decoder_gate_
     rows = [
-        ("Weights that the decoder leaves unexplained", percent(gate["reconstruction"])),
-        ("Log-likelihood per training row of the candidates, mean", number(gate["of_candidates"], 4)),
-        ("The same of their decoded networks", number(gate["log_likelihood"], 4)),
-        ("Root mean square between their outputs, standardised", number(gate["apart"])),
-        ("Candidates that were kept", f"{len(estimator.candidates_['kept'])} of {estimator.candidates}"),
+        ("Unexplained variance of the candidates' weights", percent(gate["reconstruction"])),
+        ("Mean log-likelihood of the candidates, nats per training row", number(gate["of_candidates"], 4)),
+        ("Mean log-likelihood after decoding, nats per training row", number(gate["log_likelihood"], 4)),
+        ("Root mean squared change of the outputs, standardised", number(gate["apart"])),
+        ("Candidates kept", f"{len(estimator.candidates_['kept'])} of {estimator.candidates}"),
     ]
     if estimator.candidates_["score"] is not None:
         rows.append(
             (
-                "Log density of rows that candidates had not seen, standardised",
+                "Log-likelihood of the candidates, nats per out-of-fold row, standardised targets",
                 number(estimator.candidates_["score"], 4),
             )
         )
     return StructureSection(
         [
-            Group("Latent space", [figure], _laws(estimator)),
-            Group("Modes of functions", _modes(estimator)),
-            Group(
-                "Decoder", [], TextTable("What the decoder keeps of the networks it was learned from", ("", ""), rows)
-            ),
+            Group("Latent space", [figure], _tabulate_components(estimator)),
+            Group("Modes of functions", _draw_modes(estimator)),
+            Group("Decoder", [], TextTable("Candidates compared with their decoded reconstructions", ("", ""), rows)),
         ],
-        about="Predictions average networks decoded from points of all laws"
+        about="Predictions average networks decoded from draws of all components"
         + (
-            ", with doubt about the decoder."
+            ", including uncertainty about the decoder."
             if estimator.model_.decoder_law is not None
-            else "; the decoder is a point."
+            else "; the decoder is a point estimate."
         ),
-        note="The latent space was learned from networks trained on the same rows, so the bound is one given the "
-        "decoder and must not be compared with that of another family. Rows that no candidate saw judge the first "
-        "stage.",
-        objective="The bound of the last two stages: the expected log-likelihood of decoded networks, less what the "
-        "laws over the latent space and over the decoder cost.",
+        note="The latent space was learned from networks trained on the same rows. The ELBO is therefore conditional "
+        "on the decoder: do not compare it with that of other families. The score on out-of-fold rows is that of the "
+        "first stage.",
+        objective="ELBO of the last two stages: the expected log-likelihood of decoded networks, minus the divergences "
+        "of the latent posterior and of the decoder's posterior from their priors.",
     )
 
 
-def _laws(estimator: Estimator) -> TextTable:
+def _tabulate_components(estimator: Estimator) -> TextTable:
     posterior = estimator.latent_posterior_
     rows = [
         (
@@ -87,68 +85,71 @@ def _laws(estimator: Estimator) -> TextTable:
             zip(posterior.weights, posterior.means, posterior.scales, strict=True)
         )
     ]
-    head = ("Law", "Weight", "Centre, from 0", "Spread")
+    head = ("Component", "Weight", "Distance from 0", "Spread")
     return TextTable(
-        "Laws over the latent space: distances and (mean) standard deviations, in those of the prior",
+        "Components of the latent posterior: distance of the centre from 0 and geometric mean of the standard "
+        "deviations, in standard deviations of the prior",
         head,
         rows,
     )
 
 
-def _modes(estimator: Estimator) -> list[Figure]:
-    """Draw the modes along the columns on which they disagree most."""
+def _draw_modes(estimator: Estimator) -> list[Figure]:
+    """Draw the modes along the columns where they disagree most."""
     weights = np.asarray(estimator.latent_posterior_.weights)
     drawn = []
     for column in estimator.schema_.columns:
         if column.kind != "numeric":
             continue
         grid, values = estimator.modes_along(column.name)
-        if values.ndim == 3:  # the target, or the class, on which they disagree most
+        if values.ndim == 3:  # show the target, or the class, where the modes disagree most
             values = values[:, :, int(values.std(0).mean(0).argmax())]
         drawn.append((float((weights @ (values - weights @ values) ** 2).mean()), column.name, grid, values))
-    drawn.sort(key=lambda one: -one[0])
+    drawn.sort(key=lambda entry: -entry[0])
     return [
         picture(
             f"modes-{place}",
             partial(plots.modes, grid, values, weights, name),
             says=f"{len(values)} functions of {name}, from {number(values.min())} to {number(values.max())}.",
-            caption=f"What the centre of each law predicts along {name}, all other columns at their average.",
+            caption=f"Prediction at the centre of each component along {name}, other columns at their average.",
         )
         for place, (_, name, grid, values) in enumerate(drawn[:_COLUMNS])
     ]
 
 
 def findings(summary: FitSummary) -> Iterator[Finding]:
-    """Say if the decoder has collapsed, if its law was left out, and if candidates are few for the dimensions."""
-    told = cast(ManifoldDiagnostics, summary.estimator.fit_diagnostics_)
-    if text := stands_still(told.sampling):
+    """Yield findings: stuck chains, a collapsed or deterministic decoder, and too few candidates per dimension."""
+    diagnostics = cast(ManifoldDiagnostics, summary.estimator.fit_diagnostics_)
+    if text := warn_if_stuck(diagnostics.sampling):
         yield Finding(
             "problem",
-            "Chains say nothing of their convergence",
+            "Convergence of the chains is unknown",
             text[0].upper() + text.partition(";")[0][1:] + ".",
             "Use latent_posterior='mixture'.",
         )
-    error, kept = told.gate["reconstruction"], len(told.kept)
+    error = diagnostics.gate["reconstruction"]
+    kept = len(diagnostics.kept)
     if error > COLLAPSED:
         yield Finding(
             "problem",
             "The decoder has collapsed",
-            f"It leaves {percent(error)} of the variance of the candidates' weights, and may have made one function of "
-            "several: what is not seen looks too sure.",
-            f"Raise {summary.show('latent_dim')}, {summary.show('decoder_width')} or {summary.show('decoder_steps')}.",
+            f"The decoder leaves {percent(error)} of the variance of the candidates' weights unexplained. It may map "
+            "different candidates to the same function, so predictions away from the data may be overconfident.",
+            f"Raise {summary.now('latent_dim')}, {summary.now('decoder_width')} or {summary.now('decoder_steps')}.",
         )
     elif error > UNEXPLAINED and summary.given["decoder_law"] != "none":
         yield Finding(
             "advice",
-            "The decoder was held",
-            f"It leaves {percent(error)} of the variance of the candidates' weights, too much to be doubt about single "
-            "weights; so the decoder is a point.",
-            f"Raise {summary.show('latent_dim')} or {summary.show('decoder_steps')}.",
+            "The decoder is a point estimate",
+            f"The decoder leaves {percent(error)} of the variance of the candidates' weights unexplained. That is too "
+            "much for independent noise on single weights, so no posterior over the decoder was fitted.",
+            f"Raise {summary.now('latent_dim')} or {summary.now('decoder_steps')}.",
         )
     if kept <= _SPARE * summary.estimator.latent_dim_:
         yield Finding(
             "advice",
-            "Few candidates for so many dimensions",
-            f"{kept} networks span a latent space of {summary.estimator.latent_dim_} dimensions; use four for each.",
+            "Too few candidates for the latent dimensions",
+            f"{kept} candidates were kept for {summary.estimator.latent_dim_} latent dimensions; four per dimension "
+            "are recommended.",
             f"Lower {summary.now('latent_dim')}, or raise {summary.now('candidates')}.",
         )

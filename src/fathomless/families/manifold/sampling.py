@@ -1,8 +1,8 @@
-"""The posterior over the latent space by sampling: the reference for the mixture that variational inference finds.
+"""Sampled posterior over the latent space: a reference for the variational mixture.
 
-Chains begin at the centres of the mixture and move by elliptical slice sampling, with the decoder a point: the prior of
-a code is N(0, I), so nothing has to be tuned. Chains that stay in modes of their own say nothing of how much these
-weigh; each keeps the weight of the law that it began in, and R-hat tells.
+Chains start at the centres of the mixture and move by elliptical slice sampling, with a deterministic decoder. The
+prior of a code is N(0, I), so there is no step size to tune. Chains that stay in different modes do not estimate the
+weights of the modes: each chain keeps the weight of the component in which it started, and R-hat is large.
 """
 
 import math
@@ -19,39 +19,41 @@ from fathomless.inference.mcmc.elliptical import elliptical_slice
 from fathomless.posterior.likelihoods import Likelihood
 from fathomless.system.rng import as_generator
 
-__all__ = ["sample_latent", "stands_still"]
+__all__ = ["sample_latent", "warn_if_stuck"]
 
 _CHUNK = 4096  # rows evaluated at once
-_EACH = 300  # transitions before the first state that is kept, and states that are kept
+_EACH = 300  # burn-in transitions, and states kept, of each chain
 
 
 @torch.no_grad()
 def sample_latent(
     model: ProjectedNetwork, likelihood: Likelihood, rows: Rows, seed: int, each: int = _EACH
 ) -> dict[str, float]:
-    """Give a model drawn points in the place of normal laws.
+    """Replace the mixture of a model by points sampled from the posterior over the latent space.
 
     Parameters
     ----------
     model : ProjectedNetwork
-        With q(z), and a decoder that is a point. Its laws get the mean and the standard deviation of their chains.
+        Model with q(z) and a deterministic decoder, changed in place. The components get the means and standard
+        deviations of their chains.
     likelihood : Likelihood
-        p(y | f), held as it is.
+        p(y | f), fixed.
     rows : Rows
         The table.
     seed : int
-        Of the chains.
+        Seed of the chains.
     each : int
-        Transitions before the first state that is kept, and states that are kept, of each chain.
+        Number of burn-in transitions, and of states kept, of each chain.
 
     Returns
     -------
     dict
-        "chains", "draws" of each, and "rhat" and "ess" of the log-likelihood.
+        Number of "chains", of "draws" per chain, and "rhat" and "ess" of the log-likelihood.
     """
 
     def log_likelihood(z: Tensor) -> Tensor:
-        weights, total = model.moments(z)[0], z.new_zeros(len(z))
+        weights = model.moments(z)[0]
+        total = z.new_zeros(len(z))
         for part in rows.parts(_CHUNK):
             log_p = likelihood.log_prob(model.network(weights, part.x), part.y)  # (C, B)
             total = total + (log_p.sum(1) if part.weight is None else log_p @ part.weight.to(log_p))
@@ -67,18 +69,18 @@ def sample_latent(
             points.append(z)
             values.append(value)
     model.law.take_points(torch.stack(points, 1))
-    told = torch.stack(values, 1).double().cpu().numpy()  # (C, n)
-    found = diagnose(told)
-    rhat = math.nan if found.rhat is None else found.rhat
-    return {"chains": len(z), "draws": each, "rhat": rhat, "ess": found.ess_bulk}
+    trace = torch.stack(values, 1).double().cpu().numpy()  # (C, n)
+    diagnosis = diagnose(trace)
+    rhat = math.nan if diagnosis.rhat is None else diagnosis.rhat
+    return {"chains": len(z), "draws": each, "rhat": rhat, "ess": diagnosis.ess_bulk}
 
 
-def stands_still(sampling: Mapping[str, Any]) -> str:
-    """Return the warning that chains over the latent space did not move, or ""."""
+def warn_if_stuck(sampling: Mapping[str, Any]) -> str:
+    """Return a warning if chains over the latent space did not move, else ""."""
     rhat = sampling.get("rhat", 1.0)
     if math.isfinite(rhat):
         return ""
     return (
-        f"the R-hat of the log-likelihood along the chains over the latent space is {rhat}: they stand still, or it is "
-        "not finite, so their agreement is unknown; use the mixture (latent_posterior)"
+        f"the R-hat of the log-likelihood along the chains over the latent space is {rhat}: the chains did not move, "
+        "or the log-likelihood is not finite, so convergence is unknown; use latent_posterior='mixture'"
     )

@@ -1,8 +1,8 @@
-r"""A fit in stages, each a minimisation: what one stage finds, the next one starts from.
+r"""Fits in stages: each stage is a minimisation that starts from the results of the previous ones.
 
-Every stage has a loss of its own, and Adam starts anew with it, at the rate :math:`r\,(1 + \cos \pi t/T)/2` in step t
-of T. A stage is cut into rounds; after each there is a row in the history, and the run can be kept and taken up again,
-to the same bytes. What a stage begins with follows from what was found before it and from its seed alone.
+Each stage has its own loss and a new Adam optimiser, with the learning rate :math:`r\,(1 + \cos \pi t/T)/2` in step t
+of T. A stage is divided into rounds. After each round a row is added to the history, and the run can be saved and
+resumed bit-identically. The initial state of a stage depends only on the previous results and on its seed.
 """
 
 import math
@@ -26,71 +26,74 @@ _EPSILON = 1e-10  # losses are divided by the number of rows, so it must be far 
 
 
 class Stage(ABC):
-    """One minimisation.
+    """Minimisation of one loss.
 
     Parameters
     ----------
     steps : int
-        T; at least as many as there are rounds, so that every round has one.
+        Number of steps T, at least the number of rounds.
     clip_norm : float, optional
-        Longest gradient.
+        Norm to which gradients are clipped.
     """
 
     def __init__(self, steps: int, clip_norm: float | None = None) -> None:
-        self.steps, self.clip_norm = steps, clip_norm
+        self.steps = steps
+        self.clip_norm = clip_norm
 
     @abstractmethod
     def groups(self) -> Sequence[tuple[Sequence[Tensor], float]]:
-        """Return what is moved, leaves with gradients, in groups with their rates r."""
+        """Return groups of tensors to optimise, leaves with gradients, each with its learning rate r."""
 
     @abstractmethod
     def loss(self, share: float, generator: torch.Generator) -> Tensor:
-        """Return the loss, a scalar, when a share 0 <= t/T < 1 of the steps is done; gradients flow from it."""
+        """Return the loss, a differentiable scalar, after a share 0 <= t/T < 1 of the steps."""
 
     @abstractmethod
-    def told(self) -> dict[str, float]:
-        """Return figures for the history; reads the device. Raises where the stage has failed."""
+    def metrics(self) -> dict[str, float]:
+        """Return metrics for the history; synchronises with the device. Raise an error if the stage has diverged."""
 
     @abstractmethod
     def finish(self) -> dict[str, Tensor]:
-        """Return what was found."""
+        """Return the results of the stage, by name."""
 
 
-#: Builds a stage from what was found before, named "stage/tensor".
+#: Builds a stage from the results of previous stages, named "stage/tensor".
 Begin = Callable[[Mapping[str, Tensor]], Stage]
 
 
 class StagedRun(ResumableRun):
-    """Stages between two rounds: everything that is needed to go on.
+    """State of a fit in stages between two rounds, sufficient to resume it.
 
     Parameters
     ----------
     plan : mapping of str to Begin
-        The stages, in their order.
+        Stages by name, in order.
     seed : int
-        Of everything that is drawn.
+        Seed of all random draws.
     rounds : int
-        Into how many a stage is cut.
+        Number of rounds per stage.
     device : torch.device, optional
-        Of what is drawn.
+        Device of random draws.
 
     Attributes
     ----------
     found : dict of str to Tensor
-        What stages have found, named "stage/tensor".
+        Results of finished stages, named "stage/tensor".
     epoch, step : int
-        Rounds and steps done.
+        Numbers of rounds and steps done.
     history : list of dict
-        A row for each round: epoch, step, stage (its number) and what the stage told.
+        One row per round: epoch, step, index of the stage, and its metrics.
     stop, pause : bool
-        As of a :class:`~fathomless.inference.runs.run.Run`; a run that is stopped leaves its present stage as it
-        stands.
+        As for :class:`~fathomless.inference.runs.run.Run`; a run that is stopped finishes the current stage early.
     """
 
     def __init__(
         self, plan: Mapping[str, Begin], seed: int, rounds: int = 10, device: torch.device | str = "cpu"
     ) -> None:
-        self.plan, self.seed, self.rounds, self.device = dict(plan), seed, rounds, device
+        self.plan = dict(plan)
+        self.seed = seed
+        self.rounds = rounds
+        self.device = device
         self.found: dict[str, Tensor] = {}
         self.history: list[dict[str, float]] = []
         self.epoch = self.step = 0
@@ -99,11 +102,11 @@ class StagedRun(ResumableRun):
 
     @property
     def epochs(self) -> int:
-        """How many rounds there will be."""
+        """Total number of rounds."""
         return self.rounds * len(self.plan)
 
     def advance(self) -> None:
-        """Do one round; begin a stage before its first, finish it after its last."""
+        """Do one round; begin a stage before its first round, and finish it after its last."""
         place, done = divmod(self.epoch, self.rounds)
         if done == 0:
             self._begin(place)
@@ -112,7 +115,7 @@ class StagedRun(ResumableRun):
         for step in range(steps * done // self.rounds, steps * (done + 1) // self.rounds):
             self._move(self._stage, step)
         self.epoch += 1
-        self.history.append({"epoch": self.epoch, "step": self.step, "stage": place, **self._stage.told()})
+        self.history.append({"epoch": self.epoch, "step": self.step, "stage": place, **self._stage.metrics()})
         if done + 1 == self.rounds:
             self.conclude()
 
@@ -136,7 +139,7 @@ class StagedRun(ResumableRun):
         self.step += 1
 
     def conclude(self) -> None:
-        """Take what the present stage has found, as far as it has come."""
+        """Finish the current stage, and store its results."""
         if self._stage is not None:
             name = list(self.plan)[(self.epoch - 1) // self.rounds]
             self.found |= {f"{name}/{key}": value.detach() for key, value in self._stage.finish().items()}
@@ -146,7 +149,7 @@ class StagedRun(ResumableRun):
         return [leaf for group in self._optimizer.param_groups for leaf in group["params"]]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state's tensors by name."""
+        """Return the tensors of the state by name."""
         state = {f"found/{name}": value for name, value in self.found.items()}
         if self._stage is not None:
             state["generator"] = self._generator.get_state()
@@ -156,16 +159,18 @@ class StagedRun(ResumableRun):
         return state
 
     def meta(self) -> dict[str, Any]:
-        """Return the rest of the state as plain JSON."""
+        """Return the rest of the state as JSON values."""
         return {"epoch": self.epoch, "step": self.step, "history": self.history, "stop": self.stop}
 
     def resume(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Take over what :meth:`tensors` and :meth:`meta` returned."""
+        """Restore the state from the values of :meth:`tensors` and :meth:`meta`."""
         tensors = {name: tensor.to(self.device) for name, tensor in tensors.items()}
         self.found = under("found", tensors)
-        self.epoch, self.step, self.history = meta["epoch"], meta["step"], list(meta["history"])
+        self.epoch = meta["epoch"]
+        self.step = meta["step"]
+        self.history = list(meta["history"])
         self.stop = meta["stop"]
-        if "generator" not in tensors:
+        if "generator" not in tensors:  # saved between two stages
             return
         self._begin(self.epoch // self.rounds)
         self._generator.set_state(tensors["generator"].cpu())
@@ -195,16 +200,16 @@ def run_stages(
     callbacks : sequence of callables
         Called with the run after every round, such as :class:`~fathomless.inference.runs.callbacks.Checkpoint`.
     progress : Progress, optional
-        A display.
+        Progress display.
     resume : (tensors, meta), optional
-        Of a run with the same plan and seed, to go on from.
+        State of a run with the same plan and seed, to resume from.
 
     Raises
     ------
     DataError
-        If a callback stops the run before its last stage: there is no posterior yet.
+        If a callback stops the run before its last stage, when there is no posterior yet.
     PausedError
-        If a callback asks for it before the last round.
+        If a callback pauses the run before the last round.
     """
     run = StagedRun(plan, seed, rounds, device)
     if resume is not None:
@@ -212,6 +217,8 @@ def run_stages(
     drive(run, run.advance, callbacks=callbacks, progress=progress)
     if run.epoch <= run.epochs - run.rounds:
         name = list(run.plan)[(run.epoch - 1) // run.rounds]
-        raise DataError(f"the fit was stopped in its stage {name!r}, before the last; let it run, or pause it")
+        raise DataError(
+            f"the fit was stopped in stage {name!r}, before the last stage; let it run, or pause it instead"
+        )
     run.conclude()
     return run

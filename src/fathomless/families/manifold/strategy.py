@@ -1,4 +1,4 @@
-"""A weight manifold as a strategy of inference: stages on all rows, after trials of several numbers of dimensions."""
+"""Inference strategy of weight manifolds: stages on all rows, after trials of several numbers of latent dimensions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ from fathomless.estimators import saving
 from fathomless.estimators.preparation import Prepared
 from fathomless.estimators.problem import Problem, Session
 from fathomless.families.manifold.autoencoder import Decoder
-from fathomless.families.manifold.dimensions import Dimensions
+from fathomless.families.manifold.dimensions import DimensionSearch
 from fathomless.families.manifold.fit import Manifold, ManifoldConfig
 from fathomless.families.manifold.network import Flat
 from fathomless.families.manifold.networks import ManifoldDiagnostics, ManifoldNetworks
-from fathomless.families.manifold.sampling import sample_latent, stands_still
+from fathomless.families.manifold.sampling import sample_latent, warn_if_stuck
 from fathomless.families.manifold.stages import Begin, StagedRun, run_stages
 from fathomless.inference.runs.distributed import ranks
 from fathomless.inference.runs.run import Fitted
@@ -30,58 +30,62 @@ from fathomless.system.rng import building, fold_in
 
 __all__ = ["COLLAPSED", "ManifoldStages"]
 
-#: Reconstruction error beyond which the decoder has made one function of several.
+#: Reconstruction error above which the decoder maps different candidates to one function.
 COLLAPSED = 0.3
 
 
 @dataclass(frozen=True)
 class ManifoldStages:
-    """Stages of a weight manifold: candidates, decoder and posterior over the latent space.
+    """Inference in stages: candidates, decoder and posterior over the latent space.
 
     Attributes
     ----------
-    recipe : Recipe
-        Options of the stages, with the largest number of dimensions that is tried.
+    config : ManifoldConfig
+        Options of the stages, with the largest candidate number of latent dimensions.
     tried : sequence of int
-        Numbers of dimensions.
+        Candidate numbers of latent dimensions.
     sampled : bool
-        True if chains sample the posterior over the latent space at last.
+        True to sample the posterior over the latent space after the stages.
     free_noise : bool
-        True if rows choose the law of the noise.
+        True to choose the noise distribution on out-of-fold rows.
     architecture : callable, optional
-        Builds networks of the user's own, whose trajectories begin as they were built.
+        Builds user-defined networks. Their trajectories start from their own initial weights.
     """
 
-    recipe: ManifoldConfig
+    config: ManifoldConfig
     tried: Sequence[int]
     sampled: bool = False
     free_noise: bool = False
     architecture: Callable[[int, int], Any] | None = None
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
-        """Run the stages."""
+        """Run the stages, and the chains if the posterior is sampled."""
         assert isinstance(table.train, Rows)
         if ranks().count > 1:
-            raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one")
+            raise DataError(f"{ranks().count} processes were started; a weight manifold is fitted by one process")
         with building(table.seed):
             likelihood = problem.task.likelihood(table.target).to(table.device, table.dtype)
             network = cast(ManifoldNetworks, problem.networks)._network(table.inputs, likelihood.outputs)
         self._require_memory(network, table)
-        manifold_of = partial(self._manifold, network, likelihood, table, self._start(table, likelihood.outputs))
-        several = self._several(manifold_of, table)
+        manifold_of = partial(
+            self._build_manifold, network, likelihood, table, self._initial_weights(table, likelihood.outputs)
+        )
+        several = self._plan_trials(manifold_of, table)
         only = manifold_of(torch.ones_like(table.train.x[:, 0], dtype=torch.bool), self.tried[0])
-        run = self._run((several or only).plan(), table, session)
-        manifold = several.chosen(run.found) if several else only
-        found_score = float(run.found["decoder/score"])
-        score = None if math.isnan(found_score) else found_score
-        kept, gate = run.found["decoder/kept"].tolist(), vars(manifold.gate_of(run.found))
-        model, likelihood = manifold.model_of(run.found), manifold.likelihood_of(run.found)
+        run = self._run_stages((several or only).plan(), table, session)
+        manifold = several.choose(run.found) if several else only
+        saved_score = float(run.found["decoder/score"])  # NaN without out-of-fold rows
+        score = None if math.isnan(saved_score) else saved_score
+        kept = run.found["decoder/kept"].tolist()
+        gate = vars(manifold.gate_of(run.found))
+        model = manifold.model_of(run.found)
+        likelihood = manifold.likelihood_of(run.found)
         diagnostics = ManifoldDiagnostics(
             kept=tuple(kept), score=score, gate=gate, average=tuple(table.train.average.tolist())
         )
         if several:
-            tried_all = {str(number): vars(one) for number, one in several.told(run.found).items()}
-            diagnostics = replace(diagnostics, latent_dims=tried_all)
+            trials = {str(number): vars(trial) for number, trial in several.evaluate(run.found).items()}
+            diagnostics = replace(diagnostics, latent_dims=trials)
         if self.sampled:
             sampling = sample_latent(model, likelihood, table.train, fold_in(table.seed, "chains"))
             diagnostics = replace(diagnostics, sampling=sampling)
@@ -93,10 +97,10 @@ class ManifoldStages:
             score=score,
             seed=table.seed,
             diagnostics=diagnostics,
-            warnings=tuple(_unconverged(diagnostics)),
+            warnings=tuple(_collect_warnings(diagnostics)),
         )
 
-    def _manifold(
+    def _build_manifold(
         self,
         network: Flat,
         likelihood: Likelihood,
@@ -105,47 +109,47 @@ class ManifoldStages:
         used: Tensor,
         dimensions: int,
     ) -> Manifold:
-        """Return the stages of some rows (bool of shape (N,)) and a number of dimensions."""
-        rows, folds = cast(Rows, table.train), table.folds
+        """Return the stages for the rows in the mask `used`, (N,), and a number of latent dimensions."""
+        rows = cast(Rows, table.train)
+        folds = table.folds
         return Manifold(
             network,
             likelihood,
             rows if bool(used.all()) else rows.take(used),
             folds if folds is None or bool(used.all()) else folds[:, used.to(folds.device)],
-            replace(self.recipe, autoencoder=replace(self.recipe.autoencoder, dimensions=dimensions)),
+            replace(self.config, autoencoder=replace(self.config.autoencoder, dimensions=dimensions)),
             table.seed,
             free_noise=self.free_noise,
             start=start,
         )
 
-    def _several(self, manifold_of: Callable[[Tensor, int], Manifold], table: Prepared) -> Dimensions | None:
-        """Return the plan that tries several numbers of dimensions, if there are several."""
+    def _plan_trials(self, manifold_of: Callable[[Tensor, int], Manifold], table: Prepared) -> DimensionSearch | None:
+        """Return the search over several numbers of latent dimensions; None for a single number."""
         if len(self.tried) < 2:
             return None
         if table.folds is None:
             raise DataError(
-                f"latent_dim={tuple(self.tried)} was given without rows that are held out; set holdout, or give one "
-                "number"
+                f"latent_dim={tuple(self.tried)} was given without held-out rows; set holdout, or give a single number"
             )
-        return Dimensions(manifold_of, cast(Rows, table.train), table.folds[0] == 0, self.tried, table.seed)
+        return DimensionSearch(manifold_of, cast(Rows, table.train), table.folds[0] == 0, self.tried, table.seed)
 
-    def _start(self, table: Prepared, outputs: int) -> Tensor | None:
-        """Return the weights of networks of the user's own as they were built, one for each trajectory, (R, P)."""
+    def _initial_weights(self, table: Prepared, outputs: int) -> Tensor | None:
+        """Return the initial weights of user-defined networks, one for each trajectory, (R, P)."""
         if self.architecture is None:
             return None
-        found = []
-        for k in range(math.ceil(self.recipe.candidates / self.recipe.snapshots)):
+        weights = []
+        for k in range(math.ceil(self.config.candidates / self.config.snapshots)):
             with building(fold_in(table.seed, "network", k)):
-                found.append(flatten(self.architecture(table.inputs, outputs)))
-        return torch.stack(found)
+                weights.append(flattened(self.architecture(table.inputs, outputs)))
+        return torch.stack(weights)
 
-    def _run(self, plan: Mapping[str, Begin], table: Prepared, session: Session) -> StagedRun:
-        """Run stages, from their last checkpoint if there is one."""
+    def _run_stages(self, plan: Mapping[str, Begin], table: Prepared, session: Session) -> StagedRun:
+        """Run the stages, resuming from the last checkpoint if there is one."""
 
         def fingerprint() -> str:
-            dealt = None if table.folds is None else table.folds.tolist()
-            facts = {**session.lasting, "seed": table.seed, "dealt": dealt}
-            return saving.fingerprint(cast(Rows, table.train), None, (), self.recipe, facts)
+            folds = None if table.folds is None else table.folds.tolist()
+            facts = {**session.lasting, "seed": table.seed, "dealt": folds}
+            return saving.fingerprint(cast(Rows, table.train), None, (), self.config, facts)
 
         callbacks, resume = session.with_checkpoint(table, fingerprint)
         return run_stages(
@@ -158,28 +162,29 @@ class ManifoldStages:
         )
 
     def _require_memory(self, network: Flat, table: Prepared) -> None:
-        """Refuse a decoder, or candidates, that do not fit: weights, gradients and two moments of each."""
-        own, candidates = self.recipe.autoencoder, self.recipe.candidates
+        """Check that decoder and candidates fit into memory: weights, gradients and two moments of each."""
+        options = self.config.autoencoder
+        candidates = self.config.candidates
         with building(0), torch.device("meta"):
-            decoder = Decoder(own.dimensions, own.hidden, network.size, own.last, network.blocks)
+            decoder = Decoder(options.dimensions, options.hidden, network.size, options.last, network.blocks)
         numbers = 4.0 * (network.size * candidates + sum(p.numel() for p in decoder.parameters()))
         memory.require(
             numbers * torch.empty((), dtype=table.dtype, device="cpu").element_size(),
             f"a manifold of {network.size:,} weights, learned from {candidates} candidates",
             lambda share: (
-                f"networks of about {int(share * network.size):,} weights fit: lower width, or use chunks (decoder_map)"
+                f"networks of about {int(share * network.size):,} weights fit: lower width, or set decoder_map='chunks'"
             ),
         )
 
 
-def _unconverged(told: ManifoldDiagnostics) -> list[str]:
-    """Return the warnings of a decoder that has collapsed and of chains that never moved."""
-    found = [text] if (text := stands_still(told.sampling)) else []
-    error = told.gate["reconstruction"]
+def _collect_warnings(diagnostics: ManifoldDiagnostics) -> list[str]:
+    """Return the warnings about a collapsed decoder and about chains that did not move."""
+    warnings = [text] if (text := warn_if_stuck(diagnostics.sampling)) else []
+    error = diagnostics.gate["reconstruction"]
     if error > COLLAPSED:
-        found.append(
-            f"the decoder leaves {100.0 * error:.0f} % of the variance of the candidates' weights, and may have "
-            "made one function of several: what is not seen looks too sure. Raise latent_dim, decoder_width or "
-            "decoder_steps"
+        warnings.append(
+            f"the decoder leaves {100.0 * error:.0f} % of the variance of the candidates' weights unexplained; it may "
+            "map different candidates to the same function, so predictions away from the data may be overconfident. "
+            "Raise latent_dim, decoder_width or decoder_steps"
         )
-    return found
+    return warnings

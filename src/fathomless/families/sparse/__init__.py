@@ -1,4 +1,4 @@
-"""Sparse networks: which weights are in the network is inferred. This folder imports no other family."""
+"""Sparse networks: posteriors over the inclusion of weights. This folder imports no other family."""
 
 from fathomless.families.family import Family
 from fathomless.families.sparse.options import SparseOptions
@@ -6,10 +6,10 @@ from fathomless.system.citations import Reference
 
 __all__ = ["FAMILY"]
 
-#: What the registry knows of it.
+#: Entry of the registry of families.
 FAMILY = Family(
     name="sparse",
-    title="as many weights as the data ask for",
+    title="sparse networks, with a posterior over the inclusion of each weight",
     options=SparseOptions,
     classifier="fathomless.families.sparse.estimator:SparseBayesClassifier",
     regressor="fathomless.families.sparse.estimator:SparseBayesRegressor",

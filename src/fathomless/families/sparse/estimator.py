@@ -1,4 +1,4 @@
-"""The estimators of networks whose weights may be absent."""
+"""Estimators of sparse networks."""
 
 import copy
 from abc import ABC
@@ -18,8 +18,8 @@ from fathomless.estimators.variational import OneNetwork
 from fathomless.families.sparse.export import SparseExport, to_sparse
 from fathomless.families.sparse.model import SparseNetwork, inclusion_table
 from fathomless.families.sparse.networks import SparseDiagnostics, SparseNetworks
-from fathomless.families.sparse.options import temperatures
-from fathomless.families.sparse.paths import active_paths, drawn_inputs
+from fathomless.families.sparse.options import candidate_temperatures
+from fathomless.families.sparse.paths import active_paths, draw_used_inputs
 from fathomless.families.sparse.temperature import AtChosenTemperature, Choice
 from fathomless.inference.runs.run import Fitted
 from fathomless.inference.variational.training import adam_travel
@@ -33,7 +33,7 @@ __all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
 
 @dataclass(frozen=True)
 class Unconverged:
-    """Step that adds warnings of weights whose inclusion the training did not settle.
+    """Step that adds warnings about empty layers and about inclusion logits that cannot have converged.
 
     Attributes
     ----------
@@ -53,41 +53,43 @@ class Unconverged:
         members = cast(list[SparseNetwork], list_members(fitted.model))
         empty = [row.layer for member in members for row in inclusion_table(member) if row.kept == 0]
         if empty:
-            told = fitted.diagnostics
-            chosen = isinstance(told, SparseDiagnostics) and told.choice is not None and told.choice.candidates
-            remedy = "lower temperature, raise prior_inclusion, or take a narrower network"
-            if chosen:
-                remedy = "at lower temperatures held-out rows are predicted no better, within one standard error"
+            diagnostics = fitted.diagnostics
+            choice = diagnostics.choice if isinstance(diagnostics, SparseDiagnostics) else None
+            remedy = "lower temperature, raise prior_inclusion, or use a narrower network"
+            if choice is not None and choice.candidates:
+                remedy = "lower temperatures do not predict held-out rows better, within one standard error"
             yield (
-                f"the median probability model keeps no weight of layer {empty[0]!r}: it predicts a constant. The "
-                f"evidence for the weights does not outweigh their divergence: {remedy}"
+                f"the median probability model keeps no weight of layer {empty[0]!r}, so it predicts a constant. The "
+                f"gain in log-likelihood from the weights does not outweigh their divergence; {remedy}"
             )
         t = fitted.training
         if t is None:
             return
-        start, travel = SlabStart().logit[1], t.structure_rate * adam_travel(fitted.history, t.learning_rate)
+        start = SlabStart().logit[1]
+        # Adam moves a parameter by about its learning rate per step
+        travel = t.structure_rate * adam_travel(fitted.history, t.learning_rate)
         if travel < start:
             yield (
-                f"inclusion logits start up to {start:g} above the edge between in and out and could move by about "
-                f"{travel:.2g}: how many weights are kept tells how long the training was. Raise epochs (now "
+                f"inclusion logits start at up to {start:g} and could move by about {travel:.2g}, so they cannot all "
+                "reach 0: the number of weights kept depends on the length of the training. Raise epochs (now "
                 f"{t.epochs}) or structure_rate (now {t.structure_rate:.2g})"
             )
 
 
 class _SparseBayes(SparseNetworks, OneNetwork, ABC):
-    """Estimators of networks whose weights may be absent.
+    """Base of estimators of sparse networks.
 
     Attributes
     ----------
     inclusion_probability_ : dict of str to ndarray
-        Layer -> posterior probability that each weight is included, shape (outputs, inputs).
+        Posterior inclusion probabilities of the weights of each layer, shape (outputs, inputs).
     selected_features_ : list of str
-        Columns that the median probability model uses.
+        Names of the columns used by the median probability model.
     temperature_ : float
-        The temperature of the training, given or chosen.
+        Temperature of the training, given or chosen.
     candidates_ : list of dict
-        What rows that were held out say about each temperature that was tried, the highest first: the fields of
-        :class:`~fathomless.families.sparse.temperature.Candidate`. Empty if it was not chosen.
+        Held-out scores of the candidate temperatures, in decreasing order of temperature: the fields of
+        :class:`~fathomless.families.sparse.temperature.Candidate`. Empty if the temperature was not chosen.
     """
 
     fit_diagnostics_: SparseDiagnostics
@@ -98,7 +100,8 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
     structure_every: ClassVar[int] = 1
 
     def _strategy(self, prepared: Prepared) -> Strategy:
-        svi, candidates = self._svi(), temperatures(self.temperature)
+        svi = self._svi()
+        candidates = candidate_temperatures(self.temperature)
         inference: Strategy = svi
         if candidates:
             inference = AtChosenTemperature(
@@ -108,29 +111,29 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
                 free_noise=self._current_options().get("likelihood") == "auto",
                 single=self.precision == "auto",
                 alone=callable(self.architecture),
-                before=self._choice_before() if self._is_continued() else None,
+                before=self._previous_choice() if self._continued() else None,
             )
         return Then(inference, (Unconverged(self.posterior),))
 
-    def _choice_before(self) -> Choice:
-        """Return the choice of the fit that is continued."""
+    def _previous_choice(self) -> Choice:
+        """Return the temperature of the fit that is continued, as a choice."""
         choice = self.fit_diagnostics_.choice
-        before = [] if choice is None else [dict(one) for one in choice.candidates]
-        noise = copy.deepcopy(self.likelihood_) if before and self.calibrate else None
-        return Choice(self.temperature_, "that of the network that was trained on", before, noise)
+        candidates = [] if choice is None else [dict(record) for record in choice.candidates]
+        noise = copy.deepcopy(self.likelihood_) if candidates and self.calibrate else None
+        return Choice(self.temperature_, "from the network that was trained on", candidates, noise)
 
     def _members(self) -> list[SparseNetwork]:
-        """Return the fitted network, or those of an ensemble of restarts."""
-        return cast(list[SparseNetwork], list_members(self.model_))
+        """Return the fitted network, or the networks of an ensemble of restarts, as a list."""
+        return cast(list[SparseNetwork], members_of(self.model_))
 
     def _describe(self) -> None:
         self.structure_ = self.model_.structure()
         choice = self.fit_diagnostics_.choice
         self.temperature_ = float(cast(float, self.temperature) if choice is None else choice.temperature)
-        self.candidates_ = [] if choice is None else [dict(one) for one in choice.candidates]
+        self.candidates_ = [] if choice is None else [dict(record) for record in choice.candidates]
         if choice is not None:
-            told = f"{self.structure_.summary}; temperature {self.temperature_:g}, {choice.note}"
-            self.structure_ = replace(self.structure_, summary=told)
+            summary = f"{self.structure_.summary}; temperature {self.temperature_:g}, {choice.note}"
+            self.structure_ = replace(self.structure_, summary=summary)
         first = self._members()[0]
         self.inclusion_probability_ = {
             name: layer.weight.inclusion().cpu().numpy() for name, layer in first.sparse_layers()
@@ -138,21 +141,21 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
 
     @property
     def selected_features_(self) -> list[str]:
-        """Columns of the table that the median probability model uses."""
+        """Names of the columns used by the median probability model."""
         used = torch.stack([active_paths(member.network).inputs for member in self._members()]).any(0)
-        return [name for name, own in self._columns().items() if bool(used[own].any())]
+        return [name for name, features in self._columns().items() if bool(used[features].any())]
 
     def feature_relevance(self, draws: int = 200) -> dict[str, float]:
-        """Return the posterior probability that each column of the table is used: has a path to an output.
+        """Return the posterior probability that the network uses each column: that it has a path to an output.
 
-        A network with many weights per input seldom leaves one out altogether, so that probabilities below one half
-        say much, and those near 1 little; :attr:`selected_features_` is the stricter list. Columns that tell the same
-        share the probability between them.
+        A network with many weights per input rarely excludes a column completely. A probability below one half is
+        therefore informative, and one close to 1 is not; :attr:`selected_features_` is a stricter selection. Redundant
+        columns share the probability.
 
         Parameters
         ----------
         draws : int
-            Structures that are drawn; the standard error is at most 1 / (2 √draws).
+            Number of structures drawn; the standard error is at most 1 / (2 √draws).
 
         Raises
         ------
@@ -161,11 +164,13 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
         """
         members = self._members()
         noise = [as_generator(fold_in(self.seed_, "relevance", i)) for i in range(len(members))]
-        used = torch.cat([drawn_inputs(m.network, draws, own) for m, own in zip(members, noise, strict=True)])
-        return {name: float(used[:, own].any(1).double().mean()) for name, own in self._columns().items()}
+        used = torch.cat(
+            [draw_used_inputs(member.network, draws, rng) for member, rng in zip(members, noise, strict=True)]
+        )
+        return {name: float(used[:, features].any(1).double().mean()) for name, features in self._columns().items()}
 
     def _columns(self) -> dict[str, list[int]]:
-        """Return the encoded features of every column of the table, by their numbers."""
+        """Return the indices of the encoded features of each column of the table."""
         features_of: dict[str, list[int]] = {}
         for column in self.schema_.columns:
             first = sum(map(len, features_of.values()))
@@ -173,10 +178,10 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
         return features_of
 
     def to_sparse(self, format: str = "auto") -> SparseExport:
-        """Return the median probability model as a small plain network, with the means of its weights.
+        """Return the median probability model as a compact plain network, with the posterior means of its weights.
 
-        It takes encoded rows, ``fathomless.data.frames.encode(estimator.schema_, X)``, and returns the parameters of
-        the likelihood: logits of the classes, or targets in the units of their standard deviations.
+        The network maps encoded rows, ``fathomless.data.frames.encode(estimator.schema_, X)``, to the parameters of the
+        likelihood: logits of the classes, or standardised targets.
 
         Parameters
         ----------
@@ -186,20 +191,20 @@ class _SparseBayes(SparseNetworks, OneNetwork, ABC):
         Raises
         ------
         DataError
-            If the network is not a chain of layers, or is an average of several.
+            If the network is not a chain of layers, or the model averages several networks.
         """
         require_fitted(self)
         if isinstance(self.model_, Ensemble):
             raise DataError(
                 f"to_sparse was called on an average of {len(self.model_.members)} networks; set n_restarts=1, or "
-                "export each of model_.members"
+                "export each network of model_.members"
             )
         return to_sparse(self._members()[0].network, format=format)
 
 
 @documented
 class SparseBayesClassifier(_SparseBayes, Classifier):
-    """Classifier by a network whose weights may be absent.
+    """Classifier with a sparse network: a posterior over the inclusion of each weight.
 
     References
     ----------
@@ -218,7 +223,7 @@ class SparseBayesClassifier(_SparseBayes, Classifier):
 
 @documented
 class SparseBayesRegressor(_SparseBayes, Regressor):
-    """Regressor, for one target or several, by a network whose weights may be absent.
+    """Regressor with a sparse network, for one or more targets: a posterior over the inclusion of each weight.
 
-    Targets are centred and scaled inside; predictions are in the units of y.
+    Targets are standardised internally; predictions are in the units of y.
     """

@@ -1,8 +1,8 @@
-r"""Networks with latent binary weights: which weights exist is a random variable.
+r"""Sparse networks: the inclusion of each weight is a latent binary variable.
 
-Every weight has an inclusion variable, so that a *structure* is one of :math:`2^P` sub-networks; its posterior is a
-product of Bernoulli probabilities α. Draws average over structures and weights; the median probability model keeps
-the weights with α > ½, and is what is exported.
+A *structure* is one of :math:`2^P` sub-networks, given by the inclusion variables of the P weights. Its posterior is a
+product of Bernoulli distributions with probabilities α. Draws average over structures and weights. The median
+probability model keeps the weights with α > ½; it is the model that is exported.
 """
 
 import copy
@@ -26,25 +26,26 @@ __all__ = ["InputSkip", "SparseNetwork", "freeze_after", "inclusion_table", "par
 
 
 class SparseNetwork(HasStructureLaw, Mergeable):
-    """A network whose weights may be absent, with a posterior over which are there.
+    """Sparse network with a posterior over weights and their inclusion.
 
     Parameters
     ----------
     network : BayesianLayer
-        As :func:`~fathomless.nn.bayesian.bayesian` returns it; any of its layers may have spikes and slabs.
+        Network from :func:`~fathomless.nn.bayesian.bayesian`, with at least one spike-and-slab layer.
     predict_by : {"average", "median"}
-        What is drawn in evaluation: structure and weights, or weights of the median probability model.
+        Draws in evaluation: structure and weights, or weights of the median probability model.
     use_means : bool
-        In evaluation take means of weights in place of draws: one network.
+        Use the means of the weights in evaluation instead of draws: a single network.
 
     Raises
     ------
     DataError
-        If no layer has spikes and slabs, or for another `predict_by`.
+        If no layer has spikes and slabs, or `predict_by` is invalid.
 
     Notes
     -----
-    In training a pass makes one local draw, independent for each row; in evaluation a draw is one network for all rows.
+    In training a pass draws independently for each row (local reparameterisation); in evaluation a draw is one network
+    for all rows.
 
     Examples
     --------
@@ -59,28 +60,29 @@ class SparseNetwork(HasStructureLaw, Mergeable):
         self.network = network
         if not self.sparse_layers():
             raise DataError(
-                "a network without spikes and slabs was given; make one with fathomless.nn.bayesian.bayesian"
+                "a network without spike-and-slab layers was given; make one with fathomless.nn.bayesian.bayesian"
             )
         self.set_prediction(predict_by, use_means=use_means)
 
-    # ---- what the rest of the library asks of a model
+    # ---- the interface of a model
 
     @property
     def stochastic(self) -> bool:
-        """Whether weights are drawn."""
+        """True if weights are drawn in evaluation."""
         return not self.use_means
 
     def draw(self, x: Tensor, n: int = 1, generator: torch.Generator | None = None) -> Draws:
-        """Evaluate `n` drawn networks; with `use_means`, and not in training, the one network of means.
+        """Evaluate `n` drawn networks; in evaluation with `use_means`, the single network of posterior means.
 
-        In evaluation several weights are drawn for each drawn structure, so that what is uncertain about either can be
-        told apart; if no inclusion is open there is one structure. In training each pass is a local draw of its own.
+        In evaluation several vectors of weights are drawn per structure, to separate the uncertainty about structure
+        from that about weights. There is one structure if all inclusions are certain. In training each pass is a
+        separate local draw.
         """
         n = n if self.stochastic or self.training else 1
         layers = [] if self.training else [layer for _, layer in self.sparse_layers()]
         passes, structures, sampled = draw_nested(lambda: self.network(x, generator), n, layers, generator)
         f = torch.stack([output for output, _ in passes])  # (S, B, K)
-        if f.dtype in (torch.float16, torch.bfloat16):  # as autocast leaves it
+        if f.dtype in (torch.float16, torch.bfloat16):  # from autocast
             f = f.float()
         return Draws(
             f=f,
@@ -92,10 +94,11 @@ class SparseNetwork(HasStructureLaw, Mergeable):
 
     @torch.no_grad()
     def structure(self) -> InclusionPosterior:
-        """Return the inclusion of every layer's weights, and the density of the network."""
+        """Return the inclusion of the weights by layer, and the density of the network."""
         rows = inclusion_table(self)
         total = max(sum(row.weights for row in rows), 1)
-        kept, expected = sum(row.kept for row in rows), sum(row.expected * row.weights for row in rows) / total
+        kept = sum(row.kept for row in rows)
+        expected = sum(row.expected * row.weights for row in rows) / total
         undecided = sum(row.undecided * row.weights for row in rows) / total
         return InclusionPosterior(
             kind="sparsity",
@@ -110,28 +113,28 @@ class SparseNetwork(HasStructureLaw, Mergeable):
         return {name: p for name, p in self.named_parameters() if name.endswith(".logit")}
 
     def merge(self, others: Sequence[Model]) -> "SparseNetwork":
-        """Return a copy; sparse networks that are built alike have the same parts.
+        """Return a copy of this network, which has the same parameters as the others.
 
         Raises
         ------
         DataError
-            If the networks are not built alike.
+            If the networks have different parameters.
         """
-        own = {name: p.shape for name, p in self.named_parameters()}
+        shapes = {name: p.shape for name, p in self.named_parameters()}
         for other in others:
-            if not isinstance(other, SparseNetwork) or {n: p.shape for n, p in other.named_parameters()} != own:
-                raise DataError("sparse networks of several sizes were given; side by side they must be built alike")
+            if not isinstance(other, SparseNetwork) or {n: p.shape for n, p in other.named_parameters()} != shapes:
+                raise DataError("sparse networks of different sizes were given; trained jointly they must be equal")
         return copy.deepcopy(self)
 
     # ---- structure
 
     def set_prediction(self, predict_by: str, *, use_means: bool = False) -> "SparseNetwork":
-        """Set what is drawn in evaluation, here and in the layers; return this model.
+        """Set the draws in evaluation, of this model and of its layers; return the model.
 
         Raises
         ------
         DataError
-            For another `predict_by`.
+            If `predict_by` is invalid.
         """
         self.predict_by = checks.choice("predict_by", predict_by, ("average", "median"))
         self.use_means = use_means
@@ -140,13 +143,13 @@ class SparseNetwork(HasStructureLaw, Mergeable):
         return self
 
     def sparse_layers(self) -> list[tuple[str, SpikeSlab]]:
-        """Return the layers with spikes and slabs, by name."""
+        """Return the spike-and-slab layers with their names."""
         return sparse_layers(self.network)
 
     def freeze(self) -> "SparseNetwork":
-        """Fix the inclusions at those of the median probability model, in place; weights can be trained on.
+        """Fix the structure at the median probability model, in place; weights can be trained further.
 
-        Weights that are excluded stay excluded: their logits are set far from 0 and no longer trained.
+        The inclusion logits are set far from 0 and are no longer trained.
         """
         for _, layer in self.sparse_layers():
             for weights in (layer.weight, layer.bias):
@@ -156,18 +159,18 @@ class SparseNetwork(HasStructureLaw, Mergeable):
 
 
 class InputSkip(nn.Module):
-    """A multilayer perceptron in which every layer after the first also sees the inputs.
+    """Multilayer perceptron with skip connections from the inputs to every layer after the first.
 
-    Without hidden units that matter it is a linear model, so that sparsity can choose one.
+    Without active hidden units it is a linear model, so that sparsity can select a linear model.
 
     Parameters
     ----------
     inputs, outputs : int
-        Columns.
+        Numbers of inputs and outputs.
     widths : sequence of int
         Units of the hidden layers.
     activation : nn.Module
-        Between layers.
+        Activation between layers.
     """
 
     def __init__(self, inputs: int, widths: Sequence[int], outputs: int, activation: nn.Module) -> None:
@@ -186,7 +189,7 @@ class InputSkip(nn.Module):
 
 @torch.no_grad()
 def inclusion_table(model: nn.Module) -> list[InclusionRow]:
-    """Return one row for each layer that has inclusion variables, wherever in `model` it is."""
+    """Return one row for each layer of `model` with inclusion variables."""
     rows = []
     for name, layer in sparse_layers(model.network if isinstance(model, SparseNetwork) else model):
         logit = layer.weight.logit
@@ -200,14 +203,14 @@ def inclusion_table(model: nn.Module) -> list[InclusionRow]:
 def parameter_groups(
     model: nn.Module, rate: float, logit_rate: float | None = None, flow_rate: float | None = None
 ) -> list[dict[str, Any]]:
-    """Return groups for an optimiser of your own: weights, inclusion logits, and flows.
+    """Return parameter groups for an optimiser: weights, inclusion logits, and flows.
 
-    Inclusion logits need a rate of their own, since Adam moves a parameter by no more than about its rate in a step.
+    Inclusion logits need a larger learning rate, since Adam moves a parameter by at most about its rate per step.
 
     Parameters
     ----------
     model : nn.Module
-        With layers that have spikes and slabs.
+        Module with spike-and-slab layers.
     rate, logit_rate, flow_rate : float
         Learning rates; 30 times `rate` for logits and `rate` for flows by default.
     """
@@ -223,9 +226,9 @@ def parameter_groups(
 
 
 def freeze_after(epoch: int) -> Callable[[Any], None]:
-    """Return a callback that fixes the structure after an epoch, so that the rest of a training is for the weights.
+    """Return a callback that fixes the structure after an epoch; later epochs train only the weights.
 
-    The median probability model then is all there is: averaging over structures adds nothing.
+    Afterwards averaging over structures is the same as predicting with the median probability model.
     """
 
     def callback(run: Any) -> None:

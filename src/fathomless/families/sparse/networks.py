@@ -1,4 +1,4 @@
-"""Networks whose weights may be absent, built from options, and their diagnostics."""
+"""Construction of sparse networks from options, and their diagnostics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from torch import nn
 
 from fathomless.estimators.networks import Networks
 from fathomless.families.sparse.model import InputSkip, SparseNetwork
-from fathomless.families.sparse.options import SparseOptions, temperatures
-from fathomless.nn.architectures import make_activation
+from fathomless.families.sparse.options import SparseOptions, candidate_temperatures
+from fathomless.nn.architectures import activation
 from fathomless.nn.bayesian import bayesian
 from fathomless.nn.multiplicative_flow import FlowOptions
 from fathomless.nn.sparse_layer import SpikeSlab
@@ -30,14 +30,14 @@ _POSTERIORS = ("lrt", "flow", "relaxed", "slab", "mnf")
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureChosen(Record):
-    """Temperature chosen by held-out rows.
+    """Temperature chosen on held-out rows.
 
     Attributes
     ----------
     temperature : float
-        The temperature T.
+        Temperature T.
     note : str
-        Reason for it.
+        Reason for the choice.
     candidates : tuple of mapping
         Scores of each candidate; see :class:`~fathomless.families.sparse.temperature.Candidate`.
     """
@@ -61,7 +61,7 @@ class SparseDiagnostics(CrossFitDiagnostics):
 
 
 class SparseNetworks(SparseOptions, Networks):
-    """Networks whose weights may be absent."""
+    """Sparse networks, whose weights have inclusion variables."""
 
     diagnostics_class: ClassVar[type[Diagnostics]] = SparseDiagnostics
 
@@ -78,15 +78,17 @@ class SparseNetworks(SparseOptions, Networks):
         }
         with building(fold_in(seed, "weights")):
             plain = self._network(inputs, likelihood.outputs)
+            # only the first layer has inclusion priors that differ between inputs
             entry = next((n for n, part in plain.named_modules() if isinstance(part, nn.Linear)), None)
             network = bayesian(plain, lambda name, part: SpikeSlab(part, first if name == entry else rest, **options))
             return SparseNetwork(network.to(dtype=dtype), predict_by=self.predict_by)
 
     def _network(self, inputs: int, outputs: int) -> nn.Module:
         if callable(self.architecture):
-            found: nn.Module = checks.check_returned("architecture", self.architecture(inputs, outputs), nn.Module)
-            return found
-        between, widths = make_activation(self.activation), [self.width] * self.depth
+            custom: nn.Module = checks.returned("architecture", self.architecture(inputs, outputs), nn.Module)
+            return custom
+        between = activation(self.activation)
+        widths = [self.width] * self.depth
         match self.architecture:
             case "skip":
                 network: nn.Module = InputSkip(inputs, widths, outputs, between)
@@ -107,26 +109,26 @@ class SparseNetworks(SparseOptions, Networks):
         return network
 
     def _priors(self, inputs: int) -> tuple[SlabPrior, SlabPrior]:
-        """Return the prior of the first layer, in which inputs may differ, and of the others."""
+        """Return the prior of the first layer, which may differ between inputs, and of the other layers."""
         given = self.prior_inclusion
         scale = self.weight_prior if isinstance(self.weight_prior, str) else real("weight_prior", self.weight_prior)
         if isinstance(given, list | tuple):
             if len(given) != inputs:
                 raise DataError(
-                    f"prior_inclusion has {len(given)} numbers and the encoded table {inputs} columns; give one for "
-                    "each"
+                    f"prior_inclusion has {len(given)} numbers and the encoded table {inputs} columns; give one number "
+                    "per column"
                 )
-            each = torch.tensor([real("prior_inclusion", p) for p in given], dtype=torch.float64, device="cpu")
-            return SlabPrior(each, scale), SlabPrior(float(each.mean()), scale)
-        one = SlabPrior(given if isinstance(given, str) else real("prior_inclusion", given), scale)
-        return one, one
+            inclusion = torch.tensor([real("prior_inclusion", p) for p in given], dtype=torch.float64, device="cpu")
+            return SlabPrior(inclusion, scale), SlabPrior(float(inclusion.mean()), scale)
+        prior = SlabPrior(given if isinstance(given, str) else real("prior_inclusion", given), scale)
+        return prior, prior
 
     def _check_memory(self, inputs: int, outputs: int, dtype: torch.dtype) -> None:
-        """Refuse a network that will not fit: three numbers for each weight, their gradients and two moments."""
+        """Check that the network fits into memory: three parameters per weight, their gradients and two moments."""
         if callable(self.architecture):
             return
         skip = inputs if self.architecture == "skip" else 0
-        networks = max(self._restarts().count, len(temperatures(self.temperature)))  # at once
+        networks = max(self._restarts().count, len(candidate_temperatures(self.temperature)))  # trained in parallel
 
         def need(width: int) -> float:
             sizes = [inputs, *([width] * self.depth), outputs]
@@ -142,8 +144,8 @@ class SparseNetworks(SparseOptions, Networks):
         memory.require(need(self.width), f"a network of {self.depth} layers of width {self.width:,}", fitting)
 
     def _check_saved(self, blueprint: dict[str, Any], shapes: Mapping[str, Sequence[int]]) -> None:
-        if set(blueprint) - {"members", "sparse"}:  # "sparse" is what the first version wrote
-            raise DataError(f"its layout is {sorted(blueprint)}, not that of a network whose weights may be absent")
+        if set(blueprint) - {"members", "sparse"}:  # "sparse" is a key of version 0.1.0
+            raise DataError(f"its layout is {sorted(blueprint)}, not that of a sparse network")
         sizes = {size for shape in shapes.values() for size in shape}
         if self.depth and not callable(self.architecture) and self.width not in sizes:
             raise DataError(f"its width is {self.width}, and no weights have this size")

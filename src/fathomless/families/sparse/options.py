@@ -1,4 +1,4 @@
-"""The options of networks whose weights may be absent. Nothing here needs torch."""
+"""Options of sparse networks, as plain values. This module does not need torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from fathomless.nn.multiplicative_flow import FlowOptions
 
-__all__ = ["TEMPERATURES", "SparseOptions", "temperatures"]
+__all__ = ["TEMPERATURES", "SparseOptions", "candidate_temperatures"]
 
 #: Candidates of ``temperature="auto"``.
 TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
@@ -22,37 +22,38 @@ TEMPERATURES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOptions):
-    """A network whose weights may be absent.
+    """Options of sparse networks, whose weights have inclusion variables.
 
     Parameters
     ----------
     posterior : {"lrt", "flow", "relaxed", "slab", "mnf"}
-        Independent spikes and slabs, trained by sampling the outputs of layers ("lrt"), with slabs made dependent by
-        flows ("flow"), or trained by relaxed draws of weights ("relaxed"); or all weights included, independent
-        ("slab", mean field) or made dependent by flows ("mnf", multiplicative normalising flows).
+        Variational posterior. Spike and slab: independent, with local reparameterisation ("lrt"); with dependent slabs
+        by normalising flows ("flow"); or with relaxed draws of the inclusion variables ("relaxed"). All weights
+        included: independent ("slab", mean field), or dependent by multiplicative normalising flows ("mnf").
     predict_by : {"average", "median"}
-        Predict by averaging over structures, or by the weights that are included with probability above one half.
+        Average predictions over structures, or predict with the median probability model: the weights with an
+        inclusion probability above one half.
     architecture : {"mlp", "skip"} or callable
-        A multilayer perceptron, or one whose layers all see the inputs too; or a function (inputs, outputs) ->
-        nn.Module.
+        A multilayer perceptron ("mlp"); one with skip connections from the inputs to each layer ("skip"); or a callable
+        (inputs, outputs) -> nn.Module.
     depth : int
         Hidden layers; 0 is a linear model.
     width : int
         Units per hidden layer.
     activation : {"relu", "leaky_relu", "elu", "gelu", "silu", "tanh"}
-        Between layers.
+        Activation between layers.
     prior_inclusion : float, "learned" or sequence of float
-        Prior probability that a weight is included; "learned" finds one for each layer. A sequence has one number for
-        every column of the encoded table, for the weights that leave it.
+        Prior inclusion probability of a weight; "learned" for one learned probability per layer. A sequence has one
+        number for each column of the encoded table, for the weights of the first layer.
     weight_prior : float or "learned"
-        Standard deviation of the prior of included weights; "learned" finds one for each layer.
+        Prior standard deviation of included weights; "learned" for one learned scale per layer.
     flow : FlowOptions, optional
-        Kind and size of the flows.
+        Kind and size of the normalising flows.
     temperature : float, "auto" or sequence of float
-        T multiplies the divergence of the weights; 1 is the model. "auto", or candidates of your own: networks of
-        several temperatures are trained side by side on four fifths of the rows and weighed by the others; the highest
-        one within a standard error of the best is taken, and the network trained at it on all rows. Below 60 rows, and
-        for data that are read in parts or trained on by several processes, it is 0.1.
+        T, the factor of the divergence of the weights in the ELBO; 1 is the Bayesian posterior. With "auto" or a
+        sequence of candidates, networks are trained at each temperature on 80 % of the rows. The highest temperature
+        whose log-likelihood on the other rows is within one standard error of the best is chosen, and the network is
+        trained at it on all rows. It is 0.1 for fewer than 60 rows, for data read in parts, and for several processes.
     """
 
     posterior: str = option("lrt", "choice", names=("lrt", "flow", "relaxed", "slab", "mnf"))
@@ -71,24 +72,24 @@ class SparseOptions(LawOptions, DrawnWeightsOptions, VariationalOptions, TableOp
     structure_rate: "float | str" = option(3.0, "real", "auto")
 
 
-def temperatures(given: Any) -> tuple[float, ...]:
-    """Return the candidates that an option asks for, the highest first; none for a number.
+def candidate_temperatures(value: Any) -> tuple[float, ...]:
+    """Return the candidate temperatures of an option, in decreasing order; an empty tuple for a number.
 
     Raises
     ------
     DataError
-        For no candidates, or what is not a positive, finite number.
+        If the sequence is empty, or a candidate is not a positive, finite number.
 
     Examples
     --------
-    >>> temperatures((0.01, 1.0)), temperatures(0.1), temperatures("auto") == TEMPERATURES
+    >>> candidate_temperatures((0.01, 1.0)), candidate_temperatures(0.1), candidate_temperatures("auto") == TEMPERATURES
     ((1.0, 0.01), (), True)
     """
-    if isinstance(given, str):
-        checks.choice("temperature", given, ("auto",))
+    if isinstance(value, str):
+        checks.choice("temperature", value, ("auto",))
         return TEMPERATURES
-    if not isinstance(given, list | tuple):
+    if not isinstance(value, list | tuple):
         return ()
-    if not given:
-        raise DataError(f"temperature={given!r} was given; a number, a list of at least one, or 'auto' is allowed")
-    return tuple(sorted({checks.positive("temperature", value) for value in given}, reverse=True))
+    if not value:
+        raise DataError(f"temperature={value!r} was given; a number, a list of at least one, or 'auto' is allowed")
+    return tuple(sorted({checks.positive("temperature", number) for number in value}, reverse=True))

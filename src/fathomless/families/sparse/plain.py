@@ -1,7 +1,7 @@
-"""Small plain networks, which remain of sparse Bayesian ones, and their files.
+"""Compact plain networks, exported from sparse Bayesian ones, and their files.
 
-They are ordinary modules of torch in an ``nn.Sequential``, and three kinds of our own. Nothing here knows of
-posteriors, so that a network can be loaded and used where none of the rest is wanted.
+They consist of ordinary torch modules in an ``nn.Sequential`` and of three module classes defined here. This module
+does not use posteriors, so that an exported network can be loaded without the rest of the library.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ __all__ = [
     "CompressedLinear",
     "Select",
     "SkipChain",
+    "build_weighted",
+    "copy_without_tensors",
     "load_sparse",
-    "plain",
     "save_sparse",
-    "weighted",
 ]
 
 KIND = "sparse-network"
@@ -33,8 +33,8 @@ _AVERAGE = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad"
 _MAX = ("kernel_size", "stride", "padding", "dilation", "return_indices", "ceil_mode")
 _CONVOLUTION = ("stride", "padding", "dilation", "groups", "padding_mode")
 
-# modules without tensors, and the arguments that make them again
-#: Activations that may stand in a compact network.
+# modules without tensors, and the arguments that reconstruct them
+#: Activations allowed in a compact network.
 ELEMENTWISE: dict[type[nn.Module], tuple[str, ...]] = {
     **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softsign), ()),
     **dict.fromkeys((nn.Hardsigmoid, nn.Hardswish, nn.LogSigmoid, nn.Tanhshrink), ()),
@@ -46,7 +46,7 @@ ELEMENTWISE: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Softplus: ("beta", "threshold"),
     nn.Threshold: ("threshold", "value"),
 }
-#: Poolings that may.
+#: Pooling modules allowed in a compact network.
 POOLING: dict[type[nn.Module], tuple[str, ...]] = {
     nn.AvgPool1d: _AVERAGE,
     **dict.fromkeys((nn.AvgPool2d, nn.AvgPool3d), (*_AVERAGE, "divisor_override")),
@@ -57,14 +57,14 @@ POOLING: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 class Select(nn.Module):
-    """The entries of one axis that are used.
+    """Selection of entries along one axis.
 
     Parameters
     ----------
     columns : Tensor of int, shape (n,)
-        Their positions.
+        Indices of the entries.
     dim : int
-        The axis, counted from the end.
+        Axis, counted from the end.
     """
 
     columns: Tensor
@@ -80,21 +80,21 @@ class Select(nn.Module):
 
 
 class CompressedLinear(nn.Module):
-    """A linear map that holds only the weights that are there, in compressed rows.
+    """Linear map that stores only nonzero weights, in compressed sparse rows.
 
-    The product is an ``F.embedding_bag`` whose table is the transposed input: for hundreds of rows of x it is as fast
-    as torch's product with compressed rows or faster (slower for a few), and it can be differentiated and exported.
+    The product is an ``F.embedding_bag`` whose table is the transposed input. For hundreds of rows of x it is at least
+    as fast as torch's product with compressed rows (slower for a few rows), and it can be differentiated and exported.
 
     Parameters
     ----------
     starts : Tensor of int, shape (K + 1,)
-        Where each output's weights start.
+        Index of the first weight of each output.
     columns : Tensor of int, shape (nnz,)
-        Input of each weight.
+        Input column of each weight.
     values, bias : Tensor, shapes (nnz,) and (K,)
         Weights and biases.
     inputs : int
-        Columns of x.
+        Number of columns of x.
 
     Examples
     --------
@@ -117,8 +117,8 @@ class CompressedLinear(nn.Module):
 
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor) -> "CompressedLinear":
-        """Compress a matrix of weights (outputs, inputs): what is 0 is left out."""
-        return cls(*_rows(weight), bias, weight.shape[1])
+        """Return a layer from a matrix of weights (outputs, inputs), without its zeros."""
+        return cls(*_compress(weight), bias, weight.shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (..., inputs) to (..., outputs)."""
@@ -133,19 +133,21 @@ class CompressedLinear(nn.Module):
 
 
 class SkipChain(nn.Module):
-    """A multilayer perceptron whose every layer sees its own selection of the inputs, after the layer before.
+    """Multilayer perceptron with skip connections: each layer reads the previous layer and a selection of the inputs.
 
     Parameters
     ----------
     selections, layers : sequence of modules
-        One selection for each layer.
+        Layers, and the selection of inputs of each.
     activation : nn.Module
-        Between layers.
+        Activation between layers.
     """
 
     def __init__(self, selections: nn.Sequential, layers: nn.Sequential, activation: nn.Module) -> None:
         super().__init__()
-        self.selections, self.layers, self.activation = selections, layers, activation
+        self.selections = selections
+        self.layers = layers
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x (B, D) to (B, K)."""
@@ -155,7 +157,7 @@ class SkipChain(nn.Module):
         return h
 
 
-# what can be told in a manifest: modules with weights, and all of them, with the arguments that are told
+# modules that can be described in a manifest, with the arguments to save: modules with weights, and all modules
 _WEIGHTED: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: (),
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CONVOLUTION),
@@ -170,16 +172,16 @@ _ARGUMENTS: dict[type[nn.Module], tuple[str, ...]] = {
 _BY_NAME = {kind.__name__: kind for kind in _ARGUMENTS}
 
 
-def plain(like: nn.Module) -> nn.Module:
-    """Return a new module of the type and arguments of one without tensors."""
+def copy_without_tensors(like: nn.Module) -> nn.Module:
+    """Return a new module with the type and arguments of a module without tensors."""
     return type(like)(**_arguments(like))
 
 
-def weighted(kind: type[nn.Module], weight: Tensor, bias: Tensor | None, **arguments: Any) -> nn.Module:
-    """Return a linear map or convolution with these weights and arguments; the weights say its sizes."""
+def build_weighted(kind: type[nn.Module], weight: Tensor, bias: Tensor | None, **arguments: Any) -> nn.Module:
+    """Return a linear map or convolution with these weights and arguments; its sizes are those of the weights."""
     layer: Any
     if kind is nn.Linear:
-        # with one column at first: torch would warn of none
+        # created with one column, since torch warns about layers with none
         layer = nn.Linear(1, weight.shape[0], bias is not None, device="meta", **arguments)
         layer.in_features = weight.shape[1]
     else:
@@ -191,46 +193,47 @@ def weighted(kind: type[nn.Module], weight: Tensor, bias: Tensor | None, **argum
 
 
 def save_sparse(network: nn.Module, folder: io.PathLike, report: Mapping[str, Any] | None = None) -> None:
-    """Save a network that :func:`~fathomless.families.sparse.export.to_sparse` made, in few bytes.
+    """Save a network from :func:`~fathomless.families.sparse.export.to_sparse` in a compact format.
 
-    Of each layer are kept the weights that are not 0, and the shorter of a bit for every place and a byte for each gap.
+    Each layer is stored as its nonzero weights and their positions: one bit per entry, or one byte per gap, whichever
+    is shorter.
 
     Parameters
     ----------
     network : nn.Module
-        Of the modules that are known here.
+        Network of the modules supported here.
     folder : path
         As for :func:`fathomless.system.io.save`.
     report : mapping, optional
-        Kept beside it.
+        Report to save with the network.
 
     Raises
     ------
     DataError
-        For modules of other types.
+        If a module is of another type.
     FileError
         If the folder cannot be written.
     """
     tensors: dict[str, Tensor] = {}
-    meta = {"network": _description(network, "network", tensors), "report": report}
+    meta = {"network": _describe(network, "network", tensors), "report": report}
     io.save(folder, kind=KIND, tensors=tensors, meta=meta)
 
 
 def load_sparse(folder: io.PathLike) -> nn.Module:
-    """Load what :func:`save_sparse` wrote; its outputs are the same, bit for bit.
+    """Load a network saved by :func:`save_sparse`; its outputs are bit-identical.
 
     Raises
     ------
     FileError
-        If there is nothing to load, or if it was altered or cut off.
+        If the folder does not exist, or its files were altered or truncated.
     """
     saved = io.load(folder, kinds={KIND})
     try:
-        return _built(saved.meta["network"], "network", saved.tensors).eval()
+        return _build(saved.meta["network"], "network", saved.tensors).eval()
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise FileError(
             f"{folder} describes a network that cannot be built ({type(error).__name__}: {error}); it was written by "
-            "another version of fathomless, or altered: upgrade fathomless, or save it again"
+            "another version of fathomless, or altered: upgrade fathomless, or save the network again"
         ) from error
 
 
@@ -241,60 +244,60 @@ def _arguments(module: nn.Module) -> dict[str, Any]:
     return {name: getattr(module, name) for name in _ARGUMENTS[type(module)]}
 
 
-def _description(module: nn.Module, path: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Describe a module in plain values; put what it holds into `tensors`."""
+def _describe(module: nn.Module, path: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Return the description of a module in JSON values; add its tensors to `tensors`."""
     if type(module) not in _ARGUMENTS:
         raise DataError(
             f"{path} is a {type(module).__name__}, which cannot be saved; allowed are {', '.join(sorted(_BY_NAME))}"
         )
     description: dict[str, Any] = {"type": type(module).__name__, "arguments": _arguments(module)}
-    own: dict[str, Tensor | None] = {}
+    parts: dict[str, Tensor | None] = {}
     if isinstance(module, Select):
-        own = {"columns": module.columns}
+        parts = {"columns": module.columns}
     elif isinstance(module, CompressedLinear):
-        own = {**_packed(module.starts, module.columns, module.values, module.inputs), "bias": module.bias}
+        parts = {**_pack(module.starts, module.columns, module.values, module.inputs), "bias": module.bias}
     elif type(module) in _WEIGHTED:
         weight = cast(Tensor, module.weight)
-        own = {**_packed(*_rows(weight.flatten(1)), weight[0].numel()), "bias": cast(Tensor | None, module.bias)}
+        parts = {**_pack(*_compress(weight.flatten(1)), weight[0].numel()), "bias": cast(Tensor | None, module.bias)}
         description["shape"] = tuple(weight.shape)
-    tensors |= {f"{path}.{name}": tensor for name, tensor in own.items() if tensor is not None}
-    inner = module if isinstance(module, nn.Sequential) else module.children()  # which tell a repeated one once
-    return {**description, "children": [_description(child, f"{path}.{i}", tensors) for i, child in enumerate(inner)]}
+    tensors |= {f"{path}.{name}": tensor for name, tensor in parts.items() if tensor is not None}
+    inner = module if isinstance(module, nn.Sequential) else module.children()  # children() skips repeated modules
+    return {**description, "children": [_describe(child, f"{path}.{i}", tensors) for i, child in enumerate(inner)]}
 
 
-def _built(description: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Build what :func:`_description` described."""
+def _build(description: Mapping[str, Any], path: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Build a module from a description by :func:`_describe`."""
     kind = _BY_NAME[description["type"]]
     arguments: dict[str, Any] = dict(description["arguments"])
     arguments |= {name: tuple(value) for name, value in arguments.items() if isinstance(value, list)}
-    own = {name.removeprefix(f"{path}."): tensor for name, tensor in tensors.items() if name.startswith(f"{path}.")}
+    parts = {name.removeprefix(f"{path}."): tensor for name, tensor in tensors.items() if name.startswith(f"{path}.")}
     if kind in (nn.Sequential, SkipChain):
-        children = [_built(child, f"{path}.{i}", tensors) for i, child in enumerate(description["children"])]
+        children = [_build(child, f"{path}.{i}", tensors) for i, child in enumerate(description["children"])]
         return cast(nn.Module, cast(Any, kind)(*children))
     if kind is Select:
-        return Select(own["columns"], **arguments)
+        return Select(parts["columns"], **arguments)
     if kind is CompressedLinear:
-        return CompressedLinear(*_unpacked(own, len(own["bias"]), arguments["inputs"]), own["bias"], **arguments)
+        return CompressedLinear(*_unpack(parts, len(parts["bias"]), arguments["inputs"]), parts["bias"], **arguments)
     if kind not in _WEIGHTED:
         return kind(**arguments)
     shape = torch.Size(description["shape"])
-    starts, columns, values = _unpacked(own, shape[0], shape[1:].numel())
+    starts, columns, values = _unpack(parts, shape[0], shape[1:].numel())
     weight = values.new_zeros(shape).flatten(1)
     weight[torch.arange(shape[0], device=starts.device).repeat_interleave(starts.diff()), columns] = values
-    return weighted(kind, weight.reshape(shape), own.get("bias"), **arguments)
+    return build_weighted(kind, weight.reshape(shape), parts.get("bias"), **arguments)
 
 
-def _rows(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compress a matrix: starts, columns, values."""
-    there = weight != 0
-    starts = F.pad(there.sum(1).cumsum(0), (1, 0))
-    return starts, there.nonzero()[:, 1], weight.detach()[there]
+def _compress(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return starts, columns and values of the compressed rows of a matrix."""
+    nonzero = weight != 0
+    starts = F.pad(nonzero.sum(1).cumsum(0), (1, 0))
+    return starts, nonzero.nonzero()[:, 1], weight.detach()[nonzero]
 
 
-def _packed(starts: Tensor, columns: Tensor, values: Tensor, width: int) -> dict[str, Tensor]:
-    """Return values, and where they are in the fewest bytes: one for each gap between them, or a bit for each place.
+def _pack(starts: Tensor, columns: Tensor, values: Tensor, width: int) -> dict[str, Tensor]:
+    """Return values and their positions in the fewest bytes: one byte per gap between them, or one bit per entry.
 
-    A gap byte of 255 stands for 255 places without a weight, to which the next byte adds.
+    A gap byte of 255 stands for 255 zeros; the next byte continues the gap.
     """
     size = (len(starts) - 1) * width
     if len(values) == size:
@@ -306,21 +309,22 @@ def _packed(starts: Tensor, columns: Tensor, values: Tensor, width: int) -> dict
         gaps = np.full(len(places) + whole.sum(), 255, np.uint8)
         gaps[np.cumsum(whole + 1) - 1] = rest
         return {"values": values, "gaps": torch.as_tensor(gaps, device="cpu")}
-    there = np.zeros(size, bool)
-    there[places] = True
-    return {"values": values, "mask": torch.as_tensor(np.packbits(there), device="cpu")}
+    nonzero = np.zeros(size, bool)
+    nonzero[places] = True
+    return {"values": values, "mask": torch.as_tensor(np.packbits(nonzero), device="cpu")}
 
 
-def _unpacked(own: Mapping[str, Tensor], rows: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return starts, columns and values of what :func:`_packed` returned."""
-    values, there = own["values"], np.ones(rows * width, bool)
-    if "gaps" in own:
-        gaps = own["gaps"].numpy()
-        there[:] = False
-        there[np.cumsum(np.where(gaps < 255, gaps.astype(np.int64) + 1, 255))[gaps < 255] - 1] = True
-    elif "mask" in own:
-        there = np.unpackbits(own["mask"].numpy(), count=rows * width)
-    starts, columns, _ = _rows(torch.as_tensor(there.reshape(rows, width), device="cpu"))
+def _unpack(parts: Mapping[str, Tensor], rows: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return starts, columns and values, the inverse of :func:`_pack`."""
+    values = parts["values"]
+    nonzero = np.ones(rows * width, bool)
+    if "gaps" in parts:
+        gaps = parts["gaps"].numpy()
+        nonzero[:] = False
+        nonzero[np.cumsum(np.where(gaps < 255, gaps.astype(np.int64) + 1, 255))[gaps < 255] - 1] = True
+    elif "mask" in parts:
+        nonzero = np.unpackbits(parts["mask"].numpy(), count=rows * width)
+    starts, columns, _ = _compress(torch.as_tensor(nonzero.reshape(rows, width), device="cpu"))
     if not (len(starts) == rows + 1 and int(starts[-1]) == len(columns) == len(values)):
         raise ValueError(f"{len(values)} weights for {len(columns)} places in {rows} rows")
     return starts, columns, values

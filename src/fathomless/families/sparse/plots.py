@@ -1,4 +1,4 @@
-"""Pictures of which weights are in a network."""
+"""Plots of inclusion probabilities and of the active paths of a network."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,16 +11,16 @@ from fathomless.system.errors import DataError
 __all__ = ["active_network", "inclusion_probabilities"]
 
 _COLOURS = (GREEN, BLUE, OCHRE, PURPLE, RUST)
-_NODES = 60  # that a column can hold and still be read
+_NODES = 60  # most units of a layer in a readable plot
 
 
 def inclusion_probabilities(layers: Mapping[str, npt.ArrayLike], *, ax: Axes | None = None) -> Axes:
-    """Draw how the inclusion probabilities of each layer are distributed.
+    """Draw the distribution of the inclusion probabilities of each layer.
 
     Parameters
     ----------
     layers : mapping of str to array
-        Layer -> probabilities, of any shape.
+        Inclusion probabilities of each layer, of any shape.
     ax : Axes, optional
         Where to draw.
 
@@ -31,7 +31,7 @@ def inclusion_probabilities(layers: Mapping[str, npt.ArrayLike], *, ax: Axes | N
     Raises
     ------
     DataError
-        For no layers, or numbers that are no probabilities.
+        If there are no layers, or a value is not between 0 and 1.
 
     Examples
     --------
@@ -46,10 +46,10 @@ def inclusion_probabilities(layers: Mapping[str, npt.ArrayLike], *, ax: Axes | N
         raise DataError("no layers were given; give the inclusion probabilities of at least one")
     ax = start(ax, "Inclusion of weights", "inclusion probability", "share of the layer's weights")
     bins = np.linspace(0.0, 1.0, 21)
-    for i, (name, given) in enumerate(layers.items()):
-        p = np.asarray(given, dtype=np.float64).ravel()
+    for i, (name, values) in enumerate(layers.items()):
+        p = np.asarray(values, dtype=np.float64).ravel()
         if p.size == 0 or not bool(np.all((p >= 0.0) & (p <= 1.0))):
-            raise DataError(f"layer {name!r} has values that are no probabilities; numbers from 0 to 1 are allowed")
+            raise DataError(f"layer {name!r} has values that are not probabilities; numbers from 0 to 1 are allowed")
         share, _ = np.histogram(p, bins)
         colour = _COLOURS[i % len(_COLOURS)]
         ax.stairs(share / p.size, bins, color=colour, linewidth=1.4, label=f"layer {name}")
@@ -68,18 +68,19 @@ def active_network(
     skip: bool = False,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a small network: inputs to the left, outputs to the right, a line for every weight that is not 0.
+    """Draw a small network: inputs on the left, outputs on the right, a line for each nonzero weight.
 
-    Green lines are positive weights, red ones negative; the stronger, the thicker. Units without a line are left out.
+    Positive weights are green, negative ones red; the line width is proportional to the absolute weight. Unconnected
+    units are omitted.
 
     Parameters
     ----------
     weights : sequence of arrays, shape (K, D) each
-        Of every layer, in order.
+        Weights of each layer, in order.
     inputs, outputs : sequence of str
-        Names.
+        Names of inputs and outputs.
     skip : bool
-        Whether the last columns of every layer but the first are the inputs once more.
+        True if the last columns of each layer after the first are the inputs (skip connections).
     ax : Axes, optional
         Where to draw.
 
@@ -90,7 +91,7 @@ def active_network(
     Raises
     ------
     DataError
-        For shapes that do not fit one another, or more than 60 units in a layer.
+        If shapes do not agree, or a layer has more than 60 units in use.
 
     Examples
     --------
@@ -102,7 +103,7 @@ def active_network(
     """
     matrices = [np.asarray(w, dtype=np.float64) for w in weights]
     _check(matrices, len(inputs), len(outputs), len(inputs) if skip else 0)
-    alive, edges = _edges(matrices, len(inputs) if skip else 0)
+    alive, edges = _find_edges(matrices, len(inputs) if skip else 0)
     crowded = max(map(len, alive))
     if crowded > _NODES:
         raise DataError(f"a layer has {crowded} units in use; up to {_NODES} can be drawn")
@@ -112,13 +113,13 @@ def active_network(
         for i, unit in enumerate(sorted(units))
     }
     tallest = max(crowded - 1, 1)
-    for layer, units in enumerate(alive):  # every column as tall as the tallest
+    for layer, units in enumerate(alive):  # spread each layer over the height of the largest
         stretch = tallest / max(len(units) - 1, 1)
         for unit in units:
             x, y = place[layer, unit]
             place[layer, unit] = (x, y * stretch)
     ax = start(ax, "Active paths", "layer", "units in use")
-    ax.yaxis.set_label_position("right")  # to the left stand the names of the inputs
+    ax.yaxis.set_label_position("right")  # the names of the inputs are on the left
     ax.grid(False)
     ax.spines["left"].set_visible(False)
     ax.set_yticks([])
@@ -149,21 +150,21 @@ def _check(matrices: Sequence[npt.NDArray[np.float64]], inputs: int, outputs: in
             )
         before = len(w)
     if not matrices or before != outputs:
-        raise DataError(f"{len(matrices)} layers end in {before} outputs, and {outputs} names were given")
+        raise DataError(f"{len(matrices)} layers with {before} outputs and {outputs} names of outputs were given")
 
 
-def _edges(
+def _find_edges(
     matrices: Sequence[npt.NDArray[np.float64]], skip: int
 ) -> tuple[list[set[int]], list[tuple[tuple[int, int], tuple[int, int], float]]]:
-    """Return the units in use in every layer, and (source, target, weight) of every weight that is not 0."""
+    """Return the units in use of each layer, and (source, target, weight) of each nonzero weight."""
     alive: list[set[int]] = [set() for _ in range(len(matrices) + 1)]
     alive[-1] = set(range(len(matrices[-1])))
     edges = []
     for layer, w in enumerate(matrices):
         for target, source in zip(*np.nonzero(w), strict=True):
             hidden = w.shape[1] - (skip if layer else 0)
-            start_ = (layer, int(source)) if source < hidden else (0, int(source) - hidden)
-            alive[start_[0]].add(start_[1])
+            origin = (layer, int(source)) if source < hidden else (0, int(source) - hidden)
+            alive[origin[0]].add(origin[1])
             alive[layer + 1].add(int(target))
-            edges.append((start_, (layer + 1, int(target)), float(w[target, source])))
+            edges.append((origin, (layer + 1, int(target)), float(w[target, source])))
     return alive, edges

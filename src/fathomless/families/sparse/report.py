@@ -1,4 +1,4 @@
-"""What a page shows of which weights are in the network."""
+"""Page section of sparse networks."""
 
 from functools import partial
 from typing import cast
@@ -15,11 +15,11 @@ from fathomless.system.errors import DataError
 
 __all__ = ["page"]
 
-_EDGES = 400  # weights that a picture of a network can show
+_EDGES = 400  # most weights in a readable picture of a network
 
 
 def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSection:
-    """Return how many weights of each layer are included, which columns are used, and the paths between."""
+    """Return the section: included weights of each layer, columns used, active paths, and the temperature."""
     model = estimator.model_
     member = cast(SparseNetwork, list_members(model)[0])
     rows = [
@@ -33,75 +33,77 @@ def page(estimator: SparseBayesClassifier | SparseBayesRegressor) -> StructureSe
         )
         for row in inclusion_table(member)
     ]
-    head = ("Layer", "Weights", "Kept", "Density", "Mean", "Open")
-    layers = TextTable("Weights kept, mean probability, and share with probabilities of 27 to 73 %", head, rows)
-    used = "draw weights of that model" if estimator.predict_by == "median" else "average over structures"
+    head = ("Layer", "Weights", "Kept", "Density", "Mean probability", "Undecided")
+    caption = "Weights of the median probability model by layer; undecided weights have probabilities of 27 to 73 %"
+    layers = TextTable(caption, head, rows)
+    used = "draw weights of this model" if estimator.predict_by == "median" else "average over structures"
     note = (
-        "The median probability model keeps the weights whose inclusion probability is above one half; predictions "
-        f"{used}. Which weights are included depends on the temperature, on the prior, and on how long inclusion is "
-        "learned."
+        "The median probability model keeps the weights with an inclusion probability above one half; predictions "
+        f"{used}. Inclusion depends on the temperature, on the prior, and on the length of the training."
     )
-    chosen_by = [Group("Temperature", [], _candidates(estimator))] if estimator.candidates_ else []
-    if not rows:  # all weights are included by choice
-        return StructureSection(chosen_by, note=note)
+    temperature = [Group("Temperature", [], _tabulate_temperatures(estimator))] if estimator.candidates_ else []
+    if not rows:  # posteriors without inclusion variables
+        return StructureSection(temperature, note=note)
     figure = picture(
         "inclusion",
         partial(plots.inclusion_probabilities, estimator.inclusion_probability_),
         says="Distribution of the inclusion probabilities of each layer: "
         + "; ".join(f"layer {row[0]}, {row[3]} above one half" for row in rows)
         + ".",
-        caption="Inclusion probabilities of the weights. Those to the right of one half make the median model.",
+        caption="Inclusion probabilities of the weights. Those above one half form the median probability model.",
     )
     try:
-        relevance, chosen = estimator.feature_relevance(), set(estimator.selected_features_)
-    except DataError:  # a network of the user's own, which is no chain of layers
-        return StructureSection([Group("", [figure], layers), *chosen_by], note=note)
+        relevance = estimator.feature_relevance()
+        selected = set(estimator.selected_features_)
+    except DataError:  # a user-defined network that is not a chain of layers
+        return StructureSection([Group("", [figure], layers), *temperature], note=note)
     ordered = sorted(relevance, key=lambda name: -relevance[name])
     columns = TextTable(
-        "Columns, by the probability that the network uses them",
+        "Posterior probability that the network uses each column; kept columns are those of the median model",
         ("Column", "Kept", "Probability"),
-        [(name, "yes" if name in chosen else "no", percent(relevance[name])) for name in ordered],
+        [(name, "yes" if name in selected else "no", percent(relevance[name])) for name in ordered],
         text=2,
     )
-    groups = [Group("", [figure, *_network(estimator, member)], layers), Group("", [], columns), *chosen_by]
+    groups = [Group("", [figure, *_draw_network(estimator, member)], layers), Group("", [], columns), *temperature]
     return StructureSection(groups, note=note)
 
 
-def _candidates(estimator: SparseBayesClassifier | SparseBayesRegressor) -> TextTable:
-    """Return what rows that were held out say about every temperature that was tried."""
+def _tabulate_temperatures(estimator: SparseBayesClassifier | SparseBayesRegressor) -> TextTable:
+    """Tabulate the held-out log-likelihood of every candidate temperature."""
     rows = []
-    for given in estimator.candidates_:
-        tried = Candidate(**given)
-        shown = ["failed", "", "", ""]
+    for record in estimator.candidates_:
+        tried = Candidate(**record)
+        cells = ["failed", "", "", ""]
         if tried.log_density is not None and tried.behind is not None:
-            shown = [
+            cells = [
                 f"{number(tried.log_density)} ± {number(tried.error or 0.0, 2)}",
                 f"{number(tried.behind)} ± {number(tried.behind_error or 0.0, 2)}" if tried.behind else "best",
                 "all" if tried.kept is None else percent(tried.kept),
                 "yes" if tried.temperature == estimator.temperature_ else "no",
             ]
-        rows.append((f"{tried.temperature:g}", *shown))
-    head = ("Temperature", "Log density of unseen rows", "Behind the best", "Weights kept", "Chosen")
+        rows.append((f"{tried.temperature:g}", *cells))
+    head = ("Temperature", "Held-out log-likelihood", "Difference from the best", "Weights kept", "Chosen")
     return TextTable(
-        "Networks of several temperatures by rows that they were not fitted to, in nats per row. Taken is the highest "
-        "temperature that is behind the best one by no more than one standard error.",
+        "Log-likelihood on held-out rows by temperature, in nats per row. The chosen temperature is the highest one "
+        "within one standard error of the best.",
         head,
         rows,
     )
 
 
-def _network(estimator: SparseBayesClassifier | SparseBayesRegressor, member: SparseNetwork) -> list[Figure]:
-    """Draw the active paths, if they are few enough."""
+def _draw_network(estimator: SparseBayesClassifier | SparseBayesRegressor, member: SparseNetwork) -> list[Figure]:
+    """Draw the active paths, if there are few enough to read."""
     paths = active_paths(member.network)
     if not 0 < paths.counts[2] <= _EDGES or any(layer.active.ndim != 2 for layer in paths.layers):
         return []
-    own = dict(member.sparse_layers())
-    if set(own) != {layer.name for layer in paths.layers}:
+    sparse = dict(member.sparse_layers())
+    if set(sparse) != {layer.name for layer in paths.layers}:
         return []
-    weights = [(own[layer.name].weight.mean.detach() * layer.active).cpu().numpy() for layer in paths.layers]
+    weights = [(sparse[layer.name].weight.mean.detach() * layer.active).cpu().numpy() for layer in paths.layers]
     target = estimator.target_
-    assert not isinstance(target, Indicators)  # runs have no such targets
+    assert not isinstance(target, Indicators)  # command-line runs have no such targets
     outputs = target.labels if isinstance(target, ClassLabels) else [f"y{i + 1}" for i in range(len(target.mean))]
+    # with InputSkip the second layer reads the units of the first and the inputs
     skip = len(weights) > 1 and weights[1].shape[1] == len(weights[0]) + weights[0].shape[1]
     draw = partial(
         plots.active_network,
@@ -117,10 +119,10 @@ def _network(estimator: SparseBayesClassifier | SparseBayesRegressor, member: Sp
             picture(
                 "paths",
                 draw,
-                says=f"The median network: {paths.summary}.",
-                caption="The median network: green weights are positive, red ones negative.",
+                says=f"The median probability model: {paths.summary}.",
+                caption="Active paths of the median probability model. Positive weights are green, negative ones red.",
                 height=4.0,
             )
         ]
-    except DataError:  # too many units to be read
+    except DataError:  # too many units to draw
         return []

@@ -1,15 +1,15 @@
-r"""The temperature of a sparse network, from rows that it was not fitted to.
+r"""Choice of the temperature of a sparse network on held-out rows.
 
-How much the divergence of weights should count is not known before the data: at T = 1 small tables lose nearly all
-weights, and where there is little noise a low T predicts better. So networks of several temperatures are trained side
-by side on some of the rows and weighed by the others. With :math:`p_T(y_i)` the density of such a row, T is the highest
-temperature whose mean log density is behind the best one's by at most one standard error of that difference,
+The best weight of the divergence in the ELBO depends on the data: at T = 1 networks on small tables lose nearly all
+weights, and with little noise a low T predicts better. Networks are therefore trained at several temperatures on part
+of the rows, and compared on the held-out rows. With :math:`p_T(y_i)` the predictive density of a held-out row, T is the
+highest temperature whose mean log density differs from the best by at most one standard error of the difference,
 
 .. math:: \frac1N \sum_i d_i \le \frac1N \Big( \sum_i (d_i - \bar d)^2 \Big)^{1/2}, \qquad
           d_i = \log p_\text{best}(y_i) - \log p_T(y_i).
 
-The noise of a candidate is fitted to held-out rows too, for each row without its part of them: a network that fits its
-training rows takes the noise for too small, the more so the lower T is.
+The noise of a candidate is also fitted on held-out rows, cross-fitted so that no row is scored with noise fitted to it.
+The noise from training is too small, the more so the lower T is, since the network overfits its training rows.
 """
 
 import copy
@@ -45,30 +45,30 @@ from fathomless.system.errors import DivergenceError
 from fathomless.system.progress import Progress
 from fathomless.system.rng import as_generator, fold_in
 
-__all__ = ["FALLBACK", "AtChosenTemperature", "Candidate", "Choice", "Comparison", "compared"]
+__all__ = ["FALLBACK", "AtChosenTemperature", "Candidate", "Choice", "Comparison", "compare_candidates"]
 
-#: The temperature where none can be chosen.
+#: Temperature used if none can be chosen.
 FALLBACK = 0.1
 
-_FEW = 60  # rows below which none are held out
-_SHARE = 0.2  # of the rows, to weigh the candidates
-_PARTS = 5  # of those rows: each is weighed under a noise that was fitted to the other parts
-_LOOKS = 20  # evaluations of a candidate
+_FEW = 60  # number of rows below which none are held out
+_SHARE = 0.2  # share of the rows held out to compare the candidates
+_PARTS = 5  # parts of the held-out rows for the cross-fitting of the noise
+_EVALUATIONS = 20  # evaluations during the training of a candidate
 
-_PLACE = "temperature"  # folder of the candidates in a checkpoint
+_PLACE = "temperature"  # subfolder of the candidates in a checkpoint
 
 
 class Comparison(NamedTuple):
-    """Candidates by rows that they were not fitted to, in nats per row.
+    """Held-out log densities of candidates, in nats per row.
 
     Attributes
     ----------
     chosen : int
-        The first one that is behind the best one by no more than one standard error.
+        Index of the first candidate within one standard error of the best.
     mean, error : Tensor, shape (F,)
         Mean log density, and its standard error.
     behind, behind_error : Tensor, shape (F,)
-        How far the mean is behind the best one's, and the standard error of that difference.
+        Difference of the mean from that of the best candidate, and its standard error.
     """
 
     chosen: int
@@ -78,52 +78,52 @@ class Comparison(NamedTuple):
     behind_error: Tensor
 
 
-def compared(log_density: Tensor, weight: Tensor | None = None) -> Comparison:
-    """Choose among candidates.
+def compare_candidates(log_density: Tensor, weight: Tensor | None = None) -> Comparison:
+    """Compare candidates by their held-out log densities, and choose one.
 
     Parameters
     ----------
     log_density : Tensor, shape (F, N)
-        Of N rows under each candidate; those that are preferred among equals come first.
+        Log densities of N rows under each candidate, in order of preference.
     weight : Tensor, shape (N,), optional
-        How often each row counts.
+        Sample weights.
 
     Examples
     --------
     >>> rows = torch.tensor([[-3.0, -3.1, -3.0], [-1.0, -1.4, -0.9], [-1.1, -1.0, -1.1]])
-    >>> compared(rows).chosen  # the last one is the best, and the one before it as good
+    >>> compare_candidates(rows).chosen  # the last one is the best; the second is within one standard error
     1
     """
     values = log_density.double()
     w = torch.ones_like(values[0]) if weight is None else weight.to(values)
-    mean, error = _mean(values, w)
-    behind, behind_error = _mean(values[int(mean.argmax())] - values, w)
+    mean, error = _mean_and_error(values, w)
+    behind, behind_error = _mean_and_error(values[int(mean.argmax())] - values, w)
     return Comparison(int((behind <= behind_error).nonzero()[0]), mean, error, behind, behind_error)
 
 
-def _mean(values: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of the rows of `values` and their standard errors, (F,) each."""
+def _mean_and_error(values: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weighted means of the rows of `values` and their standard errors, (F,) each."""
     mean = values @ w / w.sum()
     return mean, ((values - mean[:, None]).square() @ w).sqrt() / w.sum()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A temperature, and what rows say about the network that was trained at it.
+    """Candidate temperature, and the held-out score of the network trained at it.
 
     Attributes
     ----------
     temperature : float
-        T.
+        Temperature T.
     log_density, error : float or None
         Mean log predictive density of the held-out rows and its standard error, in nats per row and in the units of
         the target; None if the training failed.
     behind, behind_error : float or None
-        How far the mean is behind the best one's, and the standard error of that difference.
+        Difference of the mean from that of the best candidate, and its standard error.
     kept : float or None
         Share of the weights in the median probability model.
     failed : str
-        If its training was given up: where.
+        Error message if the training failed, else "".
     """
 
     temperature: float
@@ -137,20 +137,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """A temperature, the reason for it, and the noise by the rows that chose it.
+    """Chosen temperature, the reason for it, and the noise fitted on held-out rows.
 
     Attributes
     ----------
     temperature : float
-        T.
+        Temperature T.
     note : str
-        Reason, in words.
+        Reason for the choice.
     candidates : list of dict
-        Candidates, as plain JSON.
+        Candidates as JSON values.
     likelihood : Likelihood, optional
-        p(y | f) with the noise that held-out rows chose.
+        p(y | f) with the noise fitted on held-out rows.
     score : float, optional
-        Mean log density of these rows, in nats.
+        Mean log density of the held-out rows, in nats per row.
     """
 
     temperature: float
@@ -160,31 +160,31 @@ class Choice:
     score: float | None = None
 
     def diagnostics(self) -> SparseDiagnostics:
-        """Return the diagnostics that are kept with the fit."""
+        """Return the diagnostics of the choice, which are saved with the fit."""
         choice = TemperatureChosen(temperature=self.temperature, note=self.note, candidates=tuple(self.candidates))
         return SparseDiagnostics(choice=choice)
 
 
 @dataclass(frozen=True)
 class AtChosenTemperature:
-    """Training at a temperature that is chosen first.
+    """Training at a temperature chosen on held-out rows.
 
     Attributes
     ----------
     svi : SVI
-        The training.
+        Training strategy.
     candidates : sequence of float
-        Temperatures, the highest first.
+        Temperatures in decreasing order.
     draws : int
-        Weight draws by which candidates are compared.
+        Number of weight draws for the comparison of candidates.
     free_noise : bool
-        True if rows choose the law of the noise.
+        True to choose the noise distribution on held-out rows.
     single : bool
-        True if candidates are trained in single precision, which is enough to compare by, in half the time.
+        True to train candidates in single precision, which is sufficient for the comparison and twice as fast.
     alone : bool
-        True if candidates are trained one by one, as networks of the user's own.
+        True to train candidates one after another, as required for user-defined networks.
     before : Choice, optional
-        Choice of the fit that is continued, which holds.
+        Choice of the fit that is continued; it is kept.
     """
 
     svi: SVI
@@ -196,86 +196,96 @@ class AtChosenTemperature:
     before: Choice | None = None
 
     def infer(self, problem: Problem, table: Prepared, session: Session) -> Fitted:
-        """Choose a temperature, and train at it."""
-        choice = self.before or _fallback(table) or self._chosen(problem, table, session)
-        own = {"temperature": choice.temperature}
+        """Choose a temperature, and train a network at it on all rows."""
+        choice = self.before or _fallback(table) or self._choose(problem, table, session)
+        changes = {"temperature": choice.temperature}
         svi = replace(self.svi, plan=replace(self.svi.plan, temperature=choice.temperature))
-        lasting = {**session.lasting, **own} if session.lasting else {}
-        fitted = svi.infer(
-            replace(problem, networks=problem.networks._copy_with(own)), table, replace(session, lasting=lasting)
-        )
+        lasting = {**session.lasting, **changes} if session.lasting else {}
+        problem = replace(problem, networks=problem.networks._with(changes))
+        fitted = svi.infer(problem, table, replace(session, lasting=lasting))
         if session.checkpoint is not None:
             io.remove(Path(session.checkpoint) / _PLACE)
-        if choice.likelihood is not None and table.valid is None:  # the network has seen all rows by now
+        if choice.likelihood is not None and table.valid is None:  # no rows are held out from this network
             fitted = replace(fitted, likelihood=choice.likelihood, score=choice.score)
         return replace(fitted, diagnostics=choice.diagnostics())
 
-    def _chosen(self, problem: Problem, table: Prepared, session: Session) -> Choice:
-        """Train a network at every temperature, and weigh them by rows that they were not fitted to."""
-        rows, judges, candidates, unit = cast(Rows, table.train), table.valid, self.candidates, None
-        if judges is None:
-            rows, judges, unit = _divided(rows, table.seed, unit=table.group)
+    def _choose(self, problem: Problem, table: Prepared, session: Session) -> Choice:
+        """Train a network at each temperature, and compare them on held-out rows."""
+        rows = cast(Rows, table.train)
+        held_out = table.valid
+        unit = None
+        if held_out is None:
+            rows, held_out, unit = _split(rows, table.seed, unit=table.group)
         dtype = torch.float32 if self.single else table.dtype
-        rows, judges = _cast(rows, dtype), _cast(judges, dtype)
-        fits = self._trained(problem, replace(table, dtype=dtype), session, rows, judges)
-        seed, seen, noise = fold_in(table.seed, "temperature"), {}, self._noise()
-        told = [Candidate(temperature, failed=one.error) for temperature, one in zip(candidates, fits, strict=True)]
-        for i, one in enumerate(fits):
-            if not one.error:
-                rows_of = predict_held_out(one.model, judges, seed, self.draws)
-                log_density = _left_out(rows_of, one.likelihood, noise, unit)
+        rows, held_out = _cast(rows, dtype), _cast(held_out, dtype)
+        fits = self._train(problem, replace(table, dtype=dtype), session, rows, held_out)
+        seed = fold_in(table.seed, "temperature")
+        fit_noise_of = self._noise_fitter()
+        candidates = [Candidate(T, failed=fitted.error) for T, fitted in zip(self.candidates, fits, strict=True)]
+        predictions: dict[int, OutOfFold] = {}
+        log_densities: dict[int, Tensor] = {}
+        for i, fitted in enumerate(fits):
+            if not fitted.error:
+                predicted = predict_held_out(fitted.model, held_out, seed, self.draws)
+                log_density = _cross_fit_density(predicted, fitted.likelihood, fit_noise_of, unit)
                 if bool(log_density.isfinite().all()):
-                    seen[i] = rows_of, log_density
+                    predictions[i] = predicted
+                    log_densities[i] = log_density
                 else:
-                    told[i] = replace(told[i], failed="its density of the held-out rows is not finite")
-        if not seen:
-            raise DivergenceError(f"training failed at all of {len(told)} temperatures; the first: {told[0].failed}")
-        found = compared(torch.stack([log_density for _, log_density in seen.values()]), judges.weight)
-        for k, i in enumerate(seen):
-            mean, error, behind, behind_error = (float(part[k]) for part in found[1:])
+                    candidates[i] = replace(candidates[i], failed="the density of the held-out rows is not finite")
+        if not predictions:
+            raise DivergenceError(
+                f"training failed at all of {len(candidates)} temperatures; the first: {candidates[0].failed}"
+            )
+        comparison = compare_candidates(torch.stack(list(log_densities.values())), held_out.weight)
+        for k, i in enumerate(predictions):
+            mean, error, behind, behind_error = (float(column[k]) for column in comparison[1:])
             mean -= table.target.log_unit
-            told[i] = Candidate(candidates[i], mean, error, behind, behind_error, _kept(fits[i].model))
-        best = list(seen)[found.chosen]
+            kept = _kept_density(fits[i].model)
+            candidates[i] = Candidate(self.candidates[i], mean, error, behind, behind_error, kept)
+        best = list(predictions)[comparison.chosen]
         return Choice(
-            candidates[best],
-            f"chosen of {len(told)} by {judges.count:g} rows",
-            [asdict(one) for one in told],
-            noise(seen[best][0], fits[best].likelihood).to(table.device, table.dtype).eval(),
-            float(found.mean[found.chosen]),
+            self.candidates[best],
+            f"chosen from {len(candidates)} on {held_out.count:g} held-out rows",
+            [asdict(candidate) for candidate in candidates],
+            fit_noise_of(predictions[best], fits[best].likelihood).to(table.device, table.dtype).eval(),
+            float(comparison.mean[comparison.chosen]),
         )
 
-    def _noise(self) -> Callable[[OutOfFold, Likelihood], Likelihood]:
-        """Return how held-out rows change the noise of a training."""
+    def _noise_fitter(self) -> Callable[[OutOfFold, Likelihood], Likelihood]:
+        """Return the function that fits the noise of a likelihood to held-out predictions."""
         if not self.svi.plan.calibrate:
-            return lambda seen, trained: trained
+            return lambda _, trained: trained
         fitting = choose_noise if self.free_noise else fit_noise
-        return lambda seen, trained: fitting(seen, _open(trained, seen), KAPPA_ALONE)
+        return lambda held, trained: fitting(held, _free_likelihood(trained, held), KAPPA_ALONE)
 
-    def _trained(
-        self, problem: Problem, table: Prepared, session: Session, rows: Rows, judges: Rows
+    def _train(
+        self, problem: Problem, table: Prepared, session: Session, rows: Rows, held_out: Rows
     ) -> tuple[Fitted, ...]:
-        """Train from one start at every temperature, for as many steps as the network that is kept."""
-        every, first = cast(Rows, table.train), self.candidates[0]
-        networks = problem.networks._copy_with({"temperature": first})
+        """Train from one start at each temperature, with as many steps as for the final network."""
+        every = cast(Rows, table.train)
+        first = self.candidates[0]
+        networks = problem.networks._with({"temperature": first})
         start = replace(problem, networks=networks).start(table, table.seed)
         training = replace(self.svi.plan, temperature=first).training(every.count, len(every))
-        valid = judges if table.valid is not None else None  # else the last state counts, as in the end
-        if valid is None:  # as many steps from fewer rows
+        valid = held_out if table.valid is not None else None  # without early stopping the last state is used
+        if valid is None:  # smaller batches, so that fewer rows give as many steps
             batch = math.ceil(len(rows) / every.steps(training.batch_size))
-            training = replace(training, batch_size=batch, evaluate_every=math.ceil(training.epochs / _LOOKS))
-        each = [replace(training, temperature=temperature, calibrate=False) for temperature in self.candidates]
+            training = replace(training, batch_size=batch, evaluate_every=math.ceil(training.epochs / _EVALUATIONS))
+        trainings = [replace(training, temperature=temperature, calibrate=False) for temperature in self.candidates]
         starts = [copy.deepcopy(start) for _ in self.candidates]
-        seed, progress = fold_in(table.seed, "training"), session.display()
-        if self.alone:  # may be more than can be trained side by side
+        seed = fold_in(table.seed, "training")
+        progress = session.display()
+        if self.alone:  # user-defined networks may not support batched training
             return tuple(
-                _alone(*one, rows, valid, own_training, seed, progress)
-                for one, own_training in zip(starts, each, strict=True)
+                _train_one(*one_start, rows, valid, one_training, seed, progress)
+                for one_start, one_training in zip(starts, trainings, strict=True)
             )
 
         def fingerprint() -> str:
             state = (*start[0].state_dict().values(), *start[1].state_dict().values())
-            options = {**session.lasting, "seed": table.seed, "candidates": [one.temperature for one in each]}
-            return saving.fingerprint(rows, judges, state, each[0], options)
+            options = {**session.lasting, "seed": table.seed, "candidates": [plan.temperature for plan in trainings]}
+            return saving.fingerprint(rows, held_out, state, trainings[0], options)
 
         folder = None if session.checkpoint is None else Path(session.checkpoint) / _PLACE
         callbacks, resume = open_checkpoint(
@@ -287,8 +297,8 @@ class AtChosenTemperature:
             likelihoods,
             rows,
             valid,
-            training=each,
-            seeds=[seed] * len(each),
+            training=trainings,
+            seeds=[seed] * len(trainings),
             callbacks=callbacks,
             progress=progress,
             resume=resume,
@@ -296,11 +306,12 @@ class AtChosenTemperature:
 
 
 def _fallback(table: Prepared) -> Choice | None:
-    """Return the temperature where rows cannot choose it, and why; None if they can."""
+    """Return the fallback and its reason if the temperature cannot be chosen on held-out rows, else None."""
     held_out = 0.0 if table.valid is None else table.valid.count
-    count, processes = table.train.count + held_out, ranks().count
+    count = table.train.count + held_out
+    processes = ranks().count
     if count < _FEW:
-        return Choice(FALLBACK, f"not chosen: of {count:g} rows none are held out, only of {_FEW} or more")
+        return Choice(FALLBACK, f"not chosen: {count:g} rows, and rows are held out from {_FEW} rows on")
     if not isinstance(table.train, Rows):
         return Choice(FALLBACK, "not chosen: the data were read in parts")
     if processes > 1:
@@ -308,15 +319,15 @@ def _fallback(table: Prepared) -> Choice | None:
     return None
 
 
-def _divided(
+def _split(
     table: Rows, seed: int, share: float = _SHARE, unit: Tensor | None = None
 ) -> tuple[Rows, Rows, Tensor | None]:
-    """Return rows to train the candidates on, rows to weigh them by, and the units of these; units stay together."""
+    """Return training rows, held-out rows, and the units (groups) of the held-out rows; units are not split."""
     strata = None if table.y.is_floating_point() else table.y
     generator = as_generator(fold_in(seed, "temperature"))
-    train, judges = split_units(None if unit is None else unit.numpy(), len(table), share, generator, strata=strata)
+    train, held_out = split_units(None if unit is None else unit.numpy(), len(table), share, generator, strata=strata)
     device = table.x.device
-    return table.take(train.to(device)), table.take(judges.to(device)), None if unit is None else unit[judges]
+    return table.take(train.to(device)), table.take(held_out.to(device)), None if unit is None else unit[held_out]
 
 
 def _cast(rows: Rows, dtype: torch.dtype) -> Rows:
@@ -324,7 +335,7 @@ def _cast(rows: Rows, dtype: torch.dtype) -> Rows:
     return Rows(rows.x.to(dtype), y, None if rows.weight is None else rows.weight.to(dtype))
 
 
-def _alone(
+def _train_one(
     model: Model,
     likelihood: Likelihood,
     rows: Rows,
@@ -333,37 +344,38 @@ def _alone(
     seed: int,
     progress: Progress,
 ) -> Fitted:
-    """Train one candidate; what fails says where."""
+    """Train one candidate; a failed training is returned with its error message."""
     try:
         return fit(model, likelihood, rows, valid, training=training, seed=seed, progress=progress)
     except DivergenceError as error:
         return Fitted(model, likelihood, [], 0, None, seed, training=training, error=str(error))
 
 
-def _open(trained: Likelihood, seen: OutOfFold) -> Likelihood:
-    """Return a likelihood with all that held-out rows can tell: classes get a temperature of their own."""
+def _free_likelihood(trained: Likelihood, held: OutOfFold) -> Likelihood:
+    """Return the likelihood with all parameters that held-out rows can fit: for classes, the softmax temperature."""
     if not isinstance(trained, Categorical):
         return trained
-    return Categorical(trained.classes, temperature=True).to(seen.f.device, seen.f.dtype)
+    return Categorical(trained.classes, temperature=True).to(held.f.device, held.f.dtype)
 
 
-def _left_out(
-    seen: OutOfFold, trained: Likelihood, noise: Callable[[OutOfFold, Likelihood], Likelihood], unit: Tensor | None
+def _cross_fit_density(
+    held: OutOfFold, trained: Likelihood, noise: Callable[[OutOfFold, Likelihood], Likelihood], unit: Tensor | None
 ) -> Tensor:
-    """Log density of each row, under a noise that was fitted to the other parts of the rows, (N,)."""
-    rows = len(seen.rows)
-    number = torch.arange(rows, device=seen.f.device) if unit is None else unit.unique(return_inverse=True)[1]
-    part, log_density = number.to(seen.f.device) % _PARTS, seen.f.new_zeros(rows, dtype=torch.float64)
+    """Return the log density of each held-out row, with noise fitted to the other parts of these rows, (N,)."""
+    rows = len(held.rows)
+    number = torch.arange(rows, device=held.f.device) if unit is None else unit.unique(return_inverse=True)[1]
+    part = number.to(held.f.device) % _PARTS  # rows of a unit are in one part
+    log_density = held.f.new_zeros(rows, dtype=torch.float64)
     for k in range(min(_PARTS, int(number.max()) + 1)):
-        own = part == k
-        likelihood = noise(seen.take(~own), trained)
+        scored = part == k
+        likelihood = noise(held.take(~scored), trained)
         with torch.no_grad():
-            log_density[own] = mixture_log_density(seen.take(own), likelihood)
+            log_density[scored] = density(held.take(scored), likelihood)
     return log_density
 
 
-def _kept(model: Model) -> float | None:
-    """Share of the weights in the median probability model; None if all are included by choice."""
+def _kept_density(model: Model) -> float | None:
+    """Return the share of weights in the median probability model; None for posteriors without inclusion variables."""
     structure = model.structure()
-    some = isinstance(structure, InclusionPosterior) and structure.rows
-    return structure.statistics["density"] if some else None
+    sparse = isinstance(structure, InclusionPosterior) and structure.rows
+    return structure.statistics["density"] if sparse else None
